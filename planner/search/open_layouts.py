@@ -40,7 +40,6 @@ BLOCK = 16_384  # rows that are priced and bounded together
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # bounded split by split at a time
 ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
-SHARED = 100_000  # work of bounds of one chunk per rank from which two processors share it
 CELLS = 4  # chunks of its splits, or stages and layers, one more
 
 
@@ -234,20 +233,12 @@ class OpenLayouts:
     def _bounds(self, variant: Variant, rows: Ints, limit_s: float, known: int) -> Floats:
         same = run_as(self.space, self.prices, rows, variant)
         many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
-        work = len(rows) * (CLOSELY + same.chunks * many // CELLS)
-        self.work += work
-        passes = Passes.of(self.passes, rows, same)
-        longest = self.chains.bounds_s if known else None
-        if variant.virtual_stages > 1:
-            return bounds_of_splits(same, passes, limit_s, longest)
-
-        def bounded(some: Ints) -> Floats:
-            layouts, of_layouts = same.take(some), passes.take(some)
-            rough = simulated_bounds(layouts, of_layouts, limit_s)
-            return cut_bounds(layouts, of_layouts, rough, limit_s, longest)
-
-        parts = np.array_split(np.arange(len(rows)), 2 if work >= SHARED else 1)
-        return np.concatenate(done_of_each(bounded, parts))
+        self.work += len(rows) * (CLOSELY + same.chunks * many // CELLS)
+        passes, longest = Passes.of(self.passes, rows, same), self.chains.bounds_s
+        if variant.virtual_stages == 1:
+            rough = simulated_bounds(same, passes, limit_s)
+            return cut_bounds(same, passes, rough, limit_s, longest if known else None)
+        return bounds_of_splits(same, passes, limit_s, longest if known else None)
 
     def _bounded_anew(self, limit_s: float) -> bool:
         """Bound the first again, and what is like it, if chains of its shape were learnt since."""

@@ -38,7 +38,6 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
-from meshplan.planner.search import open_layouts
 from meshplan.planner.search.budget import Tally
 from meshplan.planner.search.exact_mixes import ExactMixes
 from meshplan.planner.search.known_chains import KnownChains
@@ -157,30 +156,6 @@ def test_limits_leave_bounds_below_them_as_they_are(monkeypatch: pytest.MonkeyPa
                     below[several] += 1
     assert StageChains.most_layers is layers
     assert min(below) > 5
-
-
-def test_bounds_in_halves_are_those_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layouts of one chunk per rank, of layers of two kinds, to the last digit."""
-    monkeypatch.setattr(open_layouts, "done_of_each", lambda work, parts: [*map(work, parts)])
-    compared = 0
-    for seed in range(12):
-        question = random_question(seed)
-        pattern = (0, 0, 1) * question.model.num_layers
-        proof = simulated(replace(
-            question, engine=load_engine(("native", "megatron")[seed % 2]),
-            model=replace(question.model, kinds=(DENSE, MOE), pattern=pattern[: 4 + seed % 4]),
-            pins=parse_pins({**PINNED, "pipeline_parallel": "2..", "virtual_stages": "1"}),
-        ))  # fmt: skip
-        rows = np.arange(len(proof.space.layouts) if proof else 0)
-        for variant, alike in proof.space.by_variant(rows) if proof else ():
-            limit_s = 2 * float(proof.open.row_bounds[alike].min())
-            found = []
-            for shared in (0.0, math.inf):
-                monkeypatch.setattr(open_layouts, "SHARED", shared)
-                found.append(proof.open._bounds(variant, alike, limit_s, 0))
-            assert found[0].tolist() == found[1].tolist()
-            compared += len(alike) > 1 and len(set(found[0].tolist())) > 1
-    assert compared >= 10
 
 
 def _compared(proof: Simulated, draw: random.Random) -> bool:
