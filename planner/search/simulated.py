@@ -18,6 +18,7 @@ the smallest one is the honest distance. What is done is charged to a budget
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -39,7 +40,8 @@ from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import SETTLED, PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import MixAnswer
-from meshplan.planner.search.simulated_cuts import Cut, cuts_below, likely_plans
+from meshplan.planner.search.second_core import done_ahead
+from meshplan.planner.search.simulated_cuts import Cut, Likely, cuts_below, likely_cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
@@ -151,13 +153,17 @@ class Simulated:
 
     def _beside(self, found: Timed, row: int) -> Iterator[Timed]:
         """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
-        limit_s, known = found.step_s * NEARLY, self.open.chains
-        for each, plan in likely_plans(
-            self.space, self.prices, self.passes, row, known, limit_s, self.tally
-        ):
-            step_s = self._times_of(row, each, plan.stages).step_s(plan.stages)
-            if each != found.variant and step_s < limit_s:
-                yield Timed(step_s, found.row, each, plan)
+        known, limit_s = self.open.chains, found.step_s * NEARLY
+
+        def likely(variant: Variant) -> Likely:
+            times_of = partial(self._times_of, row, variant)
+            return likely_cut(*self._problem(row, variant), known, limit_s, times_of)
+
+        variants = sorted(self.space.variants(row), key=lambda each: each.virtual_stages)
+        for variant, (step_s, plan, work) in done_ahead(likely, variants):
+            self.tally.left -= work
+            if plan and variant != found.variant and step_s < limit_s:
+                yield Timed(step_s, found.row, variant, plan)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
@@ -183,9 +189,7 @@ class Simulated:
                 self._move_layers(found)
 
     def _settle_below(
-        self,
-        most_s: Callable[[], float],
-        limit_s: Callable[[int], float],
+        self, most_s: Callable[[], float], limit_s: Callable[[int], float]
     ) -> list[Open]:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
         the most; those of their cuts that stay open.
@@ -231,8 +235,7 @@ class Simulated:
         self.tally.opened += 1
         self.tally.left -= costs.OPENED
         row, variant, left = layout.row, layout.variant, list[Open]()
-        problem = stage_problem(self.space, self.prices, row, variant)
-        passes = Passes.of(self.passes, np.array([row]), problem.alone)
+        problem, passes = self._problem(row, variant)
         if problem.splits is None:
             return self._settle_paths(layout, problem, passes, limit_s)
         for cut in cuts_below(
@@ -355,9 +358,12 @@ class Simulated:
         """The cuts of a layout that may be cut anywhere, looked for longer."""
         if self.tally.left <= 0:
             return [entry]
-        problem = stage_problem(self.space, self.prices, entry.row, entry.variant)
-        passes = Passes.of(self.passes, np.array([entry.row]), problem.alone)
+        problem, passes = self._problem(entry.row, entry.variant)
         return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+
+    def _problem(self, row: int, variant: Variant) -> tuple[StageProblem, Passes]:
+        problem = stage_problem(self.space, self.prices, row, variant)
+        return problem, Passes.of(self.passes, np.array([row]), problem.alone)
 
     def _mixes(self, entry: Open, limit_s: float) -> CutMixes:
         assert entry.cut is not None

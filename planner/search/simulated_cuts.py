@@ -19,26 +19,24 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.ordered_mixes import OrderedMixes
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.problem.coefficients import NS_PER_S, Priced
+from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
     evaluate,
-    stage_problem,
     starts_of,
 )
 from meshplan.planner.search import budget as costs
 from meshplan.planner.search.intervals import ProblemChains
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.moved_layers import can_move
-from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.heuristic import first_counts
 from meshplan.planner.stages.path import Intervals, stages_of
 
@@ -70,26 +68,31 @@ def cuts_below(
     return _listed_below(Intervals(problem), ProblemChains(problem, passes), limit_s)
 
 
-def likely_plans(
-    space: Space,
-    prices: Priced,
-    seconds: PassSeconds,
-    row: int,
+class Likely(NamedTuple):
+    """A plan, if any fits, with the step of its cut; `work` of the budget was spent on it."""
+
+    step_s: float
+    plan: StagePlan | None
+    work: int
+
+
+def likely_cut(
+    problem: StageProblem,
+    passes: Passes,
     known: KnownChains,
     limit_s: float,
-    tally: costs.Tally,
-) -> Iterator[tuple[Variant, StagePlan]]:
-    """In each variant whose layers can move between chunks, the fewest chunks first, a plan of the
-    cut with the smallest bound, or by rule of thumb where that must recompute; where a cut is below
-    the limit and such a plan fits.
+    times_of: Callable[[tuple[Stage, ...]], CutTimes],
+) -> Likely:
+    """Where layers can move between chunks of a rank: a plan of the cut with the smallest bound,
+    or by rule of thumb where that must recompute, if some cut is below the limit.
     """
-    for variant in sorted(space.variants(row), key=lambda each: each.virtual_stages):
-        problem = stage_problem(space, prices, row, variant)
-        if problem.vpp > 1 and can_move(problem):
-            passes = Passes.of(seconds, np.array([row]), problem.alone)
-            cut = next(cuts_below(problem, passes, known, lambda: limit_s, tally), None)
-            if cut and (plan := evaluate(problem, cut.least) or first_counts(problem)):
-                yield variant, plan
+    if problem.vpp == 1 or not can_move(problem):
+        return Likely(math.inf, None, 0)
+    tally = costs.Tally(left=0)
+    cut = next(cuts_below(problem, passes, known, lambda: limit_s, tally), None)
+    plan = (evaluate(problem, cut.least) or first_counts(problem)) if cut else None
+    step_s = times_of(plan.stages).step_s(plan.stages) if plan else math.inf
+    return Likely(step_s, plan, -tally.left)
 
 
 def _splits_below(

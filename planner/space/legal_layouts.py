@@ -48,6 +48,7 @@ from meshplan.planner.space.legal_schedules import (
     FULLY,
     NO_RECOMPUTE,
     SELECTIVELY,
+    filling,
     legal_schedules,
     mode_classes,
 )
@@ -120,9 +121,10 @@ class Space:
         plain = bool(self.layouts.activation_offload[row]) and self._offloads_plainly
         last, placed = len(self.recompute_sets) + 1, places_modules(self.model, self.legality)
         first = self.legality.recompute_layers == "first"
-        known = self._variants.get((pp, m, zero, chunks, shape, plain))
+        asked = pp, *filling(pp, m), zero, chunks, shape, plain
+        known = self._variants.get(asked)
         if known is None:
-            known = self._variants[pp, m, zero, chunks, shape, plain] = tuple(
+            known = self._variants[asked] = tuple(
                 Variant(
                     schedule, vpp, modes, replayed, (0, column, last), placed,
                     first and len(modes) > 1,
@@ -167,6 +169,14 @@ class Space:
             for each in self.variants(int(same[0]))
         )
         return self.legality.uneven_stages == "free" and any(several)
+
+    def by_all_variants(self, rows: Ints) -> list[tuple[tuple[Variant, ...], Ints]]:
+        """`rows` by all the variants that each may have."""
+        found: dict[int, tuple[tuple[Variant, ...], list[Ints]]] = {}
+        for same in self.shapes(rows):
+            variants = self.variants(int(same[0]))  # the same tuple for equal ones of a shape
+            found.setdefault(id(variants), (variants, []))[1].append(same)
+        return [(variants, np.concatenate(each)) for variants, each in found.values()]
 
     def shapes(self, rows: Ints) -> list[Ints]:
         """`rows` by pipeline ranks, micro-batches, ZeRO stage, the ways to run them, and whether
@@ -267,8 +277,7 @@ def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
     """
     apart = np.broadcast_to(by_chunks, len(space.layouts))
     found = [np.zeros((0, 3), np.int32)]
-    for same in space.shapes(np.arange(len(space.layouts))):
-        variants = space.variants(int(same[0]))
+    for variants, same in space.by_all_variants(np.arange(len(space.layouts))):
         for chunks, rows in ((0, same[~apart[same]]), (1, same[apart[same]])):
             of_each = [(chunks * min(v.virtual_stages, 2), _shape(v.schedule)) for v in variants]
             ways = sorted({(several, shape if by_table else ANY) for several, shape in of_each})

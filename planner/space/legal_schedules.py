@@ -10,6 +10,11 @@ from meshplan.planner.space.pins import Pins
 NO_RECOMPUTE, SELECTIVELY, FULLY = (MODES.index(mode) for mode in ("none", "selective", "full"))
 
 
+def filling(pp: int, m: int) -> tuple[bool, bool]:
+    """All that schedules ask of m micro-batches: that pp ranks divide them; two for each rank."""
+    return m % pp == 0, m >= 2 * pp
+
+
 def legal_schedules(
     model: Model, legality: Legality, pins: Pins, pp: int, m: int
 ) -> list[tuple[Schedule, int]]:
@@ -26,12 +31,12 @@ def legal_schedules(
     if "1f1b" in names and "gpipe" in names:
         names.remove("gpipe")
     most = (model.num_layers + 2 + places_modules(model, legality)) // pp
-    found = []
+    (divided, twice), found = filling(pp, m), []
     for name in SCHEDULES:
         for vpp in _chunks(name, most) if name in names else ():
-            fits = m % pp == 0 or name != "interleaved_1f1b"
+            fits = divided or name != "interleaved_1f1b"
             fits |= not legality.interleaved_needs_multiple
-            fits &= m >= 2 * pp or name != "dualpipe_v"  # DualPipe's own condition
+            fits &= twice or name != "dualpipe_v"  # DualPipe's own condition
             if fits and pins.allows("virtual_stages", vpp):
                 found += [(name, vpp)] if can_split_stack(model, legality, pp, vpp, apart) else []
     return found

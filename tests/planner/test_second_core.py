@@ -4,14 +4,16 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 
-from meshplan.planner.search import cut_mixes
+from meshplan.planner.search import cut_mixes, second_core
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.recompute_chains import MixAnswer
-from meshplan.planner.search.second_core import blocks
+from meshplan.planner.search.second_core import AHEAD, blocks
 from meshplan.planner.space.legal_layouts import Variant
 
 PROGRAM = """
@@ -103,3 +105,23 @@ def test_what_was_found_ahead_of_its_turn_is_told_at_the_same_limit_alone(
     limit_s = 9.0
     assert bound_s(3) == 3 * 9
     assert asked[3:] == [(3, 9)]
+
+
+@pytest.mark.parametrize(("two", "done"), [
+    pytest.param(False, 3, id="one processor: what is asked for"),
+    pytest.param(True, AHEAD, id="two: so many ahead"),
+])  # fmt: skip
+def test_what_is_done_ahead(monkeypatch: pytest.MonkeyPatch, two: bool, done: int) -> None:
+    """Three of twenty pieces asked for; the answers are the same."""
+    monkeypatch.setattr(second_core, "is_idle", lambda: two)
+    asked = list[list[int]]()
+
+    def noted(work: Callable[[int], int], pieces: Sequence[int]) -> list[int]:
+        asked.append(list(pieces))
+        return [work(piece) for piece in pieces]
+
+    monkeypatch.setattr(second_core, "done_of_each", noted)
+    found = second_core.done_ahead(lambda piece: piece * piece, range(20))
+    assert list(islice(found, 3)) == [(0, 0), (1, 1), (2, 4)]
+    assert [piece for pieces in asked for piece in pieces] == list(range(done))
+    assert list(found) == [(piece, piece * piece) for piece in range(3, 20)]
