@@ -3,12 +3,10 @@
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
-import yaml
-from trainer_texts import AUTOMODEL
+from trainer_texts import AUTOMODEL, AUTOMODEL_DENSE
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout
@@ -20,24 +18,11 @@ from meshplan.planner.case.reading import (
     NothingToRead,
     Reading,
     Recompute,
-    UnreadableConfig,
 )
 from meshplan.planner.case.resolve import Case, MissingFacts, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.cli.check import check
 
-DENSE = """
-recipe: TrainFinetuneRecipeForNextTokenPrediction
-step_scheduler: {global_batch_size: 8, local_batch_size: 1}
-distributed: {strategy: fsdp2, dp_size: none, tp_size: 1, cp_size: 1}
-model:
-  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
-  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
-loss_fn: {_target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy}
-dataset: {_target_: nemo_automodel.components.datasets.llm.x.Column, seq_length: 2048}
-packed_sequence: {packed_sequence_size: 0}
-optimizer: {_target_: torch.optim.AdamW, lr: 1e-5}
-"""
 PEFT = "peft: {{_target_: nemo_automodel.components._peft.lora.PeftConfig, dim: 16{}}}\n"
 
 
@@ -126,7 +111,7 @@ def test_a_dense_recipe_shards_everything() -> None:
     """Without a pipeline or experts all layers but the last free their weights: ZeRO-3; the loss
     casts logits to 32 bits.
     """
-    reading = read_config(DENSE, "a.yaml")
+    reading = read_config(AUTOMODEL_DENSE, "a.yaml")
     case = case_of(reading, 8)
     assert not reading.unread
     assert (case.layout.zero_stage, case.layout.data_parallel) == (3, 8)
@@ -136,17 +121,17 @@ def test_a_dense_recipe_shards_everything() -> None:
 
 def test_replicas_of_the_shards() -> None:
     """dp 8 in two copies: each copy has 4 ranks."""
-    case = case_of(edited("dp_size: none", "dp_size: 8, dp_replicate_size: 2", DENSE), 8)
+    case = case_of(edited("dp_size: none", "dp_size: 8, dp_replicate_size: 2", AUTOMODEL_DENSE), 8)
     assert (case.layout.data_parallel, case.layout.shard_group) == (8, 4)
 
 
 def test_gradients_that_wait_unsharded() -> None:
     """8 sequences over 4 GPUs are two micro-batches: their gradients wait whole for the second."""
     with pytest.raises(MissingFacts, match="defer_fsdp_grad_sync"):
-        case_of(read_config(DENSE, "a.yaml"), 4)
-    at_once = edited("cp_size: 1", "cp_size: 1, defer_fsdp_grad_sync: false", DENSE)
+        case_of(read_config(AUTOMODEL_DENSE, "a.yaml"), 4)
+    at_once = edited("cp_size: 1", "cp_size: 1, defer_fsdp_grad_sync: false", AUTOMODEL_DENSE)
     assert case_of(at_once, 4).layout.data_parallel == 4
-    assert case_of(edited("loss_fn", PEFT.format("") + "loss_fn", DENSE), 4).training.lora
+    assert case_of(edited("loss_fn", PEFT.format("") + "loss_fn", AUTOMODEL_DENSE), 4).training.lora
 
 
 def test_logits_of_32_bits_take_more() -> None:
@@ -198,7 +183,7 @@ def test_a_shape_of_its_own() -> None:
 )  # fmt: skip
 def test_adapters(said: str, expected: Lora) -> None:
     """Wildcards of modules' names; nothing is left to say."""
-    reading = edited("loss_fn", PEFT.format(said) + "loss_fn", DENSE)
+    reading = edited("loss_fn", PEFT.format(said) + "loss_fn", AUTOMODEL_DENSE)
     assert not reading.unread
     assert reading.facts["lora"].value == expected
 
@@ -206,12 +191,12 @@ def test_adapters(said: str, expected: Lora) -> None:
 def test_adapters_on_four_bits() -> None:
     """bitsandbytes' nf4, its constants quantised too unless the file says not."""
     bits = "quantization: {load_in_4bit: true, bnb_4bit_quant_type: nf4}\n"
-    reading = edited("loss_fn", PEFT.format("") + bits + "loss_fn", DENSE)
+    reading = edited("loss_fn", PEFT.format("") + bits + "loss_fn", AUTOMODEL_DENSE)
     assert reading.facts["lora"].value.base_precision == "nf4"
     once = bits.replace("nf4}", "nf4, bnb_4bit_use_double_quant: false}")
-    named = unread_of(edited("loss_fn", PEFT.format("") + once + "loss_fn", DENSE))
+    named = unread_of(edited("loss_fn", PEFT.format("") + once + "loss_fn", AUTOMODEL_DENSE))
     assert "double_quant" in named
-    assert "without adapters" in unread_of(edited("loss_fn", bits + "loss_fn", DENSE))
+    assert "without adapters" in unread_of(edited("loss_fn", bits + "loss_fn", AUTOMODEL_DENSE))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +208,7 @@ def test_adapters_on_four_bits() -> None:
 )
 def test_eight_bits(section: str, precision: str | None) -> None:
     """torchao's section counts where it is enabled."""
-    reading = edited("loss_fn", section + "\nloss_fn", DENSE)
+    reading = edited("loss_fn", section + "\nloss_fn", AUTOMODEL_DENSE)
     assert not reading.unread
     assert (reading.facts["precision"].value if "precision" in reading.facts else None) == precision
 
@@ -286,7 +271,7 @@ def test_what_automodel_refuses(old: str, new: str, match: str) -> None:
 
 def test_recompute_of_transformers_own_layers() -> None:
     """Of families that AutoModel has no class for, whole layers recompute."""
-    on = DENSE.replace("cp_size: 1", "cp_size: 1, activation_checkpointing: true")
+    on = AUTOMODEL_DENSE.replace("cp_size: 1", "cp_size: 1, activation_checkpointing: true")
     assert "each keep their input" in unread_of(read_config(on, "a.yaml"))
     unknown = edited("meta-llama/Llama-3.1-8B-Instruct", "of/another-family", on)
     assert "each keep their input" in unread_of(unknown)
@@ -297,7 +282,7 @@ def test_recompute_of_transformers_own_layers() -> None:
 def test_a_file_that_trains_nothing_is_skipped() -> None:
     """Generation has no optimizer."""
     with pytest.raises(NothingToRead, match="trains nothing"):
-        edited("optimizer: {_target_: torch.optim.AdamW, lr: 1e-5}\n", "", DENSE)
+        edited("optimizer: {_target_: torch.optim.AdamW, lr: 1e-5}\n", "", AUTOMODEL_DENSE)
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
@@ -313,91 +298,3 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     priced = CliRunner().invoke(app, [*words, "--gpus", "32"])
     assert priced.exit_code == 0, priced.output
     assert "fits" in priced.output
-
-
-FIELDS = {
-    "distributed": """activation_checkpointing activation_checkpointing_scope autocast_dtype
-    defer_fsdp_grad_sync enable_async_tensor_parallel enable_compile enable_fsdp2_prefetch
-    fsdp2_backward_prefetch_depth fsdp2_forward_prefetch_depth multimodal.frozen_sharding
-    offload_policy.pin_memory patch_is_packed_sequence reshard_after_forward sequence_parallel
-    tp_plan.a cp_size dp_replicate_size dp_size ep_size pp_size tp_size""",
-    "distributed.moe": """ignore_router_for_ac lm_head_precision mp_policy.param_dtype
-    reshard_after_forward wrap_outer_model""",
-    "distributed.mp_policy": "cast_forward_inputs output_dtype param_dtype reduce_dtype",
-    "distributed.pipeline": """dtype layers_per_stage module_fqns_per_model_part
-    patch_causal_lm_model patch_inner_model patch_stage_backward_maybe_with_nosync
-    pp_batch_size pp_microbatch_size pp_schedule pp_schedule_csv pp_seq_len
-    round_virtual_stages_to_pp_multiple scale_grads_in_schedule""",
-    "model.backend": """attn compile_attn cuda_graph.modules dispatcher dispatcher_async_dispatch
-    dispatcher_num_sms dispatcher_share_token_dispatcher enable_deepep enable_fsdp_optimizations
-    enable_hf_state_dict_adapter experts fake_balanced_gate fake_gate_noise gate_precision linear
-    mok.minibatch_size rms_norm rope rope_fusion te_fp8.recipe""",
-    "peft": """alpha dim dropout dropout_position exclude_modules lora_A_init lora_dtype
-    match_all_linear moe_rank_scaling target_modules use_dora use_memory_efficient_lora
-    use_triton""",
-}
-"""Fields of FSDP2Config, MoEParallelizerConfig, MixedPrecisionPolicy, PipelineConfig, BackendConfig
-and PeftConfig at NVIDIA-NeMo/Automodel@36044ad."""
-VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "layers_per_stage": "16",
-          "round_virtual_stages_to_pp_multiple": "up",
-          "dtype": "bf16", "dropout": "0.1",
-          "activation_checkpointing": "true", "sequence_parallel": "true", "moe_rank_scaling":
-          "true", "use_dora": "true", "defer_fsdp_grad_sync": "true", "match_all_linear": "true",
-          "enable_compile": "true", "enable_fsdp_optimizations": "true"}  # fmt: skip
-SWITCHES = ("enable_", "patch_", "fake_balanced", "cast_")
-
-
-def stated(section: str, name: str, value: str) -> Reading:
-    """A recipe of two pipeline ranks with one more field, by its dotted name."""
-    two = "pp_size: 2, pipeline: {pp_schedule: 1f1b}}"
-    base = DENSE.replace("cp_size: 1}", two).replace("local_batch_size: 1}", "local_batch_size: 8}")
-    lines = [f"{'  ' * at}{key}:" for at, key in enumerate(f"{section}.{name}".split("."))]
-    document = "\n".join(lines) + f" {value}\n"
-    merged = _merged(yaml.safe_load(base), yaml.safe_load(document))
-    if section == "peft":
-        merged["peft"]["_target_"] = "nemo_automodel.components._peft.lora.PeftConfig"
-    return read_config(yaml.safe_dump(merged), "a.yaml")
-
-
-def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    both = {key: _merged(one[key], other[key]) for key in one.keys() & other.keys()
-            if isinstance(one[key], dict) and isinstance(other[key], dict)}  # fmt: skip
-    return one | other | both
-
-
-@pytest.mark.parametrize("section", FIELDS)
-def test_every_field_of_its_dataclasses_is_known(section: str) -> None:
-    """Each is read, or in a list with a reason: none is a name that the reader never heard of."""
-    for name in FIELDS[section].split():
-        last = name.rpartition(".")[2]
-        value = VALUES.get(last) or ("true" if last.startswith(SWITCHES) else "2")
-        reading = stated(section, name, value)
-        assert "not known" not in unread_of(reading), name
-
-
-SECTIONS = (
-    *("distributed", "distributed.pipeline", "distributed.moe", "distributed.mp_policy", "model"),
-    *("model.backend", "model.config", "model.text_config", "peft", "fp8", "quantization"),
-    *("optimizer", "loss_fn", "step_scheduler", "of_a_later_release"),
-)
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_a_field_of_a_later_release_is_named(section: str) -> None:
-    """Wherever it is, whatever its type: nothing that might matter is passed over."""
-    for value in ("2", "true", "abc", "[1, 2]", "{a: 3}"):
-        assert "field_of_2030" in unread_of(stated(section, "field_of_2030", value))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["distributed.tp_size", "distributed.pp_size", "step_scheduler.local_batch_size", "peft.dim",
-     "dataset.seq_len", "distributed.pipeline.layers_per_stage"],
-)  # fmt: skip
-def test_counts_of_another_type_are_refused(name: str) -> None:
-    """A section where a number belongs is named, everything else refused in one line."""
-    section, _, last = name.rpartition(".")
-    assert last in unread_of(stated(section, last, "{a: 3}"))
-    for value in ("-1", "1.5", "abc", "[1, 2]", "true", "9" * 30):
-        with pytest.raises((IllegalConfig, UnreadableConfig), match=last):
-            stated(section, last, value)

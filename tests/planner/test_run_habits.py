@@ -284,59 +284,6 @@ def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:
     assert engine_of({"framework": "nemo 24.07", "year": "2024"}).kernels.flash_attention
 
 
-def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
-    """Neither kernels nor micro-batches are issued one by one."""
-    row = ROW | {"note": "CUDA graphs: full_iteration []; EP"}
-    run, plain = run_of(row), run_of(ROW | {"note": "CUDA graphs: transformer_engine [attn]"})
-    assert (run.step_graph, plain.step_graph) == (True, False)
-    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
-    assert step_model(run, tuning).rank_costs[0].forward.host_s == 0
-    gained = (
-        step_model(plain, tuning).time().step_time_s - step_model(run, tuning).time().step_time_s
-    )
-    assert gained >= 16 * tuning.micro_batch_s - 1e-9  # of 128 sequences over 8 replicas
-
-
-@pytest.mark.parametrize(
-    ("scopes", "part", "fewer"),
-    [
-        pytest.param("[attn]", ("attention",), True, id="attention"),
-        pytest.param("mlp", ("mlp",), True, id="mlp"),
-        pytest.param("[moe_router, moe_preprocess]", ("router",), False, id="no experts: no less"),
-        pytest.param("[attn, moe_router]", ("attention", "router"), True, id="both"),
-    ],
-)
-def test_graphs_of_parts_of_a_layer(scopes: str, part: tuple[str, ...], fewer: bool) -> None:
-    """Kernels in a graph are issued with it; the host issues the others one by one."""
-    noted = run_of(ROW | {"note": f"CUDA graphs: transformer_engine {scopes}"})
-    assert noted.engine.kernels.graphed == part
-    tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update={"launch_s": 1e-2})
-    plain, graphed = (step_model(run, tuning).rank_costs[0] for run in (run_of(ROW), noted))
-    assert (graphed.forward.host_s < plain.forward.host_s) == fewer
-
-
-@pytest.mark.parametrize(
-    ("shared", "fewer"),
-    [
-        pytest.param("0", 1 + 10, id="router 1 + top-k 10"),
-        pytest.param("1", 1 + 10 + 5, id="and a shared expert's up, activation, down, 2 gathers"),
-    ],
-)
-def test_a_graph_of_the_router_by_hand(shared: str, fewer: int) -> None:
-    """Kernels that the host issues less in each of two layers' forward; counts of tokens still come
-    back to it.
-    """
-    experts = {"experts": "8", "top_k": "2", "moe_ffn": "512", "shared_experts": shared}
-    row = ROW | experts | {"layers": "2", "tp": "1", "pp": "1", "dp": "8", "gpus": "8"}
-    every = {"launch_s": 1.0, "routing_s": 7.0}
-    tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update=every)
-    plain, graphed = (
-        step_model(run_of(row | {"cuda_graph": graph}), tuning).rank_costs[0].forward.host_s
-        for graph in ("", "router")
-    )
-    assert plain - graphed == pytest.approx(2 * fewer, abs=1e-6)
-
-
 def test_rows_that_experts_receive_in_8_bits() -> None:
     """FP8-Flow-MoE sends what experts read in 8 bits: kept in one byte, not two, of each number of
     two copies a token in two layers; in 16-bit training nothing is cast.

@@ -125,3 +125,16 @@ dataset:
 optimizer: {_target_: torch.optim.Adam, lr: 1.0e-4, betas: [0.9, 0.999]}
 """
 """With the keys and the sizes of NVIDIA-NeMo/Automodel@36044ad examples/llm_benchmark/qwen."""
+
+AUTOMODEL_DENSE = """
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 8, local_batch_size: 1}
+distributed: {strategy: fsdp2, dp_size: none, tp_size: 1, cp_size: 1}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
+loss_fn: {_target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy}
+dataset: {_target_: nemo_automodel.components.datasets.llm.x.Column, seq_length: 2048}
+packed_sequence: {packed_sequence_size: 0}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-5}
+"""

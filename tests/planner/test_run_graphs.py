@@ -1,0 +1,76 @@
+"""What a row says of CUDA graphs, and how much less the host then issues."""
+
+import pytest
+from rows import ROW
+
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
+from meshplan.planner.runs.habits import engine_of as engine_of_row
+from meshplan.planner.runs.rows import row_of
+from meshplan.planner.runs.runs import run_of
+from meshplan.planner.runs.validate import step_model
+
+
+def engine_of(words: dict[str, str]) -> Engine:
+    """The engine of a row with these words."""
+    return engine_of_row(row_of(ROW | words))
+
+
+def cluster_of(cells: dict[str, str]) -> Cluster:
+    """The cluster of a row."""
+    return cluster_of_row(row_of(cells))
+
+
+def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
+    """Neither kernels nor micro-batches are issued one by one."""
+    row = ROW | {"note": "CUDA graphs: full_iteration []; EP"}
+    run, plain = run_of(row), run_of(ROW | {"note": "CUDA graphs: transformer_engine [attn]"})
+    assert (run.step_graph, plain.step_graph) == (True, False)
+    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
+    assert step_model(run, tuning).rank_costs[0].forward.host_s == 0
+    gained = (
+        step_model(plain, tuning).time().step_time_s - step_model(run, tuning).time().step_time_s
+    )
+    assert gained >= 16 * tuning.micro_batch_s - 1e-9  # of 128 sequences over 8 replicas
+
+
+@pytest.mark.parametrize(
+    ("scopes", "part", "fewer"),
+    [
+        pytest.param("[attn]", ("attention",), True, id="attention"),
+        pytest.param("mlp", ("mlp",), True, id="mlp"),
+        pytest.param("[moe_router, moe_preprocess]", ("router",), False, id="no experts: no less"),
+        pytest.param("[attn, moe_router]", ("attention", "router"), True, id="both"),
+    ],
+)
+def test_graphs_of_parts_of_a_layer(scopes: str, part: tuple[str, ...], fewer: bool) -> None:
+    """Kernels in a graph are issued with it; the host issues the others one by one."""
+    noted = run_of(ROW | {"note": f"CUDA graphs: transformer_engine {scopes}"})
+    assert noted.engine.kernels.graphed == part
+    tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update={"launch_s": 1e-2})
+    plain, graphed = (step_model(run, tuning).rank_costs[0] for run in (run_of(ROW), noted))
+    assert (graphed.forward.host_s < plain.forward.host_s) == fewer
+
+
+@pytest.mark.parametrize(
+    ("shared", "fewer"),
+    [
+        pytest.param("0", 1 + 10, id="router 1 + top-k 10"),
+        pytest.param("1", 1 + 10 + 5, id="and a shared expert's up, activation, down, 2 gathers"),
+    ],
+)
+def test_a_graph_of_the_router_by_hand(shared: str, fewer: int) -> None:
+    """Kernels that the host issues less in each of two layers' forward; counts of tokens still come
+    back to it.
+    """
+    experts = {"experts": "8", "top_k": "2", "moe_ffn": "512", "shared_experts": shared}
+    row = ROW | experts | {"layers": "2", "tp": "1", "pp": "1", "dp": "8", "gpus": "8"}
+    every = {"launch_s": 1.0, "routing_s": 7.0}
+    tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update=every)
+    plain, graphed = (
+        step_model(run_of(row | {"cuda_graph": graph}), tuning).rank_costs[0].forward.host_s
+        for graph in ("", "router")
+    )
+    assert plain - graphed == pytest.approx(2 * fewer, abs=1e-6)
