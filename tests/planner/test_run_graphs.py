@@ -3,24 +3,9 @@
 import pytest
 from rows import ROW
 
-from meshplan.hardware_profiles.engine_schema import Engine
-from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
-from meshplan.planner.runs.habits import engine_of as engine_of_row
-from meshplan.planner.runs.rows import row_of
 from meshplan.planner.runs.runs import run_of
 from meshplan.planner.runs.validate import step_model
-
-
-def engine_of(words: dict[str, str]) -> Engine:
-    """The engine of a row with these words."""
-    return engine_of_row(row_of(ROW | words))
-
-
-def cluster_of(cells: dict[str, str]) -> Cluster:
-    """The cluster of a row."""
-    return cluster_of_row(row_of(cells))
 
 
 def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
