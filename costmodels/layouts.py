@@ -6,6 +6,7 @@ formula is written once and prices one layout or a million.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Values = TypeVar("Values", Ints, Floats)
 LARGEST_TABLE = 8  # entries for each value; above this a look-up table is slower than sorting
 
 
@@ -80,13 +82,13 @@ def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, key
 
 
-def each_once(values: Ints) -> Ints:
-    """The different ones of `values`, in order. As `numpy.unique`, which asked for no more imports
-    masked arrays: that takes a hundredth of a short search.
+def each_once(values: Values) -> Values:
+    """The different values, ascending. `numpy.unique` gives the same, but imports `numpy.ma` where
+    nothing more is asked of it, which takes a hundredth of a short search.
     """
     ordered = np.sort(values, axis=None)
     new = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
-    found: Ints = ordered[new]
+    found: Values = ordered[new]
     return found
 
 

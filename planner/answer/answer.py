@@ -150,7 +150,7 @@ def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
     )
 
 
-OUTSIDE = " (outside the space: a pin, or a line of it above, leaves this out)"
+OUTSIDE = " (outside the space that was searched: a pin, or what `space` names, leaves it out)"
 
 
 def reasons(plan: PricedLayout, bound_s: float = 0.0) -> tuple[str, ...]:

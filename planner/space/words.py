@@ -25,7 +25,7 @@ LISTED = (
     "any cut into stages with one chunk per pipeline rank; with several the listed cuts: rows of "
     "equal chunks, shorter where layers are missing. From the fastest plans so and their other "
     "schedules and chunks single layers are moved between chunks; no other cut is looked at, and a "
-    "pin of chunks may start moves that end faster (8 of 100 plans, 2.5% at most)"
+    "pin of chunks may start moves that end faster (8 of 100 plans that were tried, by up to 2.5%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
 RECOMPUTED = {

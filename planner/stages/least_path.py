@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.layouts import Floats, each_once
 from meshplan.planner.stages.cpsat import Outcome
 from meshplan.planner.stages.path import Intervals, plan_of
 
@@ -151,7 +151,7 @@ def _whole(path: _Path, weight: int) -> _Path:
 def _caps(tables: list[Floats], least: float) -> Floats:
     """What a stage may take, by value, but for what no longest one can be below."""
     apart = {id(table): table for table in tables}.values()
-    found: Floats = np.unique(np.concatenate([np.unique(table) for table in apart]))
+    found: Floats = each_once(np.concatenate([each_once(table) for table in apart]))
     possible: Floats = found[np.isfinite(found) & (found >= least)]
     return possible
 
