@@ -134,6 +134,9 @@ class State(Frozen):
                         gathered
     pipeline_shards_gradients
                         ZeRO-2 divides gradients under a pipeline too, scattering each micro-batch's
+    pipeline_keeps_gradients
+                        under a pipeline ZeRO-3 keeps gradients whole too, and scatters them after
+                        the last micro-batch
     experts_shard_over_tensor
                         routed experts are sharded over all ranks of the shard group that hold them,
                         tensor-parallel ones included, whatever its size
@@ -166,6 +169,7 @@ class State(Frozen):
     reduce_bytes: float = 4.0
     master_computes: bool = False
     pipeline_shards_gradients: bool = False
+    pipeline_keeps_gradients: bool = False
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
@@ -238,6 +242,8 @@ class KernelHabits(Frozen):
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
+    gather_buffers  tensors whole over the tensor-parallel ranks that gathers write to and that are
+                    never given back
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
     norms_in_products
@@ -281,6 +287,7 @@ class KernelHabits(Frozen):
     cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
     keeps_buffers: bool = False
+    gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False

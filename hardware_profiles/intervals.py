@@ -23,9 +23,10 @@ of engines without constants. Of a quantity that fewer than `SOURCES` left-out s
 sources alone make no interval: the source that is asked about, counted among them as farther off
 than all, is then more than a fifth of them (conformal prediction over sources: Dunn et al., arXiv
 1809.07441; Lee et al., arXiv 2306.06342). There f is at least that of step times, which dozens of
-sources state [assumed: no quantity is predicted better]. Models with a state are asked about by runs of such models alone, none
-of which was ever fitted to. No left-out run confirms that such errors are larger; none of them is
-far outside either (`python -m benchmarks.accuracy.coverage` counts how often the intervals hold).
+sources state [assumed: no quantity is predicted better]. Models with a state are asked about by
+runs of such models alone, none of which was ever fitted to. No left-out run confirms that such
+errors are larger; none of them is far outside either (`python -m benchmarks.accuracy.coverage`
+counts how often the intervals hold).
 
 `python -m benchmarks.accuracy.intervals` writes the ratios.
 """

@@ -143,9 +143,9 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
 
 def shards_gradients(state: State, sharding: Sharding) -> Condition:
     """Whether gradients are kept in shards, and so reduced after each micro-batch."""
-    zero = sharding.zero_stage
-    scatters = (sharding.pipelined == 0) | state.pipeline_shards_gradients
-    return (zero >= 3) | ((zero == 2) & scatters)
+    zero, alone = sharding.zero_stage, sharding.pipelined == 0
+    third = (zero >= 3) & (alone | (not state.pipeline_keeps_gradients))
+    return third | ((zero == 2) & (alone | state.pipeline_shards_gradients))
 
 
 def gathered_bytes(

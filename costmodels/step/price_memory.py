@@ -16,7 +16,11 @@ from meshplan.costmodels.memory.backward_peak import (
     most_passing_bytes,
     most_put_off_bytes,
 )
-from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.kept_buffers import (
+    gather_buffer_bytes,
+    head_buffer_bytes,
+    stand_in_bytes,
+)
 from meshplan.costmodels.memory.states import update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
@@ -43,6 +47,7 @@ def memory_columns(
     gathered = reserved * _largest_gathered_bytes(weights)
     stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
     outliving = stand_ins + unpacked_bytes(work.rank, work.layer_kinds)
+    outliving = outliving + gather_buffer_bytes(work.rank.site)
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     slack = constant_slack_bytes(whole, pairs)  # by the pipeline's depth: by row

@@ -9,7 +9,11 @@ from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.memory import states
-from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.kept_buffers import (
+    gather_buffer_bytes,
+    head_buffer_bytes,
+    stand_in_bytes,
+)
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.adapters import largest_weight
 from meshplan.costmodels.step.ranks import Rank
@@ -53,7 +57,7 @@ def outliving_bytes(rank: Rank, kinds: Iterable[int], *, head: bool, modules: bo
     """Buffers of layers of `kinds`, of the head and of prediction modules, that outlive use."""
     kinds = tuple(kinds)
     layers = stand_in_bytes(rank.site, kinds, with_modules=modules)
-    layers = layers + unpacked_bytes(rank, kinds)
+    layers = layers + unpacked_bytes(rank, kinds) + gather_buffer_bytes(rank.site)
     return layers + head_buffer_bytes(rank.site) if head else layers
 
 
