@@ -145,6 +145,7 @@ class State(Frozen):
                         micro-batch, not once per step
     reduce_bucket       parameters whose gradients are sent together, each bucket with a
                         collective's latency; 0: all at once
+    ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
     offloads_master, offloads_gradients
@@ -173,6 +174,7 @@ class State(Frozen):
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
+    ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
     offloads_master: bool = True

@@ -190,7 +190,8 @@ def kept_state(state: State, training: Training) -> State:
     fp32 weights are their own master copy.
     """
     if training.precision == "fp32":
-        whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
+        whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0,
+                 "reduce_bytes": 4.0}  # fmt: skip
         state = state.model_copy(update=whole)
     if training.optimizer_states == "bf16":
         master = 2.0 if state.master_computes else 0.0  # there the shards that weights are

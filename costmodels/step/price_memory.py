@@ -31,8 +31,9 @@ from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,
     context_bytes,
-    ends_gathered_bytes,
+    embedding_gathered_bytes,
     gathered_bytes,
+    head_gathered_bytes,
     unpacked_bytes,
 )
 from meshplan.costmodels.step.ranks import Rank
@@ -85,8 +86,9 @@ def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     sharding, scale = rank.traffic.sharding, 1 + rank.setting.tuning.state_slack_fraction
     states: list[Number] = [scale * rank.state_memory(part).allocated for part in parts]
     alone = rank.layout.pipeline_parallel == 1
-    states[-2] = states[-2] + reserved * where(alone, ends_gathered_bytes(rank, parts[-2]), 0)
-    states[-1] = states[-1] + reserved * ends_gathered_bytes(rank, parts[-1])
+    beside = where(alone, embedding_gathered_bytes(rank, parts[-2]), 0)
+    states[-2] = states[-2] + reserved * beside
+    states[-1] = states[-1] + reserved * head_gathered_bytes(rank, parts[-1])
     held = weights.stacked(states)
     update = weights.stacked(
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts

@@ -123,6 +123,55 @@ def test_zero_3_gathers_one_layer_at_a_time():
     assert gathered_bytes(ZERO, billion, sharding(2, 64.0)) == 0
 
 
+@pytest.mark.parametrize(
+    ("pipelined", "zero", "expected"),
+    [
+        pytest.param(0.0, 3, 4 / 8, id="each micro-batch's are scattered: 4 / 8"),
+        pytest.param(1.0, 3, 4, id="whole until the last micro-batch: 4"),
+        pytest.param(1.0, 2, 4, id="as in stage 2"),
+    ],
+)
+def test_gradients_wait_whole_under_pytorchs_pipelines(
+    pipelined: float, zero: int, expected: float
+):
+    """Bytes of a parameter on one of 8 ranks; Megatron's and the native engine's ZeRO-3 do not."""
+    billion = RankParameters(dense=1e9)
+    for engine in ("torchtitan", "automodel"):
+        state = load_engine(engine).state.model_copy(update={"gradient_bytes": 4.0})
+        held = state_memory(state, billion, sharding(zero, 8.0, pipelined))
+        assert float(held.gradients) == expected * 1e9
+    native = state_memory(load_engine("native").state, billion, sharding(3, 8.0, pipelined))
+    assert float(native.gradients) == 4 / 8 * 1e9
+
+
+@pytest.mark.parametrize(
+    ("engine", "embedding"),
+    [
+        pytest.param("torchtitan", 0, id="a unit of its own: given back"),
+        pytest.param("accelerate", 2, id="in one unit with the head: 2 V h"),
+    ],
+)
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_what_zero_3_holds_of_the_ends_at_the_loss(engine: str, embedding: int, pipeline: int):
+    """The head, 2 bytes of a number and 4 of its gradient, and of the embedding on its rank at most
+    its weights.
+    """
+    model = replace(gpt(16, 1024, 4), tied=False)
+    training = Training(seq_len=2048, global_batch_size=8)
+    la = Layout(data_parallel=4, pipeline_parallel=pipeline, zero_stage=3,
+                stages=even_stages(4, pipeline))  # fmt: skip
+    setting = Setting(model, training, load_cluster("dgx-a100"), load_engine(engine), Tuning())
+    layers = [replace(model, vocab=vocab) for vocab in (model.vocab, 128)]
+    big, small = (
+        StepModel(replace(setting, model=each), la).memory()[-1].transient for each in layers
+    )
+    numbers = (model.vocab - 128) * model.hidden
+    logits = (model.vocab - 128) * 2048 * setting.engine.kernels.logits_bytes
+    held = 2 + min(setting.engine.state.gradient_bytes, 4.0)
+    expected = (held + embedding * (pipeline == 1)) * numbers + logits
+    assert big - small == pytest.approx(expected)
+
+
 def test_fullest_moment_by_hand():
     """Two chunks of 10 and 30 bytes: (3, 1) holds 60, (2, 2) holds 80."""
     assert activation_peak([(3, 1), (2, 2)], [10.0, 30.0]) == 80.0
