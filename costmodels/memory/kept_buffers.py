@@ -46,8 +46,8 @@ def stand_in_bytes(site: Site, kinds: Iterable[int], *, with_modules: bool) -> N
 
 def gather_buffer_bytes(site: Site) -> Number:
     """Bytes of buffers that tensor-parallel gathers write to, on every pipeline rank."""
-    cut = site.kernels.gather_buffers * (site.shard.tp > 1)
-    return where(site.shard.sequence_parallel > 0, cut * site.gathered_bytes, 0.0)
+    whole = site.kernels.gather_buffers * site.gathered_bytes
+    return where(site.shard.sequence_parallel > 0, whole, 0.0)
 
 
 def head_buffer_bytes(site: Site) -> Number:

@@ -18,6 +18,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.step.rank_memory import gathered_bytes as rank_gathered_bytes
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import State
@@ -170,6 +171,23 @@ def test_what_zero_3_holds_of_the_ends_at_the_loss(engine: str, embedding: int, 
     held = 2 + min(setting.engine.state.gradient_bytes, 4.0)
     expected = (held + embedding * (pipeline == 1)) * numbers + logits
     assert big - small == pytest.approx(expected)
+
+
+def test_fp32_is_gathered_and_reduced_as_it_is_kept():
+    """4 + 4 bytes of a number whole where 16 bits have 2 + 2, and twice the seconds of either."""
+    la = Layout(data_parallel=4, zero_stage=3, stages=even_stages(4, 1))
+    billion, found = RankParameters(dense=1e9), []
+    for precision in ("fp32", "bf16"):
+        training = Training(seq_len=2048, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
+        setting = Setting(
+            gpt(16, 1024, 4), training, load_cluster("dgx-a100"), load_engine("deepspeed"), Tuning()
+        )
+        model = StepModel(setting, la)
+        seconds = model.traffic.forward_s(billion), model.traffic.backward_s(billion, again=False)
+        found.append((rank_gathered_bytes(model, billion), *map(float, seconds)))
+    assert [found[0][0], found[1][0]] == [8e9, 4e9]
+    for wide, narrow in zip(found[0][1:], found[1][1:], strict=True):
+        assert wide / narrow == pytest.approx(2.0, rel=1e-2)
 
 
 def test_fullest_moment_by_hand():
