@@ -136,7 +136,7 @@ class State(Frozen):
                         ZeRO-2 divides gradients under a pipeline too, scattering each micro-batch's
     pipeline_keeps_gradients
                         under a pipeline ZeRO-3 keeps gradients whole too, and scatters them after
-                        the last micro-batch
+                        the last micro-batch; until then they add up in the reduction's format
     experts_shard_over_tensor
                         routed experts are sharded over all ranks of the shard group that hold them,
                         tensor-parallel ones included, whatever its size

@@ -131,9 +131,11 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     gone = gone & (master == 0)  # what is on the host cannot be gathered
     weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
     beside = state.bucket_bytes * ((ranks > 1) & (zero < 2)) + state.bf16_sums_bytes * sharding.sums
+    waits = (zero >= 2) & (sharding.pipelined > 0) & state.pipeline_keeps_gradients
+    each = where(waits, max(state.gradient_bytes, state.reduce_bytes), state.gradient_bytes)
     return Memory(
         weights=weights * parameters,
-        gradients=(state.gradient_bytes * (1 - sent) / over_gradients + beside) * parameters,
+        gradients=(each * (1 - sent) / over_gradients + beside) * parameters,
         optimizer=((1 - master) * state.master_bytes + (1 - away) * state.moment_bytes)
         / over * parameters,
         host=(master * state.master_bytes + away * (state.moment_bytes + state.gradient_bytes))
