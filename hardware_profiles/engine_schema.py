@@ -134,6 +134,9 @@ class State(Frozen):
                         gathered
     pipeline_shards_gradients
                         ZeRO-2 divides gradients under a pipeline too, scattering each micro-batch's
+    pipeline_keeps_gradients
+                        under a pipeline ZeRO-3 keeps gradients whole too, and scatters them after
+                        the last micro-batch; until then they add up in the reduction's format
     experts_shard_over_tensor
                         routed experts are sharded over all ranks of the shard group that hold them,
                         tensor-parallel ones included, whatever its size
@@ -142,6 +145,7 @@ class State(Frozen):
                         micro-batch, not once per step
     reduce_bucket       parameters whose gradients are sent together, each bucket with a
                         collective's latency; 0: all at once
+    ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
     offloads_master, offloads_gradients
@@ -166,9 +170,11 @@ class State(Frozen):
     reduce_bytes: float = 4.0
     master_computes: bool = False
     pipeline_shards_gradients: bool = False
+    pipeline_keeps_gradients: bool = False
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
+    ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
     offloads_master: bool = True
@@ -238,6 +244,8 @@ class KernelHabits(Frozen):
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
+    gather_buffers  tensors whole over the tensor-parallel ranks that gathers write to and that are
+                    never given back
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
     norms_in_products
@@ -281,6 +289,7 @@ class KernelHabits(Frozen):
     cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
     keeps_buffers: bool = False
+    gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False

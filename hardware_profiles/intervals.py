@@ -19,9 +19,14 @@ Two kinds of runs count, because a reader's run may be either:
 What no run of the engine covers (the GPU family, the precision, the kind of model, more than
 `FARTHER` times the GPUs of its largest run) cannot be nearer than what is covered: there f is also
 at least that of the left-out sources alone, and where no run of any engine covers it at least that
-of engines without constants. Models with a state are asked about by runs of such models alone, none
-of which was ever fitted to. No left-out run confirms that such errors are larger; none of them is
-far outside either (`python -m benchmarks.accuracy.coverage` counts how often the intervals hold).
+of engines without constants. Of a quantity that fewer than `SOURCES` left-out sources state,
+sources alone make no interval: the source that is asked about, counted among them as farther off
+than all, is then more than a fifth of them (conformal prediction over sources: Dunn et al., arXiv
+1809.07441; Lee et al., arXiv 2306.06342). There f is at least that of step times, which dozens of
+sources state [assumed: no quantity is predicted better]. Models with a state are asked about by
+runs of such models alone, none of which was ever fitted to. No left-out run confirms that such
+errors are larger; none of them is far outside either (`python -m benchmarks.accuracy.coverage`
+counts how often the intervals hold).
 
 `python -m benchmarks.accuracy.intervals` writes the ratios.
 """
@@ -30,7 +35,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -44,6 +49,7 @@ from meshplan.hardware_profiles.tunings import gpu_family
 FILE = Path(__file__).parent / "fits" / "intervals.csv"
 COVERAGE = 0.8
 ENOUGH, BORROWED, SAME_ENGINE, FARTHER = 10.0, 3.0, 2.0, 2.0
+SOURCES = round(COVERAGE / (1 - COVERAGE))
 NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
 
@@ -133,15 +139,18 @@ def reserved_range(reserved: float, around: Interval, device: float) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Left-out runs that state `what`."""
+    """Left-out runs that state `what`; `times`: all of them, which state their step time."""
 
     known: tuple[Ratio, ...]
     what: Quantity
+    times: "Evidence | None" = None
 
 
 def evidence_of(left_out: Iterable[Ratio], what: Quantity) -> Evidence:
     """The runs among `left_out` that state it."""
-    return Evidence(tuple(r for r in left_out if getattr(r, what) is not None), what)
+    runs = tuple(left_out)
+    times = None if what == "step_time" else evidence_of(runs, "step_time")
+    return Evidence(tuple(r for r in runs if getattr(r, what) is not None), what, times)
 
 
 @cache
@@ -219,11 +228,25 @@ class Told:
 def _told(evidence: Evidence, engine: str, gpu: str) -> Told:
     known, name = evidence.known, _fitted_as(engine)
     own, sources = _counted(evidence, engine, gpu)
-    return Told(
+    strangers = _strangers(known)
+    told = Told(
         len(own), _quantile(evidence, own, sources, name), _quantile(evidence, [], sources, name),
-        _quantile(evidence, [], _strangers(known), name), _covered(_of_engine(known, engine)),
+        _quantile(evidence, [], strangers, name), _covered(_of_engine(known, engine)),
         _covered(known),
     )  # fmt: skip
+    if evidence.times is None:
+        return told
+    times = _told(evidence.times, engine, gpu)
+    alone = max(told.sources, times.sources * _is_few(sources))
+    return replace(
+        told, near=told.near if own else alone, sources=alone,
+        strangers=max(told.strangers, times.strangers * _is_few(strangers)),
+    )  # fmt: skip
+
+
+def _is_few(sources: Iterable[Ratio]) -> bool:
+    """Whether so few sources are no interval's: one farther off is more than a fifth of them."""
+    return len({ratio.suite for ratio in sources}) < SOURCES
 
 
 def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], list[Ratio]]:

@@ -53,9 +53,11 @@ class Held:
 
 def held(left_out: Iterable[Ratio], what: Quantity) -> dict[tuple[str, str], Held]:
     """By engine and GPU family; ("", "") is all."""
-    every = [ratio for ratio in left_out if getattr(ratio, what) is not None]
+    every = list(left_out)
+    stated = [ratio for ratio in every if getattr(ratio, what) is not None]
     found: dict[tuple[str, str], Held] = defaultdict(Held)
-    for ratio, evidence, known in (*_like_known(every, what), *_of_new_sources(every, what)):
+    ways = (*_like_known(stated, every, what), *_of_new_sources(stated, every, what))
+    for ratio, evidence, known in ways:
         asked = Asked(ratio.engine, ratio.gpu, ratio.gpus, ratio.precision, ratio.model)
         around = interval(evidence, asked)
         inside = around.low <= getattr(ratio, what) <= around.high
@@ -68,11 +70,11 @@ def held(left_out: Iterable[Ratio], what: Quantity) -> dict[tuple[str, str], Hel
 Judged = Iterator[tuple[Ratio, Evidence, bool]]
 
 
-def _like_known(every: list[Ratio], what: Quantity) -> Judged:
-    fitted = {ratio.suite for ratio in every if ratio.left_out == "layout"}
+def _like_known(stated: list[Ratio], every: list[Ratio], what: Quantity) -> Judged:
+    fitted = {ratio.suite for ratio in stated if ratio.left_out == "layout"}
     for part in range(PARTS):
         rest = evidence_of((r for r in every if _part(r) != part), what)
-        for ratio in every:
+        for ratio in stated:
             if _part(ratio) == part and (ratio.left_out == "layout" or ratio.suite not in fitted):
                 yield ratio, rest, True
 
@@ -81,9 +83,9 @@ def _part(ratio: Ratio) -> int:
     return zlib.crc32(ratio.run.encode()) % PARTS
 
 
-def _of_new_sources(every: list[Ratio], what: Quantity) -> Judged:
-    alone, with_engine = new_sources(every)
-    for suite in sorted({ratio.suite for ratio in every}):
+def _of_new_sources(stated: list[Ratio], every: list[Ratio], what: Quantity) -> Judged:
+    alone, with_engine = new_sources(stated)
+    for suite in sorted({ratio.suite for ratio in stated}):
         rest = evidence_of((r for r in every if r.suite != suite), what)
         for ratio in (*alone, *with_engine):
             if ratio.suite == suite:

@@ -1,5 +1,7 @@
-"""Buffers of Megatron-Core that outlive their use, where an engine keeps them (`keeps_buffers`).
+"""Buffers that outlive their use: Megatron-Core's, where an engine keeps them (`keeps_buffers`),
+and those that tensor-parallel gathers write to (`gather_buffers`).
 
+    gathers     2 t h each: of a layer's input, and backward of an output's gradient
     stand-ins   2 k n for each shape of weight on the rank: what autograd gets in place of a
                 gradient that its product has itself added to the gradient buffer
     head        2 t h of its input gathered for sequence parallel, and 2 h V / tp, the table's
@@ -8,9 +10,11 @@
     t      tokens of a micro-batch on this rank     h, V   hidden, padded vocabulary
     k, n   sides of a weight on this rank
 
-Source: NVIDIA/TransformerEngine transformer_engine/pytorch/module/base.py (get_dummy_wgrad);
-NVIDIA/Megatron-LM megatron/core/tensor_parallel/layers.py (the same for the head, and
-get_global_memory_buffer). With them the thirteen peaks that SimuMax measured are met within 0.3 %.
+Source: huggingface/nanotron@67c5ebb6 src/nanotron/parallel/utils.py (MemoryBuffer, one for each
+name) and tensor_parallel/functional.py (allgather, allgather2); NVIDIA/TransformerEngine
+transformer_engine/pytorch/module/base.py (get_dummy_wgrad); NVIDIA/Megatron-LM
+megatron/core/tensor_parallel/layers.py (the same for the head, and get_global_memory_buffer). With
+Megatron's the thirteen peaks that SimuMax measured are met within 0.3 %.
 Leaves out: workspaces of matrix products, 0.1 GiB of those peaks. Frozen weights have none.
 """
 
@@ -38,6 +42,12 @@ def stand_in_bytes(site: Site, kinds: Iterable[int], *, with_modules: bool) -> N
         first = where(sum(twins) > 0, 0.0, 1.0)
         total = total + site.itemsize * first * op.k * op.n
     return total
+
+
+def gather_buffer_bytes(site: Site) -> Number:
+    """Bytes of buffers that tensor-parallel gathers write to, on every pipeline rank."""
+    whole = site.kernels.gather_buffers * site.gathered_bytes
+    return where(site.shard.sequence_parallel > 0, whole, 0.0)
 
 
 def head_buffer_bytes(site: Site) -> Number:

@@ -131,9 +131,11 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     gone = gone & (master == 0)  # what is on the host cannot be gathered
     weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
     beside = state.bucket_bytes * ((ranks > 1) & (zero < 2)) + state.bf16_sums_bytes * sharding.sums
+    waits = (zero >= 2) & (sharding.pipelined > 0) & state.pipeline_keeps_gradients
+    each = where(waits, max(state.gradient_bytes, state.reduce_bytes), state.gradient_bytes)
     return Memory(
         weights=weights * parameters,
-        gradients=(state.gradient_bytes * (1 - sent) / over_gradients + beside) * parameters,
+        gradients=(each * (1 - sent) / over_gradients + beside) * parameters,
         optimizer=((1 - master) * state.master_bytes + (1 - away) * state.moment_bytes)
         / over * parameters,
         host=(master * state.master_bytes + away * (state.moment_bytes + state.gradient_bytes))
@@ -143,9 +145,9 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
 
 def shards_gradients(state: State, sharding: Sharding) -> Condition:
     """Whether gradients are kept in shards, and so reduced after each micro-batch."""
-    zero = sharding.zero_stage
-    scatters = (sharding.pipelined == 0) | state.pipeline_shards_gradients
-    return (zero >= 3) | ((zero == 2) & scatters)
+    zero, alone = sharding.zero_stage, sharding.pipelined == 0
+    third = (zero >= 3) & (alone | (not state.pipeline_keeps_gradients))
+    return third | ((zero == 2) & (alone | state.pipeline_shards_gradients))
 
 
 def gathered_bytes(
@@ -190,7 +192,8 @@ def kept_state(state: State, training: Training) -> State:
     fp32 weights are their own master copy.
     """
     if training.precision == "fp32":
-        whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
+        whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0,
+                 "reduce_bytes": 4.0}  # fmt: skip
         state = state.model_copy(update=whole)
     if training.optimizer_states == "bf16":
         master = 2.0 if state.master_computes else 0.0  # there the shards that weights are

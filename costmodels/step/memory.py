@@ -7,15 +7,15 @@ is what runs out. The categories and their formulas are those of `memory`.
 from collections.abc import Sequence
 
 from meshplan.costmodels.memory.states import Memory, activation_peak, update_bytes
-from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
 from meshplan.costmodels.step.pass_memory import rank_peak
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,
     context_bytes,
-    ends_gathered_bytes,
+    embedding_gathered_bytes,
     gathered_bytes,
+    head_gathered_bytes,
     outliving_bytes,
 )
 from meshplan.costmodels.step.stages import StageModel
@@ -130,11 +130,16 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     gathered = max(whole, default=0.0)
     if last not in chunks:
         return working + 2 * gathered
-    own = model.end_parameters[: 2 if model.setting.places_modules else 3]
-    held = zip(own, (*model.stage_of_end, last), strict=False)
-    ends = sum((part for part, stage in held if stage == last), start=RankParameters(dense=0.0))
-    return (
-        max(float(logits_bytes(model.site)), working)
-        + 2 * gathered
-        + float(ends_gathered_bytes(model, ends))
-    )
+    return max(float(logits_bytes(model.site)), working) + 2 * gathered + _ends_gathered(model)
+
+
+def _ends_gathered(model: StageModel) -> float:
+    """What ZeRO-3 holds whole of the ends on the last stage at the loss."""
+    last = len(model.layout.stages) - 1
+    embedding, head, modules = model.end_parameters
+    if not model.setting.places_modules and last in (*model.stage_of_end, last)[2:3]:
+        head = head + modules
+    whole = float(head_gathered_bytes(model, head))
+    if model.stage_of_end[0] != last:
+        return whole
+    return whole + float(embedding_gathered_bytes(model, embedding))

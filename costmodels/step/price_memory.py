@@ -16,7 +16,11 @@ from meshplan.costmodels.memory.backward_peak import (
     most_passing_bytes,
     most_put_off_bytes,
 )
-from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.kept_buffers import (
+    gather_buffer_bytes,
+    head_buffer_bytes,
+    stand_in_bytes,
+)
 from meshplan.costmodels.memory.states import update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
@@ -27,8 +31,9 @@ from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,
     context_bytes,
-    ends_gathered_bytes,
+    embedding_gathered_bytes,
     gathered_bytes,
+    head_gathered_bytes,
     unpacked_bytes,
 )
 from meshplan.costmodels.step.ranks import Rank
@@ -43,6 +48,7 @@ def memory_columns(
     gathered = reserved * _largest_gathered_bytes(weights)
     stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
     outliving = stand_ins + unpacked_bytes(work.rank, work.layer_kinds)
+    outliving = outliving + gather_buffer_bytes(work.rank.site)
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     slack = constant_slack_bytes(whole, pairs)  # by the pipeline's depth: by row
@@ -80,8 +86,9 @@ def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     sharding, scale = rank.traffic.sharding, 1 + rank.setting.tuning.state_slack_fraction
     states: list[Number] = [scale * rank.state_memory(part).allocated for part in parts]
     alone = rank.layout.pipeline_parallel == 1
-    states[-2] = states[-2] + reserved * where(alone, ends_gathered_bytes(rank, parts[-2]), 0)
-    states[-1] = states[-1] + reserved * ends_gathered_bytes(rank, parts[-1])
+    beside = where(alone, embedding_gathered_bytes(rank, parts[-2]), 0)
+    states[-2] = states[-2] + reserved * beside
+    states[-1] = states[-1] + reserved * head_gathered_bytes(rank, parts[-1])
     held = weights.stacked(states)
     update = weights.stacked(
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts

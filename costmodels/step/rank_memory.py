@@ -7,9 +7,13 @@ Every function holds for one layout or for each of a grid, as its `Rank` does.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.memory import states
-from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.kept_buffers import (
+    gather_buffer_bytes,
+    head_buffer_bytes,
+    stand_in_bytes,
+)
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.adapters import largest_weight
 from meshplan.costmodels.step.ranks import Rank
@@ -33,27 +37,41 @@ def constant_slack_bytes(rank: Rank, pairs: Number) -> Number:
 
 def gathered_bytes(rank: Rank, parameters: RankParameters) -> Number:
     """What ZeRO-3 holds whole of these parameters while it computes with them."""
-    state, sharding = rank.setting.engine.state, rank.traffic.sharding
-    if rank.setting.training.optimizer_states:
-        state = rank.state  # the gradients of a layer are as wide as they are kept
-    return states.gathered_bytes(state, parameters, sharding, rank.frozen)
+    return states.gathered_bytes(rank.state, parameters, rank.traffic.sharding, rank.frozen)
 
 
-def ends_gathered_bytes(rank: Rank, parameters: RankParameters) -> Number:
-    """The same of so many parameters of the ends on the last stage: none where one rank holds
-    a tied table for both of them.
+def head_gathered_bytes(rank: Rank, parameters: RankParameters) -> Number:
+    """The same at the loss of the head, and of prediction modules on the last stage."""
+    return where(_holds_once(rank), 0.0, gathered_bytes(rank, _dense(parameters)))
+
+
+def embedding_gathered_bytes(rank: Rank, parameters: RankParameters) -> Number:
+    """The same of the embedding, where the last stage has it too: its weights, if they are in one
+    unit with the head's. Its gradient comes last, when no layer keeps anything any more.
     """
+    if not rank.state.ends_in_one_unit:
+        return 0.0
+    state = rank.state.model_copy(update={"gradient_bytes": 0.0})
+    sharding, frozen = rank.traffic.sharding, rank.frozen
+    held = states.gathered_bytes(state, _dense(parameters), sharding, frozen)
+    return where(_holds_once(rank), 0.0, held)
+
+
+def _dense(parameters: RankParameters) -> RankParameters:
+    return replace(parameters, expert=0.0, frozen_expert=0.0)
+
+
+def _holds_once(rank: Rank) -> Condition:
+    """Whether one rank holds a tied table for both ends."""
     alone = (rank.layout.pipeline_parallel == 1) & (rank.layout.virtual_stages <= 1)
-    held_once = rank.setting.model.tied & alone
-    dense = replace(parameters, expert=0.0, frozen_expert=0.0)
-    return where(held_once, 0.0, gathered_bytes(rank, dense))
+    return rank.setting.model.tied & alone
 
 
 def outliving_bytes(rank: Rank, kinds: Iterable[int], *, head: bool, modules: bool) -> Number:
     """Buffers of layers of `kinds`, of the head and of prediction modules, that outlive use."""
     kinds = tuple(kinds)
     layers = stand_in_bytes(rank.site, kinds, with_modules=modules)
-    layers = layers + unpacked_bytes(rank, kinds)
+    layers = layers + unpacked_bytes(rank, kinds) + gather_buffer_bytes(rank.site)
     return layers + head_buffer_bytes(rank.site) if head else layers
 
 

@@ -205,11 +205,11 @@ class Rank:
     def traffic(self) -> WeightTraffic:
         """What is sent of the weights and the gradients."""
         s = self.setting
-        scale = s.tuning.collective_scale
+        scale, engine = s.tuning.collective_scale, s.engine
         bf16 = s.training.precision == "bf16"
-        return weight_traffic(
-            self.layout, s.cluster, s.engine, scale, frozen=self.frozen, bf16=bf16
-        )
+        if s.training.precision == "fp32":  # what is sent is as wide as what is kept
+            engine = engine.model_copy(update={"state": self.state})
+        return weight_traffic(self.layout, s.cluster, engine, scale, frozen=self.frozen, bf16=bf16)
 
     @cached_property
     def host(self) -> HostTraffic | None:

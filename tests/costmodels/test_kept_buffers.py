@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 from rows import ROW
 
-from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.kept_buffers import (
+    gather_buffer_bytes,
+    head_buffer_bytes,
+    stand_in_bytes,
+)
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication
@@ -152,3 +156,28 @@ def test_heads_exchanged_for_tokens() -> None:
     )  # fmt: skip
     assert core.saved_bytes == 2 * tokens * H + 4 * tokens * 32  # and a number for each query head
     assert core.modules == ("core_attention", "attention")
+
+
+@pytest.mark.parametrize(
+    ("tp", "expected"),
+    [
+        pytest.param(1, 0.0, id="nothing is gathered"),
+        pytest.param(4, 2 * 2 * S * H, id="2 t h of inputs, 2 t h of output gradients"),
+    ],
+)
+def test_gathers_write_to_buffers_that_stay(tp: int, expected: float) -> None:
+    """nanotron's two, whatever the layer; Megatron's layers have none."""
+    changes = {"tp": str(tp), "dp": str(8 // tp)}
+    assert gather_buffer_bytes(site(changes, load_engine("nanotron").kernels)) == expected
+    assert gather_buffer_bytes(site(changes)) == 0.0
+
+
+def test_every_rank_keeps_them() -> None:
+    """Of a pipeline each rank gathers: 2 x 2 t h on both."""
+    run = run_of(ROW | {"framework": "nanotron", "layers": "4", "pp": "2", "tp": "2", "dp": "2"})
+    plain = run.engine.kernels.model_copy(update={"gather_buffers": 0})
+    without = replace(run, engine=run.engine.model_copy(update={"kernels": plain}))
+    pairs = zip(
+        step_model(run, Tuning()).memory(), step_model(without, Tuning()).memory(), strict=True
+    )
+    assert [more.transient - less.transient for more, less in pairs] == [4.0 * S * H] * 2

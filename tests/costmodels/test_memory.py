@@ -18,6 +18,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.step.rank_memory import gathered_bytes as rank_gathered_bytes
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import State
@@ -121,6 +122,73 @@ def test_zero_3_gathers_one_layer_at_a_time():
     billion = RankParameters(dense=1e9)
     assert gathered_bytes(ZERO, billion, sharding(3, 64.0)) == 4e9
     assert gathered_bytes(ZERO, billion, sharding(2, 64.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("pipelined", "zero", "expected"),
+    [
+        pytest.param(0.0, 3, 4 / 8, id="each micro-batch's are scattered: 4 / 8"),
+        pytest.param(1.0, 3, 4, id="whole until the last micro-batch: 4"),
+        pytest.param(1.0, 2, 4, id="as in stage 2"),
+    ],
+)
+def test_gradients_wait_whole_under_pytorchs_pipelines(
+    pipelined: float, zero: int, expected: float
+):
+    """Bytes of a parameter on one of 8 ranks. AutoModel keeps shards in 16 bits and adds up in 32;
+    the native engine's do not wait.
+    """
+    billion = RankParameters(dense=1e9)
+    for engine, narrower in (("torchtitan", 1.0), ("automodel", 1.0 if pipelined else 0.5)):
+        held = state_memory(load_engine(engine).state, billion, sharding(zero, 8.0, pipelined))
+        assert float(held.gradients) == narrower * expected * 1e9
+    native = state_memory(load_engine("native").state, billion, sharding(3, 8.0, pipelined))
+    assert float(native.gradients) == 4 / 8 * 1e9
+
+
+@pytest.mark.parametrize(
+    ("engine", "embedding"),
+    [
+        pytest.param("torchtitan", 0, id="a unit of its own: given back"),
+        pytest.param("accelerate", 2, id="in one unit with the head: 2 V h"),
+    ],
+)
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_what_zero_3_holds_of_the_ends_at_the_loss(engine: str, embedding: int, pipeline: int):
+    """The head, 2 bytes of a number and 4 of its gradient, and of the embedding on its rank at most
+    its weights.
+    """
+    model = replace(gpt(16, 1024, 4), tied=False)
+    training = Training(seq_len=2048, global_batch_size=8)
+    la = Layout(data_parallel=4, pipeline_parallel=pipeline, zero_stage=3,
+                stages=even_stages(4, pipeline))  # fmt: skip
+    setting = Setting(model, training, load_cluster("dgx-a100"), load_engine(engine), Tuning())
+    layers = [replace(model, vocab=vocab) for vocab in (model.vocab, 128)]
+    big, small = (
+        StepModel(replace(setting, model=each), la).memory()[-1].transient for each in layers
+    )
+    numbers = (model.vocab - 128) * model.hidden
+    logits = (model.vocab - 128) * 2048 * setting.engine.kernels.logits_bytes
+    held = 2 + min(setting.engine.state.gradient_bytes, 4.0)
+    expected = (held + embedding * (pipeline == 1)) * numbers + logits
+    assert big - small == pytest.approx(expected)
+
+
+def test_fp32_is_gathered_and_reduced_as_it_is_kept():
+    """4 + 4 bytes of a number whole where 16 bits have 2 + 2, and twice the seconds of either."""
+    la = Layout(data_parallel=4, zero_stage=3, stages=even_stages(4, 1))
+    billion, found = RankParameters(dense=1e9), []
+    for precision in ("fp32", "bf16"):
+        training = Training(seq_len=2048, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
+        setting = Setting(
+            gpt(16, 1024, 4), training, load_cluster("dgx-a100"), load_engine("deepspeed"), Tuning()
+        )
+        model = StepModel(setting, la)
+        seconds = model.traffic.forward_s(billion), model.traffic.backward_s(billion, again=False)
+        found.append((rank_gathered_bytes(model, billion), *map(float, seconds)))
+    assert [found[0][0], found[1][0]] == [8e9, 4e9]
+    for wide, narrow in zip(found[0][1:], found[1][1:], strict=True):
+        assert wide / narrow == pytest.approx(2.0, rel=1e-2)
 
 
 def test_fullest_moment_by_hand():

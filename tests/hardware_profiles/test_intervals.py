@@ -120,6 +120,50 @@ def test_what_no_run_covers_is_wider_and_said(change: dict[str, object], name: s
     assert found.high == pytest.approx(1.2)
 
 
+def reserving(*found: Ratio) -> Interval:
+    """The interval of the reserved memory of an engine of which nobody measured anything."""
+    asked = replace(ASKED, engine="automodel")
+    return interval(evidence_of(found, "reserved"), asked)
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        pytest.param(1, 1.4, id="one source: as step times, 40 %"),
+        pytest.param(3, 1.4, id="three: one farther off is a quarter of four"),
+        pytest.param(4, 1.1, id="four: one farther off is a fifth of five, they say it themselves"),
+    ],
+)
+def test_few_sources_make_no_interval(sources: int, expected: float) -> None:
+    """Some sources state that 10 % more was reserved, six that steps took 40 % longer."""
+    steps = [
+        replace(row, left_out="framework")
+        for n in range(6) for row in source(f"s{n}", 1.4, engine="deepspeed")
+    ]  # fmt: skip
+    stated = [replace(row, reserved=1.1) for row in steps[:sources]]
+    assert reserving(*stated, *steps[sources:]).high == pytest.approx(expected)
+
+
+def test_few_sources_are_believed_where_they_are_farther_off() -> None:
+    """Two sources 90 % off beside step times of 40 %."""
+    steps = [
+        replace(row, left_out="framework")
+        for n in range(6) for row in source(f"s{n}", 1.4, engine="deepspeed")
+    ]  # fmt: skip
+    stated = [replace(row, reserved=1.9) for row in steps[:2]]
+    assert reserving(*stated, *steps[2:]).high == pytest.approx(1.9)
+
+
+def test_an_engines_own_runs_need_no_other_quantity() -> None:
+    """Of 20 runs 4 % off, three borrowed and the one that is asked 80 % are within 4 %, whatever
+    step times were.
+    """
+    own = [replace(row, reserved=1.04) for row in layouts(*[1.5] * 20)]
+    other = [replace(row, reserved=1.05) for row in source("other", 1.5)]
+    found = interval(evidence_of([*own, *other], "reserved"), ASKED)
+    assert found.high == pytest.approx(1.04)
+
+
 def test_fp16_covers_bf16() -> None:
     """The same kernels at the same rate: no wider interval."""
     assert around(*layouts(1.0), asked=replace(ASKED, precision="fp16")).outside == ()
