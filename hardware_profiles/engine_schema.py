@@ -213,8 +213,8 @@ class KernelHabits(Frozen):
     """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
 
     attention       the attention kernel: the first FlashAttention is half as fast as
-                    FlashAttention-2, which does not use the matrix units that came
-                    with Hopper fully, cuDNN and FlashAttention-3 do
+                    FlashAttention-2, its Triton version in the backward alone; the second does not
+                    use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
                     of gathering it again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy

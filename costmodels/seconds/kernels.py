@@ -45,8 +45,10 @@ from meshplan.hardware_profiles.tunings import Tuning
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
 NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
-FLASH1 = 0.5
-"""Rate of the first FlashAttention over the second's: "around 2x" on an A100 (2307.08691)."""
+OLDER_KERNELS = {"flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5)}
+"""Rates of the first FlashAttention over the second's on an A100, forward and backward: the second
+is "around 2x" as fast, and "1.3-1.5x" and "around 2x" as its Triton version (2307.08691, 4.1).
+"""
 
 INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 """index_select and index_add of rows of 4 KiB in bf16, bytes read and written: 0.727e12 bytes/s on
@@ -164,11 +166,11 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     surface = device.attention_surface(dtype, "backward" if backward else "forward")
     if surface is not None and op.fused:
         each = _measured_s(device, surface, op) * (2.5 if backward else 1.0)
-        return beside + each / _of_flash2(device) * device.slowdown(dtype)
+        return beside + each / _of_flash2(device, backward) * device.slowdown(dtype)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    flash = device.attention in ("flash1", "flash2")
+    flash = device.attention in ("flash2", *OLDER_KERNELS)
     if flash:
-        efficiency *= kernels.flash2_fraction * _of_flash2(device)
+        efficiency *= kernels.flash2_fraction * _of_flash2(device, backward)
     flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
     width = min(1.0, op.narrowest / 128.0) ** narrowness
@@ -207,8 +209,8 @@ def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
     return 2.0 * op.queries * op.heads * wide * apart
 
 
-def _of_flash2(device: Device) -> float:
-    return FLASH1 if device.attention == "flash1" else 1.0
+def _of_flash2(device: Device, backward: bool) -> float:
+    return OLDER_KERNELS.get(device.attention, (1.0, 1.0))[backward]
 
 
 def scan_s(device: Device, op: Scan, *, backward: bool) -> Number:

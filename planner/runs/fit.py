@@ -4,9 +4,10 @@ A pool is an engine's runs on one GPU family or on all; what is learnt of it (`l
 the constants of the next wider pool: the engine on all GPUs, all engines on this family, all
 engines on all GPUs. So a pool with few runs changes little, and a constant of time that an engine's
 runs do not tell stays there. The wider pools price every run with
-the habits of the `generic` engine, as a framework that nobody measured would be. They learn nothing
-from runs that stand still for a reason which that engine does not have (`stands_still`): the stalls
-would be put on its kernels.
+the habits of the `generic` engine, as a framework that nobody measured would be, but with the
+attention kernel that it had: a slower or a faster one would be put on all attention. They learn
+nothing from runs that stand still for a reason which that engine does not have (`stands_still`):
+the stalls would be put on its kernels.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
 in the wider pools, a model's layouts one by one in an engine's own. That error is what the file
@@ -54,11 +55,19 @@ class Pool:
 
     def priced(self, run: Run) -> Run:
         """The run as this pool prices it."""
-        return replace(run, engine=load_engine(WIDE)) if self.engine == WIDE else run
+        return _of_unknown_engine(run) if self.engine == WIDE else run
 
     def hears(self, run: Run) -> bool:
         """Whether the pool learns from the run."""
         return self.engine != WIDE or not stands_still(run)
+
+
+def _of_unknown_engine(run: Run) -> Run:
+    """The run with `WIDE`'s habits and its own attention kernel."""
+    unknown, own = load_engine(WIDE), run.engine.kernels
+    kernel = {"attention": own.attention, "flash_attention": own.flash_attention}
+    kernels = unknown.kernels.model_copy(update=kernel)
+    return replace(run, engine=unknown.model_copy(update={"kernels": kernels}))
 
 
 def stands_still(run: Run) -> bool:

@@ -23,6 +23,9 @@ LIGER = {
 }  # fmt: skip
 TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+COMPILED = ("torchtitan", "llm-foundry")
+"""Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
+
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
@@ -40,7 +43,7 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 --no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
 """
 
-FLASH_KERNELS = {"flash1": "flash1", "flash2": "flash2", "flash3": "cudnn"}
+FLASH_KERNELS = {"flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn"}
 
 GRAPHED_CASTS = 1
 """Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): with
@@ -61,6 +64,8 @@ def engine_of(row: Row) -> Engine:
     engine = load_engine(_name_of(row))
     titan = "torchtitan" in (engine.name, engine.fitted_as)
     kernels = _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
+    if row.facts.compiled is False and (engine.fitted_as or engine.name) in COMPILED:
+        kernels |= NOT_COMPILED
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
@@ -108,8 +113,6 @@ def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
 
 def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    if titan and facts.compiled is False:
-        said |= NOT_COMPILED
     if titan and facts.fp8_scaling == "rowwise":
         said |= CASTS_BY_ROW
     if facts.fp8_scaling == "flow":

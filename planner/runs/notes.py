@@ -25,7 +25,8 @@ Cells = Mapping[str, str]
 FACTS = {
     "priced_gpu": "the GPU's profile where `gpu` is too wide a word for it",
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
-    "attention_kernel": "flash1, flash2, flash3: the first, second or third FlashAttention",
+    "attention_kernel": "flash1, flash2, flash3: the first, second or third FlashAttention; triton:"
+    " the first as a Triton kernel",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
@@ -90,6 +91,7 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("attention_kernel", "flash2", r"\bflash[ -]?attention[ -]?(?:v?2)\b", re.IGNORECASE),
         ("attention_kernel", "flash3", r"\bFA3\b", 0),
         ("attention_kernel", "flash1", r"\bflash[ -]?attention v1\b", re.IGNORECASE),
+        ("attention_kernel", "triton", r"\battention by Triton\b", 0),
         ("flash_attention", "1", r"\bflash[ -]?attention on\b", re.IGNORECASE),
         ("flash_attention", "0", NO_FLASH, re.IGNORECASE),
         ("cuda_graph", "attention", r"cuda graphs: [^;]*\battn\b", re.IGNORECASE),

@@ -141,12 +141,38 @@ def test_attention_reaches_half_of_its_rate_by_hand(device: Device):
 
 
 @pytest.mark.parametrize(
+    ("kernel", "forward", "backward"),
+    [
+        pytest.param("flash1", 2.0, 2.0, id="the first: around twice as long both ways"),
+        pytest.param("triton", 1.4, 2.0, id="its Triton version: 1.3 to 1.5, and around twice"),
+    ],
+)
+def test_older_kernels_take_longer_than_flash2(
+    device: Device, kernel: str, forward: float, backward: float
+):
+    """How many times as long as FlashAttention-2 its predecessors take (2307.08691, 4.1)."""
+    core = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+
+    def seconds(kernel: str, *, backward: bool) -> float:
+        here = replace(device, attention=kernel)
+        return float(attention_s(here, core, backward=backward)) - 1e-5
+
+    for times, back in ((forward, False), (backward, True)):
+        expected = times * seconds("flash2", backward=back)
+        assert seconds(kernel, backward=back) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("kernel", "fraction", "share"),
     [
         pytest.param("cudnn", 0.5, 2**-0.4, id="cuDNN: 2^-0.4"),
         pytest.param("flash2", 0.5, 0.5 * 2**-0.2, id="FlashAttention-2, half as fast: 2^-0.2 / 2"),
         pytest.param("cudnn", 1.0, 2**-0.2, id="nothing better than it: 2^-0.2"),
         pytest.param("flash1", 0.5, 0.25 * 2**-0.2, id="the first, half of that: 2^-0.2 / 4"),
+        pytest.param("triton", 0.5, 0.5 / 1.4 * 2**-0.2, id="its Triton version: 2^-0.2 / 2.8"),
     ],
 )
 def test_narrow_heads_by_hand(device: Device, kernel: str, fraction: float, share: float):

@@ -88,9 +88,13 @@ def test_megatron_of_2023_fuses_no_llama(
 
 
 def test_a_note_says_that_nothing_was_compiled() -> None:
-    """Eager torchtitan fuses no pointwise kernels and is slower; words of others mean nothing."""
+    """Eager PyTorch, under FSDP2 or FSDP1, fuses no pointwise kernels and is slower; words of
+    others mean nothing.
+    """
+    for framework in ("torchtitan", "nemo-automodel", "PyTorch FSDP1", "litgpt FSDP1 eager"):
+        eager = engine_of({"framework": framework, "note": "eager"}).kernels
+        assert (eager.fused_norm, eager.fused_gated, eager.fused_rope) == (False,) * 3
     eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels
-    assert (eager.fused_norm, eager.fused_gated, eager.fused_rope) == (False,) * 3
     said = engine_of({"framework": "torchtitan", "note": "no torch.compile"}).kernels
     assert said == eager
     for framework, note in (("torchtitan", "torch.compile"), ("nanotron", "eager")):
@@ -193,6 +197,7 @@ def test_a_note_says_that_exchanges_are_hidden() -> None:
     [
         ("megatron-core 0.6.0", "flash attention 2, TE", "flash2"),
         ("GPT-NeoX", "flash attention v1, parallel attention and MLP", "flash1"),
+        ("llm-foundry", "attention by Triton (--attn_impl of its script)", "triton"),
         ("Megatron-DeepSpeed", "flash attention on", "flash2"),
         ("MaxText (JAX)", "cudnn flash attention via TE", "flash2"),
         ("DeepSpeed + HF transformers", "eager attention, AdamW", "unfused"),
