@@ -265,6 +265,8 @@ class KernelHabits(Frozen):
                     compute units (SMs) of the GPU that exchange tokens all the time where the model
                     has experts, and compute nothing
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
+    sink_8bit_token_s
+                    the same where 8-bit recipes run attention in 8 bits; None: as in 16
     """
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
@@ -291,6 +293,7 @@ class KernelHabits(Frozen):
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
+    sink_8bit_token_s: float | None = Field(default=None, ge=0)
 
     flash_attention: bool
     fused_norm: bool

@@ -15,7 +15,9 @@ from meshplan.planner.runs.engines import LAST_UNFUSED, LAST_WITHOUT_FLASH, engi
 from meshplan.planner.runs.rows import Facts, Row
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
-"""Releases of Megatron-Bridge: the first with a fast kernel for sinks, and one that lost it."""
+"""Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
+kernel for sinks is, and one that lost that kernel.
+"""
 
 LIGER = {
     "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
