@@ -45,8 +45,12 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 FLASH_KERNELS = {"flash1": "flash1", "flash2": "flash2", "flash3": "cudnn"}
 
 GRAPHED_CASTS = 1
-"""Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): with
-three casts those runs are predicted too slow [observed; no source in its code is known].
+"""Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): its
+recipes turn on Transformer Engine's fused experts, whose products cast what they put out
+(use_transformer_engine_op_fuser, NVIDIA-NeMo/Megatron-Bridge@067f987
+src/megatron/bridge/perf_recipes/deepseek/common.py; NVIDIA/TransformerEngine
+transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those runs are predicted too
+slow.
 """
 
 ASYNC_OVERLAP = {"tensor": 0.7}
