@@ -151,6 +151,8 @@ class State(Frozen):
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
+    tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
+                        the gradient, not the whole of it
     bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
                         added up in beside themselves and sent from, 0 where there is none; master
                         and moments are then sharded without ZeRO as under its first stage
@@ -176,6 +178,7 @@ class State(Frozen):
     frozen_8bit: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
+    tied_in_shards: bool = False
     bf16_sums_bytes: float = Field(default=0.0, ge=0)
     bf16_sums_always: bool = False
 
