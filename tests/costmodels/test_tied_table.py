@@ -18,11 +18,11 @@ RATES = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "send"), 1e
 
 def _step(models, layout: Layout, *, engine: str = "megatron", tied: bool = True, lora=None):
     """Of a table of 32,000 x 1,024 numbers; all_reduce at 1e9 bytes/s a GPU within a node and at
-    16e9 a node between them, without latencies.
+    4e9 a node between them, without latencies.
     """
     model = replace(models["dense"], tied=tied)
     link = Link(latency_s=0.0, bus_bandwidth=BusBandwidth(all_reduce=1e9, **RATES))
-    wide = Link(latency_s=0.0, bus_bandwidth=BusBandwidth(all_reduce=16e9, **RATES))
+    wide = Link(latency_s=0.0, bus_bandwidth=BusBandwidth(all_reduce=4e9, **RATES))
     cluster = load_cluster("dgx-h100").model_copy(update={"node": link, "network": wide})
     training = Training(seq_len=1024, global_batch_size=16, lora=lora)
     return StepModel(Setting(model, training, cluster, load_engine(engine), Tuning()), layout)
@@ -43,8 +43,8 @@ def _layout(pp: int, **degrees: int) -> Layout:
             _layout(4, data_parallel=2, zero_stage=1), 0.131072, id="ranks 0 and 6 are on one node"
         ),
         pytest.param(
-            _layout(2, data_parallel=8, zero_stage=1), 0.065536,
-            id="ranks 0 and 8 are not: an eighth of 16e9",
+            _layout(2, data_parallel=8, zero_stage=1), 0.262144,
+            id="ranks 0 and 8 are not: an eighth of 4e9",
         ),
     ],
 )  # fmt: skip
