@@ -155,6 +155,8 @@ class State(Frozen):
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
+    tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
+                        the gradient, not the whole of it
     bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
                         added up in beside themselves and sent from, 0 where there is none; master
                         and moments are then sharded without ZeRO as under its first stage
@@ -182,6 +184,7 @@ class State(Frozen):
     frozen_8bit: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
+    tied_in_shards: bool = False
     bf16_sums_bytes: float = Field(default=0.0, ge=0)
     bf16_sums_always: bool = False
 
@@ -273,6 +276,8 @@ class KernelHabits(Frozen):
                     compute units (SMs) of the GPU that exchange tokens all the time where the model
                     has experts, and compute nothing
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
+    sink_8bit_token_s
+                    the same where 8-bit recipes run attention in 8 bits; None: as in 16
     """
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
@@ -300,6 +305,7 @@ class KernelHabits(Frozen):
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
+    sink_8bit_token_s: float | None = Field(default=None, ge=0)
 
     flash_attention: bool
     fused_norm: bool

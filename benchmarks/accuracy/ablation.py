@@ -144,7 +144,7 @@ EFFECTS: dict[str, Change] = {
     "without buckets of gradients": _engine("state", reduce_bucket=0.0),
     "without late gradients of nanotron's ZeRO-1": _engine("state", zero_1_reduces_late=False),
     "rates by peak instead of power": _rates_of_peak,
-    "without slow sinks of older releases": _engine("kernels", sink_token_s=0.0),
+    "without slow attention sinks": _engine("kernels", sink_token_s=0.0, sink_8bit_token_s=0.0),
     "with every framework compiled": _engine("kernels", **COMPILED),
     "without graphs of a whole step": lambda run, tuning: (replace(run, step_graph=False), tuning),
     "with some layers recomputed as if none were": _none_of_some,

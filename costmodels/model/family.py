@@ -359,7 +359,7 @@ def _experts(family: Family, f: Fields) -> Experts:
     return Experts(
         experts=experts, top_k=top_k, ffn=ffn,
         shared_ffn=ffn if routed.shared_is_ffn else shared,
-        shared_gate=routed.shared_gate and shared > 0,
+        shared_gate=routed.shared_gate,
         router_bias=routed.router_bias, bias=routed.bias,
         latent=f.count(*routed.latent, default=0, least=0) if routed.latent else 0,
     )  # fmt: skip

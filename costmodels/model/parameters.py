@@ -345,10 +345,11 @@ def _routed(model: Model, experts: Experts) -> _Weights:
 
 
 def _shared(model: Model, experts: Experts) -> _Weights:
+    gate = experts.shared_gate * model.hidden
     if not experts.shared_ffn:
-        return _Weights()
+        return _Weights(whole=gate)
     cut, whole = _feed_forward(model, experts.shared_ffn, experts.bias)
-    return _Weights(over_tp=cut, whole=whole + experts.shared_gate * model.hidden)
+    return _Weights(over_tp=cut, whole=whole + gate)
 
 
 def _router(model: Model, experts: Experts) -> _Weights:

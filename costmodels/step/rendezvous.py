@@ -18,6 +18,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.process_groups import axis_group
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.step.tied_table import tied_table_s
 
 
 def rendezvous_s(rank: Rank, micro_batches: Number) -> Number:
@@ -33,5 +34,6 @@ def rendezvous_s(rank: Rank, micro_batches: Number) -> Number:
 def once_s(setting: Setting, layouts: Layouts) -> NDArray[np.float64]:
     """(N,) what each row's step takes beside its passes, traffic and update."""
     micro_batches = layouts.num_micro_batches.astype(np.float64)
-    stalls = rendezvous_s(Rank(setting, layouts), micro_batches)
-    return setting.tuning.step_s + stalls + np.zeros(len(layouts))
+    rank = Rank(setting, layouts)
+    waits = rendezvous_s(rank, micro_batches) + tied_table_s(rank)
+    return setting.tuning.step_s + waits + np.zeros(len(layouts))

@@ -20,6 +20,7 @@ from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.step.rendezvous import rendezvous_s
 from meshplan.costmodels.step.stages import StageModel
+from meshplan.costmodels.step.tied_table import tied_table_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def step_time(model: StageModel) -> StepTime:
         tensor_s=float(model.m * work.tensor_s),
         context_s=float(model.m * work.context_s),
         expert_s=float(model.m * work.expert_s),
-        data_s=float(data),
+        data_s=float(data + tied_table_s(model)),
         send_s=send + float(rendezvous_s(model, model.m)),
         offload_s=float(model.m * work.offload_s),
         bubble_s=float(makespan - known),

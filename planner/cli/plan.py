@@ -99,7 +99,9 @@ def plan(
         str | None, job("Tokens of each sequence that its audio tower makes of sound.")
     ] = None,
     images: Annotated[int | None, job("Images of a sequence, or clips of sound.", min=1)] = None,
-    frozen: Annotated[str | None, job("vision or audio: the tower is not trained.")] = None,
+    frozen: Annotated[
+        str | None, job("vision or audio: the tower is not trained, its joiner is.")
+    ] = None,
     expert_imbalance: Annotated[float, job("Busiest experts over the mean.", min=1.0)] = 1.0,
     engine: Annotated[
         str | None,

@@ -15,7 +15,9 @@ from meshplan.planner.runs.engines import LAST_UNFUSED, LAST_WITHOUT_FLASH, engi
 from meshplan.planner.runs.rows import Facts, Row
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
-"""Releases of Megatron-Bridge: the first with a fast kernel for sinks, and one that lost it."""
+"""Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
+kernel for sinks is, and one that lost that kernel.
+"""
 
 LIGER = {
     "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
@@ -46,8 +48,12 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 FLASH_KERNELS = {"flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn"}
 
 GRAPHED_CASTS = 1
-"""Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): with
-three casts those runs are predicted too slow [observed; no source in its code is known].
+"""Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): its
+recipes turn on Transformer Engine's fused experts, whose products cast what they put out
+(use_transformer_engine_op_fuser, NVIDIA-NeMo/Megatron-Bridge@067f987
+src/megatron/bridge/perf_recipes/deepseek/common.py; NVIDIA/TransformerEngine
+transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those runs are predicted too
+slow.
 """
 
 ASYNC_OVERLAP = {"tensor": 0.7}

@@ -79,6 +79,7 @@ class Row:
     config  a model of the catalogue that was trained, "": `shape` is all that is known
     gpu     the profile that it is priced with
     packed_mean_length  tokens of the documents packed in a sequence, where they attend apart
+    images  tokens of a sequence that its one image gave, "64", or "64 frozen": tower not trained
     stages  layers/selective/full of each virtual stage, "3/1/1 1/0/1", where they are not alike
     """
 
@@ -111,6 +112,7 @@ class Row:
     schedule: str
     recompute: str
     stages: str
+    images: str
     micro_batch: int | None
     global_batch: int
     facts: Facts
@@ -138,7 +140,7 @@ def row_of(cells: Cells) -> Row:
         vpp=_whole(text, "vpp"), cp=_whole(text, "cp") or 1, ep=_whole(text, "ep"),
         etp=_whole(text, "etp"), sp=_flag(text, "sp"), zero=_whole(text, "zero", least=0),
         schedule=text.get("schedule", "").lower(), recompute=text.get("recompute", "").lower(),
-        stages=text.get("stages", ""),
+        stages=text.get("stages", ""), images=text.get("images", "").lower(),
         micro_batch=_whole(text, "micro_batch"), global_batch=_stated(text, "global_batch"),
         facts=_facts(text), measured=_measured(text),
     )  # fmt: skip

@@ -30,7 +30,7 @@ from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
-from meshplan.costmodels.training import Lora, Precision, Training
+from meshplan.costmodels.training import Images, Lora, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.intervals import Asked, asked_of
@@ -116,7 +116,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
         model = _model(row)
         model = _kept_in_16_bit(replace(model, mtp_layers=row.facts.mtp_modules), row)
         cluster = cluster_of(row)
-        training = _training(row, engine)
+        training = _training(row, model, engine)
         layout, assumed = _layout(row, model, training, engine)
     except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
         raise SkippedRow(str(error)) from None
@@ -174,7 +174,22 @@ def _lora(row: Row, engine: Engine) -> Lora | None:
         ) from None
 
 
-def _training(row: Row, engine: Engine) -> Training:
+def _images(row: Row, model: Model, engine: Engine) -> Images | None:
+    """What of a sequence came from images, where the row says it."""
+    if not row.images:
+        return None
+    tokens, _, word = row.images.partition(" ")
+    if model.tower is None or engine.legality.vision_tower == "none":
+        raise SkippedRow(f"images: no tower of {row.config or 'a bare shape'} under {engine.name}")
+    if word not in ("", "frozen") or not tokens.isdecimal() or not 0 < int(tokens) <= row.seq_len:
+        raise SkippedRow(
+            f"images is {row.images!r}; it takes at most {row.seq_len} tokens of a sequence,"
+            f" 64, or 64 frozen"
+        )
+    return Images(tokens=int(tokens), number=1, frozen=word == "frozen")
+
+
+def _training(row: Row, model: Model, engine: Engine) -> Training:
     known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     usual = "fp16" if engine.state.bf16_sums_always else "bf16"  # another optimizer has bf16 there
     precision = row.precision or usual
@@ -183,7 +198,7 @@ def _training(row: Row, engine: Engine) -> Training:
     return Training(
         seq_len=row.seq_len, global_batch_size=row.global_batch,
         precision=known[known.index(precision)], lora=_lora(row, engine),
-        packed_mean_length=row.packed_mean_length,
+        packed_mean_length=row.packed_mean_length, images=_images(row, model, engine),
     )  # fmt: skip
 
 

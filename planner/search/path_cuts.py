@@ -86,7 +86,7 @@ class PathCuts:
         pp, times = self.problem.pp, self.times
         often = np.array(chain.counts, float).reshape(4, pp)
         fixed_s = chain.hops * times.hop_s
-        fixed_s += self.once_s if updates is None else times.model.setting.tuning.step_s
+        fixed_s += self.once_s if updates is None else float(times.passes.step_s[times.row])
         costs = []
         for stage, passes in enumerate(self._passes):
             forward, both, input_grad, weight_grad = often[:, stage]

@@ -64,6 +64,10 @@ def counted(config: dict[str, Any]) -> int:
             "GLM-4.1V-9B", {"text_config.attention_bias": False}, 0, id="always biased"
         ),
         pytest.param(
+            "qwen3-next-80b-a3b", {"shared_expert_intermediate_size": 0}, -48 * 3 * 2048 * 512,
+            id="48 shared experts of 3 x 2048 x 512; their gates of 2048 stay",
+        ),
+        pytest.param(
             "Ling-3.0-flash", {"head_dim": 256},
             35 * ((6 * 2560 + 3 * 4 + 1) * 32 * 128 + 128),
             id="35 states of 32 heads of 256: six projections, a convolution, decays, a norm",

@@ -282,6 +282,26 @@ def test_adapters_read_what_is_gathered_in_16_bits(
     assert kernels_of(setting).gathers_cast == casts
 
 
+@pytest.mark.parametrize(
+    ("engine", "precision", "waits"),
+    [
+        pytest.param("megatron-bridge", "bf16", True, id="attention in 16 bits: slow"),
+        pytest.param("megatron-bridge", "mxfp8", False, id="its recipes' attention in 8 bits"),
+        pytest.param("megatron-bridge-2025", "bf16", True, id="earlier, in 16 bits"),
+        pytest.param("megatron-bridge-2025", "mxfp8", True, id="26.06.01 lost the fast kernel"),
+        pytest.param("megatron", "bf16", False, id="an engine of which nothing is known"),
+    ],
+)
+def test_sinks_are_slow_where_attention_is_in_16_bits(
+    models, engine: str, precision: Precision, waits: bool
+) -> None:
+    """What a kernel for sinks adds to the backward depends on the attention's number format."""
+    training = Training(seq_len=512, global_batch_size=1, precision=precision)
+    cluster, habits = load_cluster("dgx-b200"), load_engine(engine)
+    setting = Setting(models["dense"], training, cluster, habits, Tuning())
+    assert kernels_of(setting).sink_token_s == (5.45e-7 if waits else 0.0)
+
+
 def test_a_rank_casts_its_share() -> None:
     """A quarter of the inputs, half of the gradients."""
     cluster = load_cluster("dgx-h100")

@@ -14,6 +14,7 @@ from meshplan.costmodels.schedule.simulation import play
 from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.rank_memory import constant_slack_bytes
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
+from meshplan.costmodels.step.tied_table import tied_table_s
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -76,12 +77,14 @@ def test_bubble_of_a_pipeline(setting: Setting, models, m: int):
 @QUICK
 @given(data=st.data())
 def test_parts_add_up_to_the_timeline(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """The parts are the last rank's end with its gradients reduced, the update, what is fixed."""
+    """The parts are the last rank's end with its gradients reduced, a tied table's sum, the update,
+    what is fixed.
+    """
     step = data.draw(cases()).step
     la, time = step.layout, step.time()
     ends = play(la.schedule, la.pipeline_parallel, la.virtual_stages, step.m, step.work).end_s
     reduced = max(end + step.reduce_s(rank) for rank, end in enumerate(ends))
-    expected = reduced + time.optimizer_s + time.fixed_s
+    expected = reduced + float(tied_table_s(step)) + time.optimizer_s + time.fixed_s
     assert time.step_time_s == pytest.approx(expected, rel=5e-3)
     parts = {f.name: float(getattr(time, f.name)) for f in fields(StepTime)}
     assert min(parts.values()) >= -1e-9, parts

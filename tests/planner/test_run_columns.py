@@ -6,7 +6,7 @@ import re
 import pytest
 from rows import ROW
 
-from meshplan.costmodels.training import Lora
+from meshplan.costmodels.training import Images, Lora
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.notes import FACTS, facts_in_words
@@ -151,3 +151,44 @@ def test_no_more_than_all_waits_on_the_host() -> None:
     """A share above 1 skips the row with the rule."""
     with pytest.raises(SkippedRow, match="activation_offload is 2; it takes a number from 0 to 1"):
         run_of(ROW | {"activation_offload": "2"})
+
+
+SEEING = {"config": "qwen3.5-27b", "framework": "megatron-bridge (NeMo 26.08)"}
+
+
+@pytest.mark.parametrize(
+    ("said", "images"),
+    [
+        ("", None),
+        ("64", Images(tokens=64, number=1)),
+        ("64 frozen", Images(tokens=64, number=1, frozen=True)),
+    ],
+)
+def test_a_row_says_what_its_image_gave(said: str, images: Images | None) -> None:
+    """Images of a row are those of `plan --image-tokens`: one image's tokens of each sequence."""
+    run = run_of(ROW | SEEING | {"images": said})
+    assert run.training.images == images
+
+
+def test_towers_of_rows_take_their_time() -> None:
+    """No tower, a frozen one and a trained one: each longer than the one before."""
+    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
+    rows = (ROW | SEEING | {"images": said} for said in ("", "64 frozen", "64"))
+    times = [step_model(run_of(row), tuning).time().step_time_s for row in rows]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (SEEING | {"images": "0"}, "images is '0'; it takes at most"),
+        (SEEING | {"images": "64 thawed"}, "images is '64 thawed'"),
+        (SEEING | {"images": "99999999"}, "images is '99999999'"),
+        ({"images": "64"}, "no tower of a bare shape"),
+        (SEEING | {"images": "64", "framework": "MLPerf"}, "no tower of .* under mlperf"),
+    ],
+)
+def test_images_that_make_no_sense_skip_the_row(said: dict[str, str], reason: str) -> None:
+    """Tokens that a sequence holds, of a tower that the model has and the engine places."""
+    with pytest.raises(SkippedRow, match=reason):
+        run_of(ROW | said)
