@@ -37,6 +37,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.branch_and_bound import Progress as Progress
+from meshplan.planner.search.counted_memory import CountedMemory
 from meshplan.planner.search.priced_space import (
     Pricer,
     closed_form,
@@ -170,6 +171,8 @@ def _simulated(
         first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=np.sort(run.rows),
     )  # fmt: skip
     open_s = proof.prove(deadline)
+    if question.engine.kernels.counts_passes:
+        CountedMemory(proof).look()
     if k > 1:
         proof.find_runners_up(k, deadline)
     if len(proof.best) < k:

@@ -22,7 +22,7 @@ alone where those count as layers.
 
 from collections.abc import Iterator
 from functools import cache, cached_property
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import comb
 
 from meshplan.costmodels.model.transformer import Model
@@ -88,12 +88,16 @@ def _fewest_at_ends(legality: Legality) -> int:
 @cache
 def _all(layers: int, chunks: int, fewest_at_ends: int) -> tuple[Counts, ...]:
     """Every way: bars between the layers that chunks may share as they like."""
-    fewest = [fewest_at_ends, *[1] * (chunks - 2), fewest_at_ends]
+    fewest = (fewest_at_ends, *[1] * (chunks - 2), fewest_at_ends)
     places = layers - sum(fewest) + chunks - 1
+    ways = combinations(range(places), chunks - 1) if places >= chunks - 1 else ()
     return Ways(
-        tuple(n + end - at - 1 for n, (at, end) in zip(fewest, pairwise((-1, *bars, places)), strict=True))
-        for bars in combinations(range(places), chunks - 1)
-    ) if places >= chunks - 1 else ()
+        tuple(
+            n + end - at - 1
+            for n, at, end in zip(fewest, (-1, *bars), (*bars, places), strict=True)
+        )
+        for bars in ways
+    )
 
 
 @cache
