@@ -22,10 +22,11 @@ from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -34,13 +35,15 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
 )
 from meshplan.planner.search.branch_and_bound import Found
-from meshplan.planner.search.counted_mixes import CountedMixes
+from meshplan.planner.search.counted_mixes import MOST_MIXES, CountedMixes, mixes_of_rank
 from meshplan.planner.search.path_search import SETTLED
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 5_000_000  # in the time of one played action, some 60 ns
+BUDGET = 1_000_000  # in the time of one played action, some 60 ns
 CUT, LAYOUT = 5_000, 30_000  # one that is begun
+MOST_ROWS = 512
+MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 MOMENTARY = (
     "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "transient_kib",
     "head_transient_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
@@ -51,7 +54,7 @@ MOMENTARY = (
 class LeastHeld:
     """Prices whose memory is not above what ranks hold under a schedule."""
 
-    def __init__(self, prices: Coefficients, schedule: Schedule) -> None:
+    def __init__(self, prices: Priced, schedule: Schedule) -> None:
         self.prices, self.waits = prices, schedule in ZERO_BUBBLE
 
     def take(self, rows: Ints) -> Coefficients:
@@ -62,6 +65,14 @@ class LeastHeld:
             saved = np.minimum(saved, c.layer_deferred_kib[:, :, None])
         none = {name: np.zeros_like(getattr(c, name)) for name in MOMENTARY}
         return replace(c, layer_saved_kib=saved, **none)
+
+
+def rows_that_may_fit(space: Space, prices: Priced) -> Ints:
+    """The rows of a small space that may fit when every moment is counted; none of a large one."""
+    rows = np.arange(len(space.layouts))
+    if len(rows) > MOST_REFUSED:
+        return rows[:0]
+    return np.flatnonzero(row_fits(space, LeastHeld(prices, "zb_v").take(rows)))
 
 
 class _Candidate(NamedTuple):
@@ -94,9 +105,11 @@ class CountedMemory:
 
     def _candidates(self) -> Iterator[_Candidate]:
         proof, limit_s = self.proof, self.proof.best_s * SETTLED
-        rows = np.flatnonzero(proof.open.row_bounds < limit_s)
+        rows = proof.open.rows
+        rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
         for variant, same_rows in proof.space.by_variant(rows):
-            if variant.virtual_stages > 1:
+            pp = int(proof.space.layouts.pipeline_parallel[same_rows[0]])
+            if variant.virtual_stages > 1 and self._few(variant, pp):
                 least = LeastHeld(proof.prices, variant.schedule)
                 same = run_as(proof.space, least, same_rows, variant)
                 passes = Passes.of(proof.passes, same_rows, same)
@@ -104,6 +117,12 @@ class CountedMemory:
                 for row, bound_s in zip(same_rows.tolist(), bounds.tolist(), strict=True):
                     if bound_s < limit_s:
                         yield _Candidate(bound_s, row, variant)
+
+    def _few(self, variant: Variant, pp: int) -> bool:
+        """Whether the mean rank has few mixes."""
+        vpp = variant.virtual_stages
+        each = len(self.proof.space.stack) // (pp * vpp)
+        return mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
 
     def _look_at(self, candidate: _Candidate) -> None:
         proof, (_, row, variant) = self.proof, candidate
@@ -120,8 +139,8 @@ class CountedMemory:
             times = times or self._times(row, variant, bare)
             after = times.least_after_s(bare, range(least.pp), limit_s)
             if times.step_s(bare, after) < limit_s:
-                cut = CountedMixes(bound, times, bare, variant.replayed)
-                plan = cut.fastest(limit_s)
+                cut = CountedMixes(bound, least, times, bare, variant.replayed)
+                plan = cut.fastest(limit_s, self.left)
                 self.left -= cut.work
                 if plan is not None:
                     proof.offer(Found(plan.objective, int(proof.kept[row]), variant, plan))

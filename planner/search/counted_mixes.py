@@ -2,15 +2,16 @@
 
 What a rank holds does not depend on what the others recompute. So of each rank those mixes of its
 chunks are found that fit by every moment (`costmodels.step.memory.needs_of_mixes`), the fastest
-first, none of them slower in all chunks than another. Of those of all ranks together each is
-simulated where they are few; else, from the fastest of each rank, one rank is changed after the
-other as long as the step gets shorter.
+first, none of them slower in all chunks than another; only of those that fit by a memory that is
+not above what they hold, and only where the fastest of these together are fast enough. Of those of
+all ranks together each is simulated where they are few; else, from the fastest of each rank, one
+rank is changed after the other as long as the step gets shorter.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 
 import numpy as np
 
@@ -21,56 +22,79 @@ from meshplan.costmodels.step.memory import needs_of_mixes
 from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.problem.coefficients import KIB
 from meshplan.planner.problem.recompute_mixes import mixes
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
+from meshplan.planner.problem.split_peaks import SplitPeaks
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, starts_of
 
-COUNTED, PLAYED = 3_000, 1_500  # work of a rank's mix, and of a step, in played actions
-MOST_MIXES = 1_024  # of one rank
+COUNTED, PLAYED, WEIGHED = 5_000, 2_000, 100
+"""Work, in played actions: of a mix of a rank whose moments are counted, a step, and any mix."""
+DEEP = 4  # ranks, with each of which a rank has as many moments more
+MOST_MIXES = 512  # of one rank
 MOST_TOGETHER = 128  # mixes of all ranks of which each is simulated
 ENDLESS_KIB = 2**50
 Mix = tuple[Stage, ...]
 
 
 class CountedMixes:
-    """One cut, `bare`, of `problem`; `work` of the budget was spent on it."""
+    """One cut, `bare`, of `problem`; `least` is the same with a memory that is not above what ranks
+    hold. `work` of the budget was spent on it.
+    """
 
     def __init__(
         self,
         problem: StageProblem,
+        least: StageProblem,
         times: CutTimes,
         bare: tuple[Stage, ...],
         replayed: tuple[RecomputeModule, ...],
     ) -> None:
-        self.problem, self.times, self.bare, self.work = problem, times, bare, 0
+        self.problem, self.least, self.times, self.bare = problem, least, times, bare
         layout = replace(times.layout, stages=bare, selective_modules=replayed)
-        self.model = StepModel(times.model.setting, layout)
+        self.model, self.work = StepModel(times.model.setting, layout), 0
         self.fillable_bytes = self.model.setting.cluster.fillable_bytes
+        self.peaks = SplitPeaks(least, starts_of(bare))
 
-    def fastest(self, limit_s: float) -> StagePlan | None:
-        """The plan whose step is shortest of those below the limit, None if there is none."""
-        fitting = [self._fitting(rank) for rank in range(self.problem.pp)]
-        if not all(fitting):
+    def fastest(self, limit_s: float, most_work: int) -> StagePlan | None:
+        """The plan whose step is shortest of those below the limit, None if there is none or it
+        would take too much work.
+        """
+        p = self.problem
+        held = [[self.bare[chunk].layers for chunk in chunks] for chunks in p.chunks_of_rank]
+        numbers = [mixes_of_rank(layers, p.modes) for layers in held]
+        if max(numbers) > MOST_MIXES or WEIGHED * sum(numbers) > most_work:
             return None
+        likely = [self._likely(rank) for rank in range(p.pp)]
+        if not all(likely) or self._step_s(tuple(each[0][1] for each in likely)) >= limit_s:
+            return None
+        fitting = list[list[Mix]]()
+        for rank, mixes_of in enumerate(likely):
+            fitting.append(self._fitting(rank, mixes_of))
+            if not fitting[-1] or self.work > most_work:
+                return None
         many = math.prod(map(len, fitting)) > MOST_TOGETHER
         found = self._climbed(fitting) if many else product(*fitting)
-        step_s, ranks = min(
-            ((self._step_s(each), each) for each in found), key=lambda timed: timed[0]
-        )
+        timed = ((self._step_s(each), each) for each in found)
+        step_s, ranks = min(timed, key=lambda each: each[0])
         return self._plan(ranks) if step_s < limit_s else None
 
-    def _fitting(self, rank: int) -> list[Mix]:
-        """The mixes of a rank that fit, the fastest first; none slower in all chunks than one
-        before it. Nothing where there are too many to look at.
-        """
-        chunks = self.problem.chunks_of_rank[rank]
-        ways = [self._ways(chunk) for chunk in chunks]
-        if math.prod(map(len, ways)) > MOST_MIXES:
-            return []
+    def _likely(self, rank: int) -> list[tuple[Floats, Mix]]:
+        """The mixes of a rank that may fit, the fastest first, with the seconds of each chunk."""
+        chunks = list(self.problem.chunks_of_rank[rank])
+        every = [_joined(ways) for ways in product(*map(self._ways, chunks))]
+        full, selective = np.zeros((2, len(every), len(self.bare)), np.int64)
+        full[:, chunks] = [[stage.full_layers for stage in mix] for _, mix in every]
+        selective[:, chunks] = [[stage.selective_layers for stage in mix] for _, mix in every]
+        fits = self.peaks.peaks_kib(full, selective)[:, rank] <= self.least.cap_kib
+        self.work += WEIGHED * len(every)
+        return sorted(compress(every, fits.tolist()), key=lambda each: each[0].sum())
+
+    def _fitting(self, rank: int, likely: list[tuple[Floats, Mix]]) -> list[Mix]:
+        """Those that fit, none slower in all chunks than one before it."""
         needed = needs_of_mixes(self.model, rank)
-        found, kept = list[Mix](), np.zeros((0, len(chunks)))
-        for added_s, mix in sorted(map(_joined, product(*ways)), key=lambda each: sum(each[0])):
-            if (kept <= np.array(added_s)).all(axis=1).any():
+        found, kept = list[Mix](), np.zeros((0, len(self.problem.chunks_of_rank[rank])))
+        for added_s, mix in likely:
+            if (kept <= added_s).all(axis=1).any():
                 continue
-            self.work += COUNTED
+            self.work += COUNTED * (1 + self.problem.pp // DEEP)
             if needed(mix) <= self.fillable_bytes:
                 found.append(mix)
                 kept = np.vstack([kept, added_s])
@@ -123,6 +147,13 @@ class CountedMixes:
             math.ceil(needs_of_mixes(self.model, rank)(mix) / KIB) for rank, mix in enumerate(ranks)
         )
         return replace(priced, peak_kib=peaks) if priced else None
+
+
+def mixes_of_rank(layers: Iterable[int], modes: tuple[int, ...]) -> int:
+    """How many mixes a rank has whose chunks hold so many layers: of three modes the layers in the
+    first and the second decide, of two those in one.
+    """
+    return math.prod(math.comb(n + len(modes) - 1, len(modes) - 1) for n in layers)
 
 
 def _joined(ways: tuple[tuple[float, Stage], ...]) -> tuple[Floats, Mix]:
