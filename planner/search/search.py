@@ -144,7 +144,7 @@ def search(
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
-        if finished:
+        if finished and run.best:
             seed_v_shapes(run)
         deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
@@ -172,10 +172,13 @@ def _simulated(
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=np.sort(run.rows) if run.best else rows_that_may_fit(run.space, run.coefficients),
     )  # fmt: skip
-    if not proof.best and counts:
+    if not run.best:  # by the bound
         CountedMemory(proof).look()
-    open_s = proof.prove(deadline) if proof.best or run.best else math.inf
-    if proof.best and counts:
+        if not proof.best:
+            gpus = counted(question.gpus, "GPU")
+            raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
+    open_s = proof.prove(deadline)
+    if counts:
         CountedMemory(proof).look()
     if k > 1:
         proof.find_runners_up(k, deadline)
