@@ -27,14 +27,22 @@ WORK = 10**9
 def drawn_cuts(
     seeds: range,
 ) -> Iterator[tuple[Question, CutTimes, StageProblem, tuple[Stage, ...], random.Random]]:
-    """A random cut of a random layout of `native` for each question."""
+    """A random cut of a random layout of `native` for each question, with a part of the memory that
+    it needs with nothing recomputed.
+    """
     for seed in seeds:
         draw = random.Random(seed)
         question = replace(small_question(seed, 5), engine=load_engine("native"))
         if layouts := list(every_layout(question)):
-            times, problem = draw.choice(layouts)
-            cut = draw.choice(list(cuts(problem)))
-            yield question, times, problem, tuple(map(Stage, cut)), draw
+            number = draw.randrange(len(layouts))
+            times, problem = layouts[number]
+            bare = tuple(map(Stage, draw.choice(list(cuts(problem)))))
+            own = step_model_of(case_at(question, replace(times.layout, stages=bare)))
+            memory = max(rank.needed for rank in stage_memory(own)) * draw.uniform(0.7, 1.0)
+            cluster = question.cluster.model_copy(update={"usable_memory_bytes": memory})
+            question = replace(question, cluster=cluster)
+            times, problem = list(every_layout(question))[number]
+            yield question, times, problem, bare, draw
 
 
 def test_what_a_rank_needs_is_what_the_step_model_says() -> None:
