@@ -172,7 +172,8 @@ def _simulated(
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=np.sort(run.rows) if run.best else rows_that_may_fit(run.space, run.coefficients),
     )  # fmt: skip
-    if not run.best:  # by the bound
+    if not run.best:  # nothing fits by the bound
+        proof.tally.deadline = deadline
         CountedMemory(proof).look()
         if not proof.best:
             gpus = counted(question.gpus, "GPU")
