@@ -42,7 +42,7 @@ MODELS = (
     "granite-4.0-h-small",
 )  # fmt: skip
 """Dense models, mixtures of experts and hybrids, of which some layers are taken."""
-MOST_PLANS = 3_000
+MOST_PLANS = 6_000
 
 
 def small_question(seed: int, most_layers: int = 8) -> Question:
