@@ -40,7 +40,7 @@ from meshplan.planner.search.path_search import SETTLED
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 1_000_000  # in the time of one played action, some 60 ns
+BUDGET = 600_000  # in the time of one played action, some 60 ns
 CUT, LAYOUT = 5_000, 30_000  # one that is begun
 MOST_ROWS = 512
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
