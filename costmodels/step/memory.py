@@ -4,12 +4,13 @@ Allocated is what the framework's tensors take; reserved, what its caching alloc
 is what runs out. The categories and their formulas are those of `memory`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.memory.states import Memory, activation_peak, update_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
-from meshplan.costmodels.step.pass_memory import rank_peak
+from meshplan.costmodels.step.pass_memory import RankPeaks, rank_peak
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,
     context_bytes,
@@ -62,11 +63,30 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
     return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
 
 
+def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], float]:
+    """Bytes that a rank whose passes are counted cannot do without, whatever of its layers
+    recomputes what: of its chunks as stages of as many layers as the layout's own.
+    """
+    peaks = RankPeaks(model, rank, model.traffic.sharding)
+    states, outside = _states(model, rank), context_bytes(model)
+
+    def needed(stages: Sequence[Stage]) -> float:
+        peak = peaks.peak(stages)
+        memory = states + Memory(activations=peak.activations, transient=peak.transient)
+        return float(memory.allocated) + slack_bytes(model, memory) + outside
+
+    return needed
+
+
+def _states(model: StageModel, rank: int) -> Memory:
+    """What a rank holds all the time."""
+    kept = _kept(model, model.stages_of_rank[rank])
+    return model.state_memory(model.rank_parameters[rank]) + Memory(transient=kept)
+
+
 def _rank_memory(model: StageModel, rank: int) -> Memory:
     la, state, sharding = model.layout, model.state, model.traffic.sharding
-    chunks = model.stages_of_rank[rank]
-    states = model.state_memory(model.rank_parameters[rank])
-    states += Memory(transient=_kept(model, chunks))
+    chunks, states = model.stages_of_rank[rank], _states(model, rank)
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
         peak = rank_peak(model, rank, sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)

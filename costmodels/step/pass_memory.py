@@ -14,11 +14,13 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.memory.backward_peak import (
     Step,
@@ -55,14 +57,33 @@ NONE = Peak(0.0, 0.0)
 
 def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
     """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart."""
-    la = model.layout
-    indices = model.stages_of_rank[rank]
-    chunks = [_Chunk(model, i, sharding) for i in indices]
-    found = fullest_moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
-    activations, transient = _at(chunks, found)
-    # Of equally full moments the one with most saved.
-    most = np.lexsort((activations, activations + transient))[-1]
-    return Peak(float(activations[most]), float(transient[most]))
+    return RankPeaks(model, rank, sharding).peak(
+        [model.layout.stages[i] for i in model.stages_of_rank[rank]]
+    )
+
+
+class RankPeaks:
+    """The fullest moment of a rank, whatever of its layers recomputes what."""
+
+    def __init__(self, model: StageModel, rank: int, sharding: Sharding) -> None:
+        la = model.layout
+        self.model, self.sharding, self.indices = model, sharding, model.stages_of_rank[rank]
+        shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
+        self.moments = fullest_moments(*shape)[rank]
+        self._chunks: dict[tuple[int, Stage], _Chunk] = {}
+
+    def peak(self, stages: Sequence[Stage]) -> Peak:
+        """With its chunks as `stages`, of as many layers as the layout's own."""
+        chunks = [self._chunk(*each) for each in zip(self.indices, stages, strict=True)]
+        activations, transient = _at(chunks, self.moments)
+        # Of equally full moments the one with most saved.
+        most = np.lexsort((activations, activations + transient))[-1]
+        return Peak(float(activations[most]), float(transient[most]))
+
+    def _chunk(self, index: int, stage: Stage) -> "_Chunk":
+        if (index, stage) not in self._chunks:
+            self._chunks[index, stage] = _Chunk(self.model, index, stage, self.sharding)
+        return self._chunks[index, stage]
 
 
 def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
@@ -81,15 +102,16 @@ def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
 class _Chunk:
     """One virtual stage on one rank."""
 
-    def __init__(self, model: StageModel, index: int, sharding: Sharding) -> None:
+    def __init__(self, model: StageModel, index: int, stage: Stage, sharding: Sharding) -> None:
         self.model, self.index, self.sharding = model, index, sharding
         self.first, self.last = index == 0, index == len(model.layout.stages) - 1
         self.zero = int(model.layout.zero_stage)
-        before = sum(stage.layers for stage in model.layout.stages[:index])
-        stage = model.layout.stages[index]
+        before = sum(each.layers for each in model.layout.stages[:index])
         pattern = model.setting.model.pattern
         held = pattern[before : before + stage.layers]
         self.layers = list(zip(held, stage.modes, strict=True))
+        own = model.layout.stages[index].modes
+        self._less = [] if stage.modes == own else list(zip(held, own, strict=True))
         site = model.site
         self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
         self._steps: dict[int, tuple[Step, ...]] = {}
@@ -98,7 +120,11 @@ class _Chunk:
     @cached_property
     def saved_bytes(self) -> float:
         """Bytes of one micro-batch from its forward to its backward."""
-        return self.model.stage_saved_bytes[self.index]
+        own = self.model.stage_saved_bytes[self.index]
+        if not self._less:
+            return own
+        more = sum(self._saved(*each) for each in self.layers)
+        return own + more - sum(self._saved(*each) for each in self._less)
 
     @cached_property
     def deferred_bytes(self) -> float:

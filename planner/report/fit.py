@@ -37,6 +37,7 @@ from meshplan.planner.search.footprint import (
 )
 from meshplan.planner.search.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
+from meshplan.planner.space.stage_splits import lists_all
 
 SHOWN_SAVINGS = 3
 NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
@@ -141,8 +142,10 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
         lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
     else:
         lines.append(miss_line(why.nearest))
-        several = why.nearest.layout.virtual_stages > 1
-        if several and question.engine.legality.uneven_stages == "free":
+        layout, rules = why.nearest.layout, question.engine.legality
+        degrees = layout.pipeline_parallel, layout.virtual_stages
+        several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
+        if several and not lists_all(question.model, rules, *degrees):
             lines.append("with several chunks per rank listed cuts are tried: another cut may fit")
     if fuller:
         lines.append(_fuller_line(fuller))

@@ -37,6 +37,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.branch_and_bound import Progress as Progress
+from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
 from meshplan.planner.search.priced_space import (
     Pricer,
     closed_form,
@@ -135,14 +136,15 @@ def search(
     run.seed()
     enough = (NEAR, MOST_STEPS) if simulate else (0.0, math.inf)
     finished = run.prove(deadline, *enough)
-    if not run.best:
-        if not finished:
-            raise SearchEnded("the search was ended before it found a layout that fits")
+    if not run.best and not finished:
+        raise SearchEnded("the search was ended before it found a layout that fits")
+    counts = simulate is not None and q.engine.kernels.counts_passes
+    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {counted(q.gpus, 'GPU')}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
-        if finished:
+        if finished and run.best:
             seed_v_shapes(run)
         deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
@@ -164,15 +166,24 @@ def _simulated(
     """What is best under the simulation of the rows that may fit, which begins with the best of the
     closed form.
     """
-    layouts = run.space.layouts
+    layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
-        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=np.sort(run.rows),
+        first=run.ranked()[: max(k, FIRST_SIMULATED)],
+        rows=np.sort(run.rows) if run.best else rows_that_may_fit(run.space, run.coefficients),
     )  # fmt: skip
+    if not run.best:  # nothing fits by the bound
+        proof.tally.deadline = deadline
+        CountedMemory(proof).look()
+        if not proof.best:
+            gpus = counted(question.gpus, "GPU")
+            raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
     open_s = proof.prove(deadline)
+    if counts:
+        CountedMemory(proof).look()
     if k > 1:
         proof.find_runners_up(k, deadline)
-    if len(proof.best) < k:
+    if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         for found in run.ranked()[:k]:
             proof.offer(found)

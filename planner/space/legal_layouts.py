@@ -54,6 +54,7 @@ from meshplan.planner.space.legal_schedules import (
 )
 from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import FRACTION_AXES, Pins
+from meshplan.planner.space.stage_splits import lists_all
 
 ANY = -1  # of a row: no price depends on its schedule
 
@@ -163,12 +164,14 @@ class Space:
 
     def lists_cuts(self, rows: Ints) -> bool:
         """Whether some of `rows` may be cut as no list says (`planner.space.stage_splits`)."""
-        several = (
-            each.virtual_stages > 1
+        shapes = {
+            (int(self.layouts.pipeline_parallel[same[0]]), each.virtual_stages)
             for same in self.shapes(rows)
             for each in self.variants(int(same[0]))
+        }
+        return self.legality.uneven_stages == "free" and not all(
+            vpp == 1 or lists_all(self.model, self.legality, pp, vpp) for pp, vpp in shapes
         )
-        return self.legality.uneven_stages == "free" and any(several)
 
     def by_all_variants(self, rows: Ints) -> list[tuple[tuple[Variant, ...], Ints]]:
         """`rows` by all the variants that each may have."""

@@ -1,8 +1,10 @@
 """The ways in which an engine can cut a model's layers into virtual stages.
 
 "free" engines take any counts: with one chunk per rank the solver chooses (`splits` is None), with
-several it chooses among rows of equal chunks, since a row waits for its slowest one:
+several it chooses among all of them where they are few, else among rows of equal chunks, since a
+row waits for its slowest one:
 
+    all    every way to cut, up to `MOST_WAYS`
     rows   rows hold q or q + 1 layers per chunk; what is too much is taken from the first chunk and
            the last, and then one layer each from chunks in order, or in reverse order
 
@@ -20,12 +22,15 @@ alone where those count as layers.
 
 from collections.abc import Iterator
 from functools import cache, cached_property
+from itertools import combinations
+from math import comb
 
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost
 from meshplan.hardware_profiles.engine_schema import Legality
 
 Counts = tuple[int, ...]
+MOST_WAYS = 512  # that are all looked at
 MORE_LAYERS = 1  # per rank, so that the ends may be shorter
 MOST_OF_FIRST = 2  # layers that the embedding may take the place of
 
@@ -46,8 +51,10 @@ class Ways(tuple[Counts, ...]):
 def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts, ...] | None:
     """The layers of each virtual stage in model order, every legal way; None for any counts."""
     if legality.uneven_stages == "free" or pp == 1:
+        if vpp > 1 and lists_all(model, legality, pp, vpp):
+            return _all(model.num_layers, pp * vpp, _fewest_at_ends(legality))
         if vpp > 1:
-            return _rows(model.num_layers, pp, vpp, 0 if legality.layers_count_ends else 1)
+            return _rows(model.num_layers, pp, vpp, _fewest_at_ends(legality))
         return None if pp <= _most_stages(model, legality, pp) else ()
     if legality.uneven_stages == "cost":
         if vpp > 1:
@@ -58,6 +65,13 @@ def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts,
     return _regular(model.num_layers, pp, vpp, legality.layers_count_ends, even)
 
 
+def lists_all(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
+    """Whether an engine that takes any counts finds all of them in `splits`."""
+    layers, chunks = model.num_layers, pp * vpp
+    shared = layers - max(0, chunks - 2) - 2 * _fewest_at_ends(legality)  # as each likes
+    return comb(max(0, shared + chunks - 1), chunks - 1) <= MOST_WAYS
+
+
 def can_split(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
     """Whether there is any way."""
     if legality.uneven_stages in ("even", "ends") and pp > 1:
@@ -65,6 +79,25 @@ def can_split(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
         return _is_regular(model.num_layers, pp, vpp, ends, even)
     ways = splits(model, legality, pp, vpp)
     return ways is None or len(ways) > 0
+
+
+def _fewest_at_ends(legality: Legality) -> int:
+    return 0 if legality.layers_count_ends else 1
+
+
+@cache
+def _all(layers: int, chunks: int, fewest_at_ends: int) -> tuple[Counts, ...]:
+    """Every way: bars between the layers that chunks may share as they like."""
+    fewest = (fewest_at_ends, *[1] * (chunks - 2), fewest_at_ends)
+    places = layers - sum(fewest) + chunks - 1
+    ways = combinations(range(places), chunks - 1) if places >= chunks - 1 else ()
+    return Ways(
+        tuple(
+            n + end - at - 1
+            for n, at, end in zip(fewest, (-1, *bars), (*bars, places), strict=True)
+        )
+        for bars in ways
+    )
 
 
 @cache

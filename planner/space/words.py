@@ -11,6 +11,7 @@ from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.exchange_rules import context_kinds
 from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import Pins
+from meshplan.planner.space.stage_splits import MOST_WAYS
 
 CUTS = {
     "free": "any cut into stages",
@@ -22,12 +23,17 @@ CUTS = {
 }
 """By `Legality.uneven_stages`."""
 LISTED = (
-    "any cut into stages with one chunk per pipeline rank; with several the listed cuts: rows of "
-    "equal chunks, shorter where layers are missing. From the fastest plans so and their other "
-    "schedules and chunks single layers are moved between chunks; no other cut is looked at, and a "
-    "pin of chunks may start moves that end faster (8 of 100 plans that were tried, by up to 2.5%)"
+    "any cut into stages with one chunk per pipeline rank; with several every cut where there are "
+    f"up to {MOST_WAYS}, else the listed ones: rows of equal chunks, shorter where layers are "
+    "missing. From the fastest plans so and their other schedules and chunks single layers are "
+    "moved between chunks; no other cut is looked at, and a pin of chunks may start moves that end "
+    "faster (8 of 100 plans that were tried, by up to 2.5%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
+BOUNDED = "what fits by a bound of its memory, which may be above what a rank needs"
+"""Where passes are counted; and where layers differ, since each rank is asked for the most that any
+of them holds for a moment.
+"""
 RECOMPUTED = {
     "any": "layers recompute only where memory asks for it",
     "first": "layers recompute only where memory asks for it: all selectively, or the first "
@@ -66,7 +72,10 @@ def space_words(
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
     if engine.kernels.counts_passes:
-        lines.append("what fits by a bound of its memory, which may be above what a rank needs")
+        lines.append(f"{BOUNDED}; in several chunks per rank of few layers what fits when every "
+                     "moment is counted was looked for too, without a proof")  # fmt: skip
+    elif len(set(model.pattern)) > 1:
+        lines.append(BOUNDED)
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
     opened = DEFAULTS.items() if legality.hybrid_shard else [*DEFAULTS.items()][:-1]

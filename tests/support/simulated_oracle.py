@@ -189,10 +189,10 @@ def every_plan(
     ways = None if anywhere and problem.vpp > 1 else problem.splits
     rule = rule or ("first" if problem.first else "any")
     for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:
-        yield from _recomputed(counts, problem.modes, rule)
+        yield from recomputed(counts, problem.modes, rule)
 
 
-def _recomputed(
+def recomputed(
     counts: tuple[int, ...], modes: tuple[int, ...], rule: str
 ) -> Iterator[tuple[Stage, ...]]:
     """What an engine of that rule can recompute: any layer what it likes, the first k of each stage

@@ -1,0 +1,166 @@
+"""Plans that fit when every moment is counted, and not by the bound of their memory.
+
+Where an engine's passes are counted (`native`) the priced memory is a bound: a rank pays its
+largest transient at its fullest moment, and zero-bubble micro-batches count with the larger of what
+they hold before and after their backward. The proof is over what fits by it. What else may be
+faster is looked for here, of layouts and cuts whose bound is below the best step under a memory
+that is not above what they hold:
+
+    least    without transients; what waits for its weight gradient with the smaller of both
+    mixes    of each cut those that fit by every moment (`planner.search.counted_mixes`)
+
+Looked at in order of bounds, as far as the budget goes; nothing is proved of what is left.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layout import Schedule, Stage
+from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
+from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    stage_problem,
+)
+from meshplan.planner.search.branch_and_bound import Found
+from meshplan.planner.search.counted_mixes import MOST_MIXES, CountedMixes, mixes_of_rank
+from meshplan.planner.search.path_search import SETTLED
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Space, Variant
+
+BUDGET = 600_000  # in the time of one played action, some 60 ns
+CUT, LAYOUT = 5_000, 30_000  # one that is begun
+MOST_ROWS = 512
+MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
+MOMENTARY = (
+    "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "transient_kib",
+    "head_transient_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
+)  # fmt: skip
+"""Columns of what is held beside what was saved, at some moment or not at all."""
+
+
+class LeastHeld:
+    """Prices whose memory is not above what ranks hold under a schedule."""
+
+    def __init__(self, prices: Priced, schedule: Schedule) -> None:
+        self.prices, self.waits = prices, schedule in ZERO_BUBBLE
+
+    def take(self, rows: Ints) -> Coefficients:
+        """The prices of some of the rows."""
+        c = self.prices.take(rows)
+        saved = c.layer_saved_kib
+        if self.waits:
+            saved = np.minimum(saved, c.layer_deferred_kib[:, :, None])
+        none = {name: np.zeros_like(getattr(c, name)) for name in MOMENTARY}
+        return replace(c, layer_saved_kib=saved, **none)
+
+
+def rows_that_may_fit(space: Space, prices: Priced) -> Ints:
+    """The rows of a small space that may fit when every moment is counted; none of a large one."""
+    rows = np.arange(len(space.layouts))
+    if len(rows) > MOST_REFUSED:
+        return rows[:0]
+    return np.flatnonzero(row_fits(space, LeastHeld(prices, "zb_v").take(rows)))
+
+
+class _Candidate(NamedTuple):
+    """A layout that may be faster, and has cuts that may fit."""
+
+    bound_s: float
+    row: int
+    variant: Variant
+
+
+class CountedMemory:
+    """What `proof` left out by the bound of its memory."""
+
+    def __init__(self, proof: Simulated) -> None:
+        self.proof, self.left = proof, BUDGET
+
+    def look(self) -> None:
+        """Offer the proof what is faster than its best."""
+        try:
+            for candidate in sorted(self._candidates(), key=lambda each: each.bound_s):
+                if self._ended or candidate.bound_s >= self.proof.best_s * SETTLED:
+                    return
+                self._look_at(candidate)
+        except KeyboardInterrupt:
+            return
+
+    @property
+    def _ended(self) -> bool:
+        return self.left <= 0 or self.proof.tally.late
+
+    def _candidates(self) -> Iterator[_Candidate]:
+        proof, limit_s = self.proof, self.proof.best_s * SETTLED
+        rows = proof.open.rows
+        rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
+        for variant, same_rows in proof.space.by_variant(rows):
+            pp = int(proof.space.layouts.pipeline_parallel[same_rows[0]])
+            if variant.virtual_stages > 1 and self._few(variant, pp):
+                least = LeastHeld(proof.prices, variant.schedule)
+                same = run_as(proof.space, least, same_rows, variant)
+                passes = Passes.of(proof.passes, same_rows, same)
+                bounds = bounds_of_splits(same, passes, limit_s)
+                for row, bound_s in zip(same_rows.tolist(), bounds.tolist(), strict=True):
+                    if bound_s < limit_s:
+                        yield _Candidate(bound_s, row, variant)
+
+    def _few(self, variant: Variant, pp: int) -> bool:
+        """Whether the mean rank has few mixes."""
+        vpp = variant.virtual_stages
+        each = len(self.proof.space.stack) // (pp * vpp)
+        return mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
+
+    def _look_at(self, candidate: _Candidate) -> None:
+        proof, (_, row, variant) = self.proof, candidate
+        self.left -= LAYOUT
+        least = stage_problem(proof.space, LeastHeld(proof.prices, variant.schedule), row, variant)
+        bound, times = stage_problem(proof.space, proof.prices, row, variant), None
+        for bare in self._cuts(least, row):
+            limit_s = proof.best_s * SETTLED
+            if self._ended:
+                return
+            if evaluate(bound, bare) is not None:
+                continue  # settled by the proof
+            self.left -= CUT
+            times = times or self._times(row, variant, bare)
+            after = times.least_after_s(bare, range(least.pp), limit_s)
+            if times.step_s(bare, after) < limit_s:
+                cut = CountedMixes(bound, least, times, bare, variant.replayed)
+                plan = cut.fastest(limit_s, self.left)
+                self.left -= cut.work
+                if plan is not None:
+                    proof.offer(Found(plan.objective, int(proof.kept[row]), variant, plan))
+
+    def _cuts(self, least: StageProblem, row: int) -> Iterator[tuple[Stage, ...]]:
+        """Of the list those below the best step, which may fall meanwhile, that may fit, with as
+        little recomputed as can be; the smallest bound first.
+        """
+        proof, fits, mode = self.proof, some_mix_fits(least), min(least.modes)
+        passes = Passes.of(proof.passes, np.array([row]), least.alone)
+        limit_s = proof.best_s * SETTLED
+        splits, _, bounds, _ = rough_split_bounds_s(least.alone, passes, limit_s)
+        for at in np.argsort(bounds, kind="stable").tolist():
+            if bounds[at] >= proof.best_s * SETTLED:
+                return
+            if fits[splits[at]]:
+                counts = (least.splits or ())[splits[at]]
+                yield tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+
+    def _times(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
+        proof = self.proof
+        layout = proof.layout_of(int(proof.kept[row]), variant, StagePlan(stages, 0, ()))
+        return CutTimes(proof.setting, layout, proof.passes, row, variant.columns)

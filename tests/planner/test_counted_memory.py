@@ -1,0 +1,115 @@
+"""What fits by every moment and not by the bound: the mixes of one cut, and what a rank needs."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from simulated_oracle import recomputed
+from small_cuts import cuts, every_layout, small_question
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.memory import needs_of_mixes
+from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.problem.stage_problem import StageProblem, evaluate
+from meshplan.planner.search.counted_mixes import CountedMixes, mixes_of_rank
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.stage_splits import MOST_WAYS, lists_all, splits
+
+WORK = 10**9
+
+
+def drawn_cuts(
+    seeds: range,
+) -> Iterator[tuple[Question, CutTimes, StageProblem, tuple[Stage, ...], random.Random]]:
+    """A random cut of a random layout of `native` for each question, with a part of the memory that
+    it needs with nothing recomputed.
+    """
+    for seed in seeds:
+        draw = random.Random(seed)
+        question = replace(small_question(seed, 5), engine=load_engine("native"))
+        if layouts := list(every_layout(question)):
+            number = draw.randrange(len(layouts))
+            times, problem = layouts[number]
+            bare = tuple(map(Stage, draw.choice(list(cuts(problem)))))
+            own = step_model_of(case_at(question, replace(times.layout, stages=bare)))
+            memory = max(rank.needed for rank in stage_memory(own)) * draw.uniform(0.7, 1.0)
+            cluster = question.cluster.model_copy(update={"usable_memory_bytes": memory})
+            question = replace(question, cluster=cluster)
+            times, problem = list(every_layout(question))[number]
+            yield question, times, problem, bare, draw
+
+
+def test_what_a_rank_needs_is_what_the_step_model_says() -> None:
+    """Of ranks whose layers recompute other things than those of the layout that was asked."""
+    for question, times, problem, bare, draw in drawn_cuts(range(6)):
+        counts = tuple(stage.layers for stage in bare)
+        mix = draw.choice(list(recomputed(counts, problem.modes, "any")))
+        model = StepModel(times.model.setting, replace(times.layout, stages=bare))
+        own = step_model_of(case_at(question, replace(times.layout, stages=mix)))
+        for rank, memory in enumerate(stage_memory(own)):
+            held = [mix[chunk] for chunk in problem.chunks_of_rank[rank]]
+            assert needs_of_mixes(model, rank)(held) == pytest.approx(memory.needed, rel=1e-12)
+
+
+def test_the_mix_that_is_found_is_the_fastest_that_fits() -> None:
+    """Against every mix of the cut, played; some fit by every moment alone."""
+    found = beyond = 0
+    for question, times, problem, bare, _ in drawn_cuts(range(10)):
+        counts = tuple(stage.layers for stage in bare)
+        every = recomputed(counts, problem.modes, "any")
+        layout, least_s = times.layout, math.inf
+        for step_s, stages in sorted(((times.step_s(mix), mix) for mix in every), key=_first):
+            if math.isfinite(simulated_s(case_at(question, replace(layout, stages=stages)))):
+                least_s = step_s
+                break
+        mixes = CountedMixes(
+            problem, _without_moments(problem), times, bare, layout.selective_modules
+        )
+        plan = mixes.fastest(math.inf, WORK)
+        assert (plan is None) == math.isinf(least_s)
+        if plan is not None:
+            assert times.step_s(plan.stages) == pytest.approx(least_s, rel=1e-9)
+            assert max(plan.peak_kib) <= problem.cap_kib + 1
+            found, beyond = found + 1, beyond + (evaluate(problem, plan.stages) is None)
+    assert found >= 4
+    assert beyond >= 1
+
+
+def _first(timed: tuple[float, tuple[Stage, ...]]) -> float:
+    return timed[0]
+
+
+def _without_moments(problem: StageProblem) -> StageProblem:
+    """The same with room for anything: each mix is asked for its moments."""
+    return replace(problem, prices=replace(problem.prices, cap_kib=2**60))
+
+
+def test_mixes_are_counted_as_they_are_listed() -> None:
+    """Of one, two and three modes."""
+    for modes in ((0,), (0, 2), (0, 1, 2)):
+        for layers in ((1, 2), (3, 0), (2, 2, 1)):
+            listed = list(recomputed(layers, modes, "any"))
+            assert mixes_of_rank(layers, modes) == len(listed)
+
+
+def test_every_cut_is_listed_where_there_are_few() -> None:
+    """8 layers in 4 chunks: 7 places for 3 bars, 35 cuts; 32 in 4 are 4,495, and rows stand for
+    them.
+    """
+    question = small_question(0)
+    rules, model = load_engine("native").legality, question.model
+    model = replace(model, kinds=model.kinds[:1], pattern=(0,))
+    eight, many = (replace(model, pattern=(0,) * layers) for layers in (8, 32))
+    found = splits(eight, rules, 2, 2)
+    assert found is not None
+    assert len(set(found)) == math.comb(7, 3) <= MOST_WAYS
+    assert all(sum(cut) == 8 and min(cut) >= 1 for cut in found)
+    assert lists_all(eight, rules, 2, 2)
+    assert not lists_all(many, rules, 2, 2)
+    assert len(splits(many, rules, 2, 2) or ()) < MOST_WAYS
