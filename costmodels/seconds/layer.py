@@ -59,8 +59,12 @@ from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     Direction,
     attention_pass_s,
+    count_of,
+    forward_flops_of,
+    is_kept_cast,
     matmul_pass_s,
     memory_pass_s,
+    part_of_layer,
 )
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
@@ -135,7 +139,7 @@ class Pricer:
             replay=plain.forward
             if modules is None
             else self._pass(again, "forward", self._collectives(again)),
-            replay_flops=sum(_forward_flops(op) for op in again) + self._adapter_flops(again),
+            replay_flops=sum(forward_flops_of(op) for op in again) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
 
@@ -156,7 +160,7 @@ class Pricer:
         """Forward, and twice that backward; once of a frozen product, whose weight has no gradient,
         and all of its adapter.
         """
-        forward = sum(_forward_flops(op, full=full) for op in operations)
+        forward = sum(forward_flops_of(op, full=full) for op in operations)
         frozen = [op.forward_flops for op in operations if self.lora and isinstance(op, Matmul)]
         return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
 
@@ -166,7 +170,7 @@ class Pricer:
     def _saved(self, op: Operation) -> Number:
         if self.lora and feeds_frozen_alone(op, self.lora):
             return 0.0
-        saved = op.saved_bytes * (self.device.recipe.saved_fraction if _is_kept_cast(op) else 1.0)
+        saved = op.saved_bytes * (self.device.recipe.saved_fraction if is_kept_cast(op) else 1.0)
         if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
             kept = self.device.recipe.itemsize * kept_numbers(op, self.lora)
             saved = saved + kept + mask_bytes(op, self.lora)
@@ -265,7 +269,7 @@ class Pricer:
         return sum(self._launches(op, "forward") for op in operations)
 
     def _launches(self, op: Operation, direction: Direction) -> Number:
-        if self.graphed and _part_of_layer(op) in self.graphed:
+        if self.graphed and part_of_layer(op) in self.graphed:
             return 0
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels
@@ -287,13 +291,13 @@ class Pricer:
         """
         ranks = self.groups["tp"].size
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
-        counts = (_count(op, direction) for op in operations
+        counts = (count_of(op, direction) for op in operations
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
         return each * sum(counts)
 
     def _exposed_s(self, each: Collective, direction: Direction, room: Number) -> Number:
         op, tuning = each.op, self.device.tuning
-        count = _count(op, direction)
+        count = count_of(op, direction)
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
         whole = self._scaled(count * each.seconds * tuning.collective_scale, op)
@@ -316,36 +320,8 @@ class Pricer:
         return hides.get(op.hidden_by, 0.0)
 
 
-def _part_of_layer(op: Operation) -> str:
-    if op.name in ("router", "top_k") or "shared_experts" in op.modules:
-        return "router"
-    if not {"moe", "moe_act"}.isdisjoint(op.modules):
-        return "experts"
-    return "mlp" if "mlp" in op.modules and "norm" not in op.modules else "attention"
-
-
-def _count(op: Communication, direction: Direction) -> Number:
-    if direction == "weight_grad":
-        return 0.0
-    return op.forward_count if direction == "forward" else op.backward_count
-
-
 def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: float) -> Number:
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
     beside = overlap * whole_s
     slowed = beside * interference / (1 + interference)
     return whole_s - beside + maximum(beside - room_s, slowed)
-
-
-def _forward_flops(op: Operation, *, full: bool = False) -> Number:
-    if isinstance(op, AttentionCore):
-        return op.full_forward_flops if full else op.forward_flops
-    return 0.0 if isinstance(op, Communication) else op.forward_flops
-
-
-def _is_kept_cast(op: Operation) -> bool:
-    """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
-    if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
-        return False
-    feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
-    return feeds_matmul or op.kept_cast

@@ -53,16 +53,36 @@ class Peak:
 NONE = Peak(0.0, 0.0)
 
 
-def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
-    """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart."""
+Layers = tuple[tuple[int, str], ...]
+Ends = tuple[int, ...]
+Known = dict[tuple[Layers, Ends], "_Chunk"]
+"""The chunks of one layout, by what they hold."""
+
+
+def rank_peak(model: StageModel, rank: int, sharding: Sharding, known: Known) -> Peak:
+    """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart.
+
+    known  chunks of the layout that were looked at, and those of this rank from now on
+    """
     la = model.layout
-    indices = model.stages_of_rank[rank]
-    chunks = [_Chunk(model, i, sharding) for i in indices]
+    chunks = [_chunk(model, i, sharding, known) for i in model.stages_of_rank[rank]]
     found = fullest_moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     activations, transient = _at(chunks, found)
     # Of equally full moments the one with most saved.
     most = np.lexsort((activations, activations + transient))[-1]
     return Peak(float(activations[most]), float(transient[most]))
+
+
+def _chunk(model: StageModel, index: int, sharding: Sharding, known: Known) -> "_Chunk":
+    """A virtual stage, which is as any other that holds the same layers and ends."""
+    before = sum(stage.layers for stage in model.layout.stages[:index])
+    stage = model.layout.stages[index]
+    held = model.setting.model.pattern[before : before + stage.layers]
+    layers = tuple(zip(held, stage.modes, strict=True))
+    ends = tuple(end for end, at in enumerate(model.stage_of_end) if at == index)
+    if (layers, ends) not in known:
+        known[layers, ends] = _Chunk(model, index, sharding, layers)
+    return known[layers, ends]
 
 
 def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
@@ -81,15 +101,11 @@ def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
 class _Chunk:
     """One virtual stage on one rank."""
 
-    def __init__(self, model: StageModel, index: int, sharding: Sharding) -> None:
+    def __init__(self, model: StageModel, index: int, sharding: Sharding, layers: Layers) -> None:
         self.model, self.index, self.sharding = model, index, sharding
         self.first, self.last = index == 0, index == len(model.layout.stages) - 1
         self.zero = int(model.layout.zero_stage)
-        before = sum(stage.layers for stage in model.layout.stages[:index])
-        stage = model.layout.stages[index]
-        pattern = model.setting.model.pattern
-        held = pattern[before : before + stage.layers]
-        self.layers = list(zip(held, stage.modes, strict=True))
+        self.layers = layers
         site = model.site
         self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
         self._steps: dict[int, tuple[Step, ...]] = {}
