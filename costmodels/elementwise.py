@@ -46,6 +46,16 @@ def where(condition: Condition, yes: Number, no: Number) -> Number:
     return yes if condition else no
 
 
+def anywhere(condition: Condition) -> bool:
+    """Whether the condition holds of any."""
+    return bool(condition.any()) if isinstance(condition, np.ndarray) else bool(condition)
+
+
+def everywhere(condition: Condition) -> bool:
+    """Whether the condition holds of all."""
+    return bool(condition.all()) if isinstance(condition, np.ndarray) else bool(condition)
+
+
 def maximum(a: Number, b: Number) -> Number:
     """The larger of each pair."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):

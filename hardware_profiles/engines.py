@@ -30,13 +30,13 @@ def load_engine(name: str) -> Engine:
     return Engine.model_validate(_document(name))
 
 
+@cache
 def _document(name: str) -> dict[str, Any]:
     """The file's tables over those of the engine that it is `based_on`."""
     own = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
     if "based_on" not in own:
         return own
-    base = _document(own.pop("based_on"))
-    base["aliases"] = []
+    whole = _document(own.pop("based_on")) | {"aliases": []}
     for key, value in own.items():
-        base[key] = {**base[key], **value} if isinstance(value, dict) else value
-    return base
+        whole[key] = {**whole[key], **value} if isinstance(value, dict) else value
+    return whole

@@ -29,9 +29,12 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Frozen(BaseModel):
-    """Read from a file by people: immutable, numbers are finite, an unknown key is an error."""
+    """Read from a file by people: immutable, numbers are finite, an unknown key is an error.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    What checks a class is built when it is first asked for: those inside another are part of its.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Gpu(Frozen):

@@ -35,7 +35,7 @@ profile has measured.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from statistics import fmean
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def apart(cluster: Cluster, group: Group) -> Number:
     found: Number = 0.0
     for (ranks_per_node, nodes), fractions in measured.items():
         same = (group.ranks_per_node == ranks_per_node) & (group.nodes == nodes)
-        found = where(same, fmean(fractions), found)
+        found = where(same, fsum(fractions) / len(fractions), found)
     return found
 
 
@@ -117,6 +117,8 @@ def waits_s(
     """
     longest: Number = 0.0
     waits: dict[Axis, Number] = {}
+    if not cluster.is_measured:
+        return waits
     for axis, group in meeting.items():
         if np.any(fraction := apart(cluster, group)):
             each = fraction * computing_s

@@ -80,6 +80,11 @@ class Device:
 
     def moved_bytes_per_s(self, kernel: str) -> float:
         """What `kernel` reaches of it in this number format, if the machine itself was asked."""
+        if kernel not in self._moved:
+            self._moved[kernel] = self._moved_bytes_per_s(kernel)
+        return self._moved[kernel]
+
+    def _moved_bytes_per_s(self, kernel: str) -> float:
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
         usual = self.bandwidth_bytes_per_s
         if kernel == "permute" and self.permutes_by_index:
@@ -91,6 +96,10 @@ class Device:
     def slowdown(self, kind: str) -> float:
         """How much longer `kind` of work takes than alone (`Kernels.shared_slowdown`)."""
         return self.kernels.shared_slowdown.get(kind, 1.0)
+
+    @cached_property
+    def _moved(self) -> dict[str, float]:
+        return {}
 
     @cached_property
     def _measured(self) -> dict[tuple[str, ...], Surface | None]:

@@ -22,11 +22,18 @@ Leaves out: hiding communication under operations other than the ones named by `
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Condition, Number, maximum, where
+from meshplan.costmodels.elementwise import (
+    Condition,
+    Number,
+    anywhere,
+    everywhere,
+    maximum,
+    where,
+)
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import (
     adapter_forward_flops,
@@ -52,8 +59,12 @@ from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     Direction,
     attention_pass_s,
+    count_of,
+    forward_flops_of,
+    is_kept_cast,
     matmul_pass_s,
     memory_pass_s,
+    part_of_layer,
 )
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
@@ -62,6 +73,13 @@ from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+
+
+class Collective(NamedTuple):
+    """A collective, and the seconds of one of it."""
+
+    op: Communication
+    seconds: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +136,19 @@ class Pricer:
         again = operations if modules is None else replayed_of(operations, modules)
         return replace(
             plain,
-            replay=plain.forward if modules is None else self._pass(again, "forward"),
-            replay_flops=sum(_forward_flops(op) for op in again) + self._adapter_flops(again),
+            replay=plain.forward
+            if modules is None
+            else self._pass(again, "forward", self._collectives(again)),
+            replay_flops=sum(forward_flops_of(op) for op in again) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
 
     def _cost(self, operations: Sequence[Operation]) -> Cost:
+        collectives = self._collectives(operations)
         return Cost(
-            forward=self._pass(operations, "forward"),
-            input_grad=self._pass(operations, "input_grad"),
-            weight_grad=Pass() if self.lora else self._pass(operations, "weight_grad"),
+            forward=self._pass(operations, "forward", collectives),
+            input_grad=self._pass(operations, "input_grad", collectives),
+            weight_grad=Pass() if self.lora else self._pass(operations, "weight_grad", ()),
             replay=Pass(),
             model_flops=self._model_flops(operations),
             full_model_flops=self._model_flops(operations, full=True),
@@ -139,7 +160,7 @@ class Pricer:
         """Forward, and twice that backward; once of a frozen product, whose weight has no gradient,
         and all of its adapter.
         """
-        forward = sum(_forward_flops(op, full=full) for op in operations)
+        forward = sum(forward_flops_of(op, full=full) for op in operations)
         frozen = [op.forward_flops for op in operations if self.lora and isinstance(op, Matmul)]
         return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
 
@@ -149,20 +170,33 @@ class Pricer:
     def _saved(self, op: Operation) -> Number:
         if self.lora and feeds_frozen_alone(op, self.lora):
             return 0.0
-        saved = op.saved_bytes * (self.device.recipe.saved_fraction if _is_kept_cast(op) else 1.0)
+        saved = op.saved_bytes * (self.device.recipe.saved_fraction if is_kept_cast(op) else 1.0)
         if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
             kept = self.device.recipe.itemsize * kept_numbers(op, self.lora)
             saved = saved + kept + mask_bytes(op, self.lora)
         return saved
 
-    def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
+    def _pass(
+        self,
+        operations: Sequence[Operation],
+        direction: Direction,
+        collectives: Sequence[Collective],
+    ) -> Pass:
+        """One direction of `operations`, in which the `collectives` among them run."""
         device = self.device
-        matmul = sum(matmul_pass_s(device, op, direction) * self._scale(op) for op in operations)
-        attention = sum(attention_pass_s(device, op, direction) for op in operations)
-        pointwise = sum(memory_pass_s(device, op, direction) * self._scale(op) for op in operations)
+        matmuls = [op for op in operations if isinstance(op, Matmul)]
+        matmul = sum(
+            (self._scaled(matmul_pass_s(device, op, direction), op) for op in matmuls), start=0.0
+        )
+        attention = sum(
+            (attention_pass_s(device, op, direction) for op in operations
+             if isinstance(op, AttentionCore | Scan)),
+            start=0.0,
+        )  # fmt: skip
+        pointwise = self._memory_s(operations, direction)
         if direction == "weight_grad":
-            pointwise = pointwise + sum(self._gradient_s(op) for op in operations)
-        if self.lora and direction != "weight_grad":
+            pointwise = pointwise + sum(self._gradient_s(op) for op in matmuls)
+        elif self.lora:
             backward = direction == "input_grad"
             pointwise = pointwise + beside_frozen_s(
                 device, operations, self.lora, self.packed_bytes, backward=backward
@@ -172,15 +206,12 @@ class Pricer:
             "first_chunk": attention / self.groups["cp"].size,
             "expert": (matmul + attention + pointwise) / 2,
         }  # fmt: skip
-        sent = [op for op in operations if isinstance(op, Communication)]
-        met = {"tp", "cp", *(op.axis for op in sent)}
-        meeting = {axis: self.groups[axis] for axis in AXES if axis in met}
-        waits = waits_s(self.cluster, meeting, matmul + attention + pointwise)
+        waits = self._waits_s(operations, matmul + attention + pointwise)
         exposed = {
             axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(op, direction, rooms[op.hidden_by])
-                for op in sent
-                if op.axis == axis
+                self._exposed_s(each, direction, rooms[each.op.hidden_by])
+                for each in collectives
+                if each.op.axis == axis
             )
             for axis in AXES
         }  # fmt: skip
@@ -194,8 +225,27 @@ class Pricer:
             expert_s=exposed["ep"] + exposed["etp"],
             nearby_s=self.weights_leave
             * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
-                  if np.ndim(seen) or seen),
+                  if isinstance(seen, np.ndarray) or seen),
         )  # fmt: skip
+
+    def _memory_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+        """Kernels bound by memory; of products, casts."""
+        casts = self.device.recipe.cast_bytes > 0
+        moved = (op for op in operations
+                 if isinstance(op, Pointwise) or (casts and isinstance(op, Matmul)))  # fmt: skip
+        each = (self._scaled(memory_pass_s(self.device, op, direction), op) for op in moved)
+        return sum(each, start=0.0)
+
+    def _waits_s(self, operations: Sequence[Operation], computing_s: Number) -> dict[Axis, Number]:
+        """Seconds that ranks wait for the slowest of those they meet, by axis."""
+        met = {"tp", "cp", *(op.axis for op in operations if isinstance(op, Communication))}
+        meeting = {axis: self.groups[axis] for axis in AXES if axis in met}
+        return waits_s(self.cluster, meeting, computing_s)
+
+    def _collectives(self, operations: Sequence[Operation]) -> list[Collective]:
+        """Those of `operations`, each priced once: it takes as long forward as backward."""
+        sent = (op for op in operations if isinstance(op, Communication))
+        return [Collective(op, self._collective_s(op)) for op in sent]
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`."""
@@ -212,14 +262,14 @@ class Pricer:
         if not (isinstance(op, Matmul) and self.gradient_bytes):
             return 0.0
         moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
-        return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
+        return self._scaled(pointwise_s(self.device, moved_bytes, 1, "gradient_add"), op)
 
     def launches(self, operations: Sequence[Operation]) -> Number:
         """Kernels that the host issues for `operations` forward."""
         return sum(self._launches(op, "forward") for op in operations)
 
     def _launches(self, op: Operation, direction: Direction) -> Number:
-        if self.graphed and _part_of_layer(op) in self.graphed:
+        if self.graphed and part_of_layer(op) in self.graphed:
             return 0
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels
@@ -231,8 +281,9 @@ class Pricer:
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present
 
-    def _scale(self, op: Operation) -> float:
-        return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
+    def _scaled(self, seconds: Number, op: Operation) -> Number:
+        """`seconds` of the operation, as what is fitted of experts corrects them."""
+        return seconds * self.device.tuning.expert_scale if "moe" in op.modules else seconds
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Host time of tensor-parallel collectives, of groups of more than one rank, if a pipeline
@@ -240,25 +291,25 @@ class Pricer:
         """
         ranks = self.groups["tp"].size
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
-        counts = (_count(op, direction) for op in operations
+        counts = (count_of(op, direction) for op in operations
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
         return each * sum(counts)
 
-    def _exposed_s(self, op: Communication, direction: Direction, room: Number) -> Number:
-        count, tuning = _count(op, direction), self.device.tuning
+    def _exposed_s(self, each: Collective, direction: Direction, room: Number) -> Number:
+        op, tuning = each.op, self.device.tuning
+        count = count_of(op, direction)
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
-        whole = count * self._collective_s(op)
-        whole = whole * tuning.collective_scale * self._scale(op)
+        whole = self._scaled(count * each.seconds * tuning.collective_scale, op)
         return exposed_s(whole, room, self._overlap(op), tuning.interference)
 
     def _collective_s(self, op: Communication) -> Number:
         single, all_sent = self.deduplicates, op.routing == ALL_SENT
         sent = (self.cluster, op.kind, op.size_bytes, self.groups[op.axis])
-        if all_sent or not np.any(single):
+        if all_sent or not anywhere(single):
             return collective_s(*sent)
         once = collective_s(*sent, op.routing)
-        return once if np.all(single) else where(single, once, collective_s(*sent))
+        return once if everywhere(single) else where(single, once, collective_s(*sent))
 
     def _overlap(self, op: Communication) -> Number:
         hides: dict[str, Number] = {
@@ -269,36 +320,8 @@ class Pricer:
         return hides.get(op.hidden_by, 0.0)
 
 
-def _part_of_layer(op: Operation) -> str:
-    if op.name in ("router", "top_k") or "shared_experts" in op.modules:
-        return "router"
-    if not {"moe", "moe_act"}.isdisjoint(op.modules):
-        return "experts"
-    return "mlp" if "mlp" in op.modules and "norm" not in op.modules else "attention"
-
-
-def _count(op: Communication, direction: Direction) -> Number:
-    if direction == "weight_grad":
-        return 0.0
-    return op.forward_count if direction == "forward" else op.backward_count
-
-
 def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: float) -> Number:
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
     beside = overlap * whole_s
     slowed = beside * interference / (1 + interference)
     return whole_s - beside + maximum(beside - room_s, slowed)
-
-
-def _forward_flops(op: Operation, *, full: bool = False) -> Number:
-    if isinstance(op, AttentionCore):
-        return op.full_forward_flops if full else op.forward_flops
-    return 0.0 if isinstance(op, Communication) else op.forward_flops
-
-
-def _is_kept_cast(op: Operation) -> bool:
-    """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
-    if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
-        return False
-    feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
-    return feeds_matmul or op.kept_cast

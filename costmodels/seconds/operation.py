@@ -1,10 +1,11 @@
-"""Seconds of the device for one operation in one direction."""
+"""One operation in one direction: the device's seconds, and what else is asked of any kind."""
 
 from typing import Literal
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
+    Communication,
     Matmul,
     Operation,
     Pointwise,
@@ -53,3 +54,34 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     mine, gradient = op.cast_shares
     elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
     return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
+
+
+def part_of_layer(op: Operation) -> str:
+    """What of a layer it is part of, as `KernelHabits.graphed` names it."""
+    if op.name in ("router", "top_k") or "shared_experts" in op.modules:
+        return "router"
+    if not {"moe", "moe_act"}.isdisjoint(op.modules):
+        return "experts"
+    return "mlp" if "mlp" in op.modules and "norm" not in op.modules else "attention"
+
+
+def count_of(op: Communication, direction: Direction) -> Number:
+    """How many of a collective there are in one direction."""
+    if direction == "weight_grad":
+        return 0.0
+    return op.forward_count if direction == "forward" else op.backward_count
+
+
+def forward_flops_of(op: Operation, *, full: bool = False) -> Number:
+    """Of any operation; `full`: of attention, those behind the causal mask too."""
+    if isinstance(op, AttentionCore):
+        return op.full_forward_flops if full else op.forward_flops
+    return 0.0 if isinstance(op, Communication) else op.forward_flops
+
+
+def is_kept_cast(op: Operation) -> bool:
+    """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
+    if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
+        return False
+    feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
+    return feeds_matmul or op.kept_cast

@@ -7,6 +7,7 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
 from meshplan.costmodels.layout import Layout
@@ -14,7 +15,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.hardware_profiles.engine_schema import Axis, Overlap
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """Ranks that communicate; the numbers may be arrays over many layouts.
 
@@ -27,7 +28,7 @@ class Group:
     stride: Number = 1.0
     world: Number = math.inf
 
-    @property
+    @cached_property
     def nodes(self) -> Number:
         """Nodes that the group touches."""
         return ceil(self.size / self.ranks_per_node)

@@ -10,7 +10,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.memory.states import Memory, activation_peak, update_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
-from meshplan.costmodels.step.pass_memory import RankPeaks, rank_peak
+from meshplan.costmodels.step.pass_memory import Known, RankPeaks, rank_peak
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,
     context_bytes,
@@ -48,26 +48,29 @@ def reserved_bytes(model: StageModel, memory: Memory) -> float:
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
-def is_pressed(model: StageModel) -> bool:
-    """Whether the layout does not fit, or what the allocator would hold back does not beside it,
-    with the device's whole memory and no margin: then it has to give blocks back all the time.
+def is_pressed(model: StageModel, memory: Sequence[Memory]) -> bool:
+    """Whether the layout, whose ranks hold `memory`, does not fit, or what the allocator would hold
+    back does not beside it, with the device's whole memory and no margin: then it has to give
+    blocks back all the time.
     """
     cluster, outside = model.setting.cluster, context_bytes(model)
-    needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
+    needed = max(float(m.allocated) + slack_bytes(model, m) for m in memory)
     whole = cluster.gpu.memory_bytes - outside
     return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
 
 
 def step_memory(model: StageModel) -> tuple[Memory, ...]:
     """Peak of each pipeline rank, by category."""
-    return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
+    known: Known = {}
+    ranks = range(model.layout.pipeline_parallel)
+    return tuple(_rank_memory(model, rank, known) for rank in ranks)
 
 
 def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], float]:
     """Bytes that a rank whose passes are counted cannot do without, whatever of its layers
     recomputes what: of its chunks as stages of as many layers as the layout's own.
     """
-    peaks = RankPeaks(model, rank, model.traffic.sharding)
+    peaks = RankPeaks(model, rank, model.traffic.sharding, {})
     states, outside = _states(model, rank), context_bytes(model)
 
     def needed(stages: Sequence[Stage]) -> float:
@@ -84,11 +87,11 @@ def _states(model: StageModel, rank: int) -> Memory:
     return model.state_memory(model.rank_parameters[rank]) + Memory(transient=kept)
 
 
-def _rank_memory(model: StageModel, rank: int) -> Memory:
+def _rank_memory(model: StageModel, rank: int, known: Known) -> Memory:
     la, state, sharding = model.layout, model.state, model.traffic.sharding
     chunks, states = model.stages_of_rank[rank], _states(model, rank)
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
-        peak = rank_peak(model, rank, sharding)
+        peak = rank_peak(model, rank, sharding, known)
         return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     saved = [model.stage_saved_bytes[i] for i in chunks]

@@ -55,22 +55,29 @@ class Peak:
 NONE = Peak(0.0, 0.0)
 
 
-def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
-    """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart."""
-    return RankPeaks(model, rank, sharding).peak(
-        [model.layout.stages[i] for i in model.stages_of_rank[rank]]
-    )
+Layers = tuple[tuple[int, str], ...]
+Ends = tuple[int, ...]
+Known = dict[tuple[Layers, Ends], "_Chunk"]
+"""The chunks of one layout, by what they hold."""
+
+
+def rank_peak(model: StageModel, rank: int, sharding: Sharding, known: Known) -> Peak:
+    """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart.
+
+    known  chunks of the layout that were looked at, and those of this rank from now on
+    """
+    own = [model.layout.stages[i] for i in model.stages_of_rank[rank]]
+    return RankPeaks(model, rank, sharding, known).peak(own)
 
 
 class RankPeaks:
     """The fullest moment of a rank, whatever of its layers recomputes what."""
 
-    def __init__(self, model: StageModel, rank: int, sharding: Sharding) -> None:
+    def __init__(self, model: StageModel, rank: int, sharding: Sharding, known: Known) -> None:
         la = model.layout
         self.model, self.sharding, self.indices = model, sharding, model.stages_of_rank[rank]
         shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
-        self.moments = fullest_moments(*shape)[rank]
-        self._chunks: dict[tuple[int, Stage], _Chunk] = {}
+        self.moments, self.known = fullest_moments(*shape)[rank], known
 
     def peak(self, stages: Sequence[Stage]) -> Peak:
         """With its chunks as `stages`, of as many layers as the layout's own."""
@@ -81,9 +88,19 @@ class RankPeaks:
         return Peak(float(activations[most]), float(transient[most]))
 
     def _chunk(self, index: int, stage: Stage) -> "_Chunk":
-        if (index, stage) not in self._chunks:
-            self._chunks[index, stage] = _Chunk(self.model, index, stage, self.sharding)
-        return self._chunks[index, stage]
+        """A virtual stage, which is as any other that holds the same layers and ends."""
+        layers = _layers(self.model, index, stage)
+        ends = tuple(end for end, at in enumerate(self.model.stage_of_end) if at == index)
+        if (layers, ends) not in self.known:
+            self.known[layers, ends] = _Chunk(self.model, index, self.sharding, layers)
+        return self.known[layers, ends]
+
+
+def _layers(model: StageModel, index: int, stage: Stage) -> Layers:
+    """Kind and mode of each layer of the chunk at `index`, recomputed as `stage` says."""
+    before = sum(each.layers for each in model.layout.stages[:index])
+    held = model.setting.model.pattern[before : before + stage.layers]
+    return tuple(zip(held, stage.modes, strict=True))
 
 
 def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
@@ -102,16 +119,12 @@ def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
 class _Chunk:
     """One virtual stage on one rank."""
 
-    def __init__(self, model: StageModel, index: int, stage: Stage, sharding: Sharding) -> None:
+    def __init__(self, model: StageModel, index: int, sharding: Sharding, layers: Layers) -> None:
         self.model, self.index, self.sharding = model, index, sharding
         self.first, self.last = index == 0, index == len(model.layout.stages) - 1
-        self.zero = int(model.layout.zero_stage)
-        before = sum(each.layers for each in model.layout.stages[:index])
-        pattern = model.setting.model.pattern
-        held = pattern[before : before + stage.layers]
-        self.layers = list(zip(held, stage.modes, strict=True))
-        own = model.layout.stages[index].modes
-        self._less = [] if stage.modes == own else list(zip(held, own, strict=True))
+        self.zero, self.layers = int(model.layout.zero_stage), layers
+        own = _layers(model, index, model.layout.stages[index])
+        self._less = () if layers == own else own
         site = model.site
         self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
         self._steps: dict[int, tuple[Step, ...]] = {}

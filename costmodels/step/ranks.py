@@ -73,6 +73,7 @@ class Rank:
         self._operations: dict[int, tuple[Operation, ...]] = {}
         self._costs: dict[tuple[int, Mode], Cost] = {}
         self._saved: dict[tuple[int, Mode], Number] = {}
+        self._parameters: dict[int, RankParameters] = {}
 
     @cached_property
     def site(self) -> Site:
@@ -242,6 +243,11 @@ class Rank:
         """Parameters of one layer of `kind`, its adapters among them."""
         if self.is_modules(kind):
             return self.end_parameters[2]
+        if kind not in self._parameters:
+            self._parameters[kind] = self._layer_parameters(kind)
+        return self._parameters[kind]
+
+    def _layer_parameters(self, kind: int) -> RankParameters:
         layer = self.setting.model.kinds[kind]
         whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
         if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:

@@ -34,6 +34,6 @@ class StepModel(StageModel):
         simulation does not.
         """
         time, slowdown = step_time(self), self.setting.tuning.pressed_slowdown
-        if not (slowdown and is_pressed(self)):
+        if not (slowdown and is_pressed(self, self.memory())):
             return time
         return replace(time, fixed_s=time.fixed_s + slowdown * time.step_time_s)

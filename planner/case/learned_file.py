@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -12,7 +11,6 @@ from meshplan.hardware_profiles.load import first_fault
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.limits import CYAML, check_yaml
 from meshplan.planner.case.plan_file import SCALAR_ERRORS
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.text_files import write_text
@@ -27,23 +25,24 @@ class UnreadableLearned(ValueError):
 
 def read_learned(path: Path) -> Learned:
     """The file at `path`; raises `UnreadableLearned`."""
+    from meshplan.planner.case.yaml_text import YAMLError, parsed
+
     try:
-        text = text_of(path)
-        check_yaml(text)
-        learned = Learned.model_validate(yaml.load(text, Loader=CYAML))
+        learned = Learned.model_validate(parsed(text_of(path)))
         Tuning.model_validate(learned.values())
     except ValidationError as error:
         fault = first_fault(error, "learned")
         raise UnreadableLearned(f"{path}: {fault}; `meshplan learn` writes such files") from None
-    except (OSError, yaml.YAMLError, *SCALAR_ERRORS) as error:
+    except (OSError, YAMLError, *SCALAR_ERRORS) as error:
         raise UnreadableLearned(f"{path}: cannot be read: {one_line(error)}") from None
     return learned
 
 
 def write_learned(learned: Learned, path: Path) -> None:
     """Write the file as a whole; raises `CannotWrite`."""
-    document = learned.model_dump(mode="json")
-    write_text(path, yaml.safe_dump(document, sort_keys=False, width=100))
+    from meshplan.planner.case.yaml_text import written
+
+    write_text(path, written(learned.model_dump(mode="json")))
 
 
 def with_learned(engine: Engine, cluster: Cluster, path: Path) -> Engine:

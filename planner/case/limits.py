@@ -5,9 +5,7 @@ a file within all of them takes less than two seconds and 500 MB, whatever it ho
 """
 
 import re
-from collections.abc import Iterator, Mapping
-
-import yaml
+from collections.abc import Mapping
 
 from meshplan.costmodels.layout import MAX_COUNT as MAX_COUNT  # a degree's limit is a count's
 from meshplan.costmodels.training import MOST_IMBALANCE, MOST_RANK, MOST_SEQ_LEN, MOST_SEQUENCES
@@ -41,7 +39,6 @@ MOST: Mapping[str, float] = {
 }
 """The most that a question, an option or a plan may say, by name; the least is each one's own."""
 
-CYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast
 _DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 _BRACES = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.S)
 
@@ -73,48 +70,8 @@ def check_lines(text: str) -> None:
         raise UnreadableConfig(f"a line of {longest} characters; at most {MAX_LINE} are read")
 
 
-def check_yaml(text: str) -> None:
-    """Refuse YAML that nests too deep or that its aliases make too large.
-
-    The parser's events say both before anything is built: libyaml's composer recurses on the C
-    stack, and what an alias stands for is counted where it is used. Raises `UnreadableConfig`, and
-    `yaml.YAMLError` for text that is not YAML.
-    """
-    total, anchors = 0, dict[str, int]()
-    opened: list[tuple[str | None, int]] = []
-    for event in _yaml_events(text):
-        line = event.start_mark.line + 1 if event.start_mark else 1
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in (name for name, _ in opened):
-                raise UnreadableConfig(f"the alias *{event.anchor} contains itself", line)
-            total += anchors.get(event.anchor or "", 1)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            name, before = opened.pop()
-            if name:
-                anchors[name] = total - before
-        elif isinstance(event, yaml.NodeEvent):
-            total += 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                opened.append((event.anchor, total - 1))
-            elif event.anchor:
-                anchors[event.anchor] = 1
-        _check_counts(total, len(opened), line)
-
-
-def _yaml_events(text: str) -> Iterator[yaml.Event]:
-    """The parser's events. PyYAML 6.0.4's libyaml has a limit of its own, 1000 flow levels, and
-    meets it while it looks ahead, before the events that would reach `MAX_DEPTH`.
-    """
-    try:
-        yield from yaml.parse(text, Loader=CYAML)
-    except yaml.MarkedYAMLError as error:
-        if "maximum nesting depth" in str(error):
-            mark = error.problem_mark or error.context_mark
-            _check_counts(0, MAX_DEPTH + 1, mark.line + 1 if mark else 1)
-        raise
-
-
-def _check_counts(entries: int, depth: int, line: int = 1) -> None:
+def check_counts(entries: int, depth: int, line: int = 1) -> None:
+    """Refuse a document of so many entries, or that nests so deep; raises `UnreadableConfig`."""
     if depth > MAX_DEPTH:
         raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no config does", line)
     if entries > MAX_ENTRIES:
@@ -130,7 +87,7 @@ def check_braces(text: str) -> None:
     depth = 0
     for entries, match in enumerate(_BRACES.finditer(text), start=1):
         depth += (match[0] in "{[") - (match[0] in "}]")
-        _check_counts(entries, depth)
+        check_counts(entries, depth)
 
 
 def check_toml(text: str) -> None:

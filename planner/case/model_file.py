@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from meshplan.hardware_profiles.load_models import UnknownModel
 from meshplan.hardware_profiles.traced_model import TracedModel
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.limits import CYAML, check_yaml
 from meshplan.planner.case.plan_file import SCALAR_ERRORS
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
@@ -24,11 +21,11 @@ def is_model_file(name_or_path: str) -> bool:
 
 def read_model_file(path: Path) -> dict[str, Any]:
     """The parsed file, whose fields `model_from_config` checks; raises `UnknownModel`."""
+    from meshplan.planner.case.yaml_text import YAMLError, parsed
+
     try:
-        text = text_of(path)
-        check_yaml(text)
-        document = yaml.load(text, Loader=CYAML)
-    except (OSError, UnreadableConfig, yaml.YAMLError, *SCALAR_ERRORS) as error:
+        document = parsed(text_of(path))
+    except (OSError, UnreadableConfig, YAMLError, *SCALAR_ERRORS) as error:
         raise UnknownModel(f"{path}: cannot be read: {one_line(error)}") from None
     if not isinstance(document, dict) or "trace_version" not in document:
         raise UnknownModel(f"{path} is no model file; `meshplan models MODEL --trace` writes them")
@@ -37,5 +34,6 @@ def read_model_file(path: Path) -> dict[str, Any]:
 
 def write_model_file(model: TracedModel, path: Path) -> None:
     """Write the file as a whole; raises `CannotWrite`."""
-    document = model.model_dump(mode="json", exclude_defaults=True)
-    write_text(path, yaml.safe_dump(document, sort_keys=False, width=100))
+    from meshplan.planner.case.yaml_text import written
+
+    write_text(path, written(model.model_dump(mode="json", exclude_defaults=True)))

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
@@ -21,7 +20,7 @@ from meshplan.hardware_profiles.load import first_fault
 from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.limits import CYAML, MOST, check_yaml
+from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.text_files import write_text
@@ -250,17 +249,20 @@ class Plan(Frozen):
 
     def to_yaml(self) -> str:
         """The file's text; `Plan.from_yaml` reads it back to an equal plan."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=100)
+        from meshplan.planner.case.yaml_text import written
+
+        return written(self.model_dump(mode="json"))
 
     @classmethod
     def from_yaml(cls, text: str, place: str = "plan") -> Self:
         """Read a plan; raises `UnreadablePlan` with one line that names `place`."""
+        from meshplan.planner.case.yaml_text import YAMLError, parsed
+
         try:
-            check_yaml(text)
-            data = yaml.load(text, Loader=CYAML)
+            data = parsed(text)
         except UnreadableConfig as error:
             raise UnreadablePlan(f"{place}: {error}") from None
-        except (yaml.YAMLError, *SCALAR_ERRORS) as error:
+        except (YAMLError, *SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or "meshplan" not in data:
             raise UnreadablePlan(

@@ -23,7 +23,9 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout
@@ -66,16 +68,17 @@ def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
     say one that costs less; only rows whose bound is next are looked at more closely, and none that
     is surely like one that was told.
     """
+    rows = _rows()
     queue: list[tuple[float, int, bool, Run | None]] = [
         (_circumstances_bound(asked, cells), index, False, None)
-        for index, cells in enumerate(_rows())
+        for index, cells in enumerate(rows.compared)
         if (asked.cluster.gpu.name == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
     ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
     while queue:
         distance, index, closely, run = heapq.heappop(queue)
-        cells = _rows()[index]
+        cells = rows.compared[index]
         alike = _alike(cells)
         if run is not None:
             told.add(alike)
@@ -86,7 +89,7 @@ def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
             heapq.heappush(queue, (_bound(asked, cells), index, True, None))
             continue
         try:
-            run = run_of(cells)
+            run = run_of(rows.whole(index))
         except SkippedRow:
             continue
         heapq.heappush(queue, (distance_of(asked, run), index, True, run))
@@ -98,16 +101,38 @@ def _alike(cells: Cells) -> tuple[str, ...]:
     return cells["suite"], cells["model"], cells["config"], gpu, cells["gpus"]
 
 
+class _Rows(NamedTuple):
+    """The complete runs: of each what it is compared by, and all its cells."""
+
+    names: tuple[str, ...]
+    cells: tuple[list[str], ...]
+    compared: tuple[Cells, ...]
+
+    def whole(self, index: int) -> Cells:
+        """All cells of a run."""
+        return dict(zip(self.names, self.cells[index], strict=True))
+
+
+COMPARED = (
+    "suite", "framework", "model", "config", "params_b", "experts", "gpu", "priced_gpu", "gpus",
+    "tp", "pp", "cp", "ep", "seq_len", "precision",
+)  # fmt: skip
+"""The columns of a run by which its distance is bounded: a few of them all."""
+
+
 @cache
-def _rows() -> tuple[dict[str, str], ...]:
+def _rows() -> _Rows:
     with FILE.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
-        names = next(lines)
+        names = tuple(next(lines))
         grade, step, oom = (names.index(name) for name in ("grade", "step_time_s", "oom"))
-        return tuple(
-            dict(zip(names, cells, strict=True)) for cells in lines
+        complete = tuple(
+            cells for cells in lines
             if cells and cells[grade] in COMPLETE and cells[step] and cells[oom] in ("", "0")
         )  # fmt: skip
+    compared_of = itemgetter(*map(names.index, COMPARED))
+    compared = (dict(zip(COMPARED, compared_of(cells), strict=True)) for cells in complete)
+    return _Rows(names, complete, tuple(compared))
 
 
 def distance_of(asked: Case, run: Run) -> float:

@@ -18,16 +18,15 @@ from typing import Any
 import yaml
 
 from meshplan.planner.case.limits import (
-    CYAML,
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_ENTRIES,
     MAX_PATH,
     check_braces,
     check_toml,
-    check_yaml,
 )
 from meshplan.planner.case.reading import Fact, UnreadableConfig
+from meshplan.planner.case.yaml_text import CYAML, check_yaml
 
 _QUOTED = ("'", '"', "|", ">")
 _MERGE = "tag:yaml.org,2002:merge"
