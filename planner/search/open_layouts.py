@@ -13,6 +13,7 @@ limit is higher, it is found anew.
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
@@ -85,6 +86,7 @@ class OpenLayouts:
         self._next_row, self._numbers = 0, count(1)
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
+        self._own_s: Callable[[Ints], Floats] | None = None
 
     @property
     def least_s(self) -> float:
@@ -125,10 +127,14 @@ class OpenLayouts:
         cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
         return heapq.nsmallest(most, cuts)
 
-    def reopen(self, settled: list[Open], limit_s: float) -> None:
+    def reopen(
+        self, settled: list[Open], limit_s: float, own_s: Callable[[Ints], Floats]
+    ) -> None:
         """Open what was settled again, instead of the cuts that are open, and the rows below the
-        limit that only rows of other kinds beat.
+        limit that only rows of other kinds beat. From now on rows are let go whose bound is not
+        below their own limit, which never rises.
         """
+        self._own_s = own_s
         self._layouts = [each for each in self._layouts if each.cut is None] + settled
         heapq.heapify(self._layouts)
         layouts, opened = self.space.layouts, np.zeros(len(self._every), bool)
@@ -161,10 +167,11 @@ class OpenLayouts:
     def _open_rows(self, limit_s: float) -> None:
         rows = self.rows[self._next_row : self._next_row + MOST_ROWS]
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
-        groups = self.space.by_variant(rows)
+        last = self._next_row + len(rows)
+        groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
         bounds = done_of_each(lambda group: self._roughly(*group, limit_s), groups)
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
-        self._next_row += len(rows)
+        self._next_row = last
         for (variant, same), each in zip(groups, bounds, strict=True):
             self._push_crowd(variant, same, each)
 
@@ -189,11 +196,16 @@ class OpenLayouts:
     def _split_crowd(self, limit_s: float) -> None:
         crowd = self._crowds[0]
         number = min(MOST_LAYOUTS, max(1, int(np.searchsorted(crowd.bounds, limit_s))))
-        rows, variant = crowd.rows[:number], crowd.variant
-        found = self._entries(variant, rows, crowd.bounds[:number], limit_s)
+        rows, variant, bounds = crowd.rows[:number], crowd.variant, crowd.bounds[:number]
+        asked = self._asked_for(rows, bounds)
+        found = self._entries(variant, rows[asked], bounds[asked], limit_s)
         heapq.heappop(self._crowds)
         self._push_crowd(variant, crowd.rows[number:], crowd.bounds[number:])
         self._put(variant, found, limit_s)
+
+    def _asked_for(self, rows: Ints, bounds: Floats) -> Bools:
+        """Which of `rows` may be below their own limit."""
+        return bounds < (self._own_s(rows) if self._own_s else np.inf)
 
     def _put(self, variant: Variant, found: list[Open], limit_s: float) -> None:
         """Open the layouts below the limit; the others wait at it."""
@@ -207,7 +219,7 @@ class OpenLayouts:
         """`rows`, whose bounds are `least`, run as `variant` with equally many ranks; a bound that
         reaches the limit is the limit or more.
         """
-        parts = [np.arange(len(rows))]
+        parts = [np.arange(len(rows))] if len(rows) else []
         if self._listed(variant) and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in each_once(m)]
