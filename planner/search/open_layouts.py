@@ -127,9 +127,7 @@ class OpenLayouts:
         cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
         return heapq.nsmallest(most, cuts)
 
-    def reopen(
-        self, settled: list[Open], limit_s: float, own_s: Callable[[Ints], Floats]
-    ) -> None:
+    def reopen(self, settled: list[Open], limit_s: float, own_s: Callable[[Ints], Floats]) -> None:
         """Open what was settled again, instead of the cuts that are open, and the rows below the
         limit that only rows of other kinds beat. From now on rows are let go whose bound is not
         below their own limit, which never rises.

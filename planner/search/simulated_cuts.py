@@ -24,6 +24,7 @@ from meshplan.planner.bounds.ordered_mixes import OrderedMixes
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
@@ -108,8 +109,9 @@ def _splits_below(
     split, bounds, by_rank = split[fits], bounds[fits], by_rank[fits]
     closer = None if problem.uniform or problem.first else OrderedMixes(problem)
     close = np.full(len(split), closer is None)
-    while len(split):
-        bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
+    times = SplitTimes.of(problem.alone, passes) if len(split) else None
+    while times is not None and len(split):
+        bounds = np.maximum(bounds, known.bounds_s(problem.alone, times)[0, split])
         below = bounds < limit_s()
         split, bounds, by_rank, close = (each[below] for each in (split, bounds, by_rank, close))
         if len(split):
