@@ -15,12 +15,12 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Ints, each_once
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
-from meshplan.planner.bounds.packing import CELLS
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
+CELLS = 2**15  # chunks in all ways of some pairs: arrays stay small
 NEVER = -1  # no number of layers is enough
 FULL, NONE = 2, 0
 
@@ -29,7 +29,7 @@ def first_mixes(same: SamePipeline, layout: Ints, split: Ints) -> Ints:
     """[pair] the fewest first layers of each chunk with which it fits, `NEVER` if none do."""
     fewest = np.full(len(layout), NEVER)
     most = 1 + max(map(max, same.splits or ((0,),)))
-    step = max(1, CELLS // (4 * most * same.chunks))
+    step = max(1, CELLS // (most * same.chunks * len(same.kind_counts)))
     for m in each_once(same.m[layout]).tolist():
         alike = np.flatnonzero(same.m[layout] == m)
         for first in range(0, len(alike), step):

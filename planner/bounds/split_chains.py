@@ -15,11 +15,11 @@ from meshplan.planner.bounds.first_mixes import first_mixes, mix_times
 from meshplan.planner.bounds.memory_prices import least_work_ns
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import Pairs, layers_of_kind
-from meshplan.planner.bounds.split_times import Known, Replays, SplitTimes, split_chains
+from meshplan.planner.bounds.split_times import Known, Replays, SplitTimes, rows_below, split_chains
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-BLOCK = 64  # rows at a time, so that arrays stay small
+CELLS, FEWEST, MOST = 2**17, 8, 64  # chunks of splits of so many rows at a time: small arrays
 
 
 def bounds_of_splits(
@@ -29,13 +29,18 @@ def bounds_of_splits(
     that.
     """
     bounds = np.full(len(same), limit_s)
-    for first in range(0, len(same), BLOCK):
-        rows = slice(first, first + BLOCK)
-        some, of_some = same.take(rows), passes.take(rows)
+    cells = len(same.splits or ()) * same.chunks
+    step = max(FEWEST, min(MOST, CELLS // max(1, cells)))
+    for first in range(0, len(same), step):
+        block = np.arange(first, min(first + step, len(same)))
+        block = block[rows_below(same.take(block), passes.take(block), limit_s)]
+        if not len(block):
+            continue
+        some, of_some = same.take(block), passes.take(block)
         split, layout, least, _ = rough_split_bounds_s(some, of_some, limit_s, known)
         if same.first and len(split):
             least = _of_first_mixes(some, of_some, (layout, split, least), limit_s, known)
-        np.minimum.at(bounds, first + layout, least)
+        np.minimum.at(bounds, block[layout], least)
     return bounds
 
 
@@ -88,8 +93,9 @@ def rough_split_bounds_s(
         longest = np.maximum(longest, beyond.max(axis=0))
         work_s = np.where(np.isfinite(work_s), work_s, 0.0)
         work_s *= passes.replays[rows, None] * SAFETY
-        ways = _with_replays(some, times.take(rows), chains[:, rows], work_s, known)
-        longest = np.maximum(longest, ways)
+        if work_s.any():
+            ways = _with_replays(some, times.take(rows), chains[:, rows], work_s, known)
+            longest = np.maximum(longest, ways)
     row, split = np.nonzero(longest < limit_s)
     return split, rows[row], longest[row, split], by_rank[:, row, split].T
 
@@ -101,8 +107,6 @@ def _with_replays(
     split]: down to the last chunk and up again; down to a rank, its work and up again; and the
     known ones.
     """
-    if not each.any():
-        return np.zeros(each.shape[1:])
     replays = Replays(each, _most_replays(same))
     found: Floats = chains[3 * same.pp] + each.sum(axis=0)
     if same.schedule not in V_SHAPED:

@@ -5,7 +5,7 @@ Of each split the chains of `planner.bounds.simulated`, and those that are known
 chains come first: sums over a short last axis are slow.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -40,15 +40,13 @@ class SplitTimes(NamedTuple):
         times[:, 0] += passes.embedding.T[..., None]
         times[:, -1] += passes.head.T[..., None]
         times[:2] += passes.extra[:, None]
-        held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
-        late = passes.late.layer.swapaxes(0, 1)[:, None] @ held.transpose(2, 0, 1)
-        for end, (rank, _) in enumerate(same.ends):
-            late[:, rank] += passes.late.ends[:, :, end].T[..., None]
-        late += passes.late.fixed.T[:, None, :, None]
+        late = _late(same, passes, _held(same, kinds))
         return cls(times[0], times[1], times[2], late, passes.hop, passes.once, same.m)
 
     def take(self, rows: Ints) -> "SplitTimes":
         """Some of the rows."""
+        if len(rows) == len(self.m):
+            return self
         return SplitTimes(
             self.forward[:, rows], self.input_grad[:, rows], self.weight_grad[:, rows],
             self.late[:, :, rows], self.hop[rows], self.once[rows], self.m[rows],
@@ -61,6 +59,56 @@ class SplitTimes(NamedTuple):
             self.forward[:, *at], self.input_grad[:, *at], self.weight_grad[:, *at],
             self.late[:, :, *at], self.hop[row], self.once[row], self.m[row],
         )  # fmt: skip
+
+
+def rows_below(same: SamePipeline, passes: Passes, limit_s: float) -> Ints:
+    """The rows of which the chain of every rank with what it reduces may be shorter than the limit
+    in some split, with nothing recomputed: of `split_chains` the ones that cost least to find.
+    """
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    held = _held(same, kinds).transpose(2, 0, 1)  # [rank, kind, split]
+    if not kinds.size:
+        return np.arange(len(same))
+    own = passes.layer.sum(axis=2) @ held  # [rank, row, split]
+    for end, (rank, _) in zip((passes.embedding, passes.head), same.ends, strict=True):
+        own[rank] += end.sum(axis=1)[:, None]
+    own += 2 * same.vpp * passes.extra[:, None]
+    own *= same.m[:, None]
+    first = kinds[:, :, : same.pp - 1].transpose(2, 0, 1)  # the way down to the ranks
+    each = passes.layer[:, :, 0] @ first + (passes.extra + passes.hop)[:, None]
+    each[:1] += passes.embedding[:, :1]
+    own[1:] += each.cumsum(axis=0)
+    late = _late(same, passes, held.transpose(1, 2, 0), [SHOWN, BEYOND_ALL, BEYOND_ANY])
+    longest = (own + late[:2].max(axis=0)).max(axis=0)
+    if same.pp > 1 and same.schedule not in V_SHAPED:  # and up again
+        up = passes.layer[:, :, 1:].sum(axis=2) @ first
+        up += (passes.extra + passes.hop)[:, None]
+        up[:1] += passes.embedding[:, 1:].sum(axis=1)[:, None]
+        turned = (own[1:] + up.cumsum(axis=0)).max(axis=0)
+        longest = np.maximum(longest, turned + late[[0, 2], 0].max(axis=0))
+    longest += passes.once[:, None]
+    found: Ints = np.flatnonzero((longest * SAFETY < limit_s).any(axis=1))
+    return found
+
+
+def _held(same: SamePipeline, kinds: Floats) -> Floats:
+    """[kind, split, rank] layers."""
+    held: Floats = kinds[:, :, same.chunks_of_rank].sum(axis=3)
+    return held
+
+
+def _late(
+    same: SamePipeline, passes: Passes, held: Floats, lines: Sequence[int] = range(4)
+) -> Floats:
+    """[line, rank, row, split] what each rank that has `held` reduces after its last backward at
+    least, by some of the lines.
+    """
+    of = passes.late
+    late: Floats = of.layer[:, lines].swapaxes(0, 1)[:, None] @ held.transpose(2, 0, 1)
+    for end, (rank, _) in enumerate(same.ends):
+        late[:, rank] += of.ends[:, lines, end].T[..., None]
+    late += of.fixed[:, lines].T[:, None, :, None]
+    return late
 
 
 class Replays(NamedTuple):
