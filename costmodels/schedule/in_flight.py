@@ -23,6 +23,7 @@ Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-H
 """
 
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +104,11 @@ def _maximal(states: Ints) -> tuple[Vector, ...]:
     """The vectors that no other one reaches or exceeds in every entry, in a fixed order."""
     if states.shape[1] == 1:
         return ((int(states.max()),),)
-    distinct = np.array(sorted(set(map(tuple, states.tolist())), reverse=True))
+    vectors = sorted(set(map(tuple, states.tolist())), reverse=True)
+    if states.shape[1] == 2:  # of two that begin alike the larger comes first
+        most = accumulate((second for _, second in vectors), max, initial=-1)
+        return tuple(each for each, so_far in zip(vectors, most, strict=False) if each[1] > so_far)
+    distinct = np.array(vectors)
     reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
     kept = reached.sum(axis=1) == 1  # only by itself
     return tuple(tuple(row) for row in distinct[kept].tolist())
