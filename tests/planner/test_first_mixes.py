@@ -27,7 +27,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9
-SEEDS = range(12)
+SEEDS = range(40)
 
 
 def test_each_pair_has_the_fewest_layers_that_fit_and_takes_what_they_take() -> None:
@@ -60,7 +60,7 @@ def test_each_pair_has_the_fewest_layers_that_fit_and_takes_what_they_take() -> 
             assert times.weight_grad[:, pair, 0] == pytest.approx(work.weight_grad_s, rel=1e-9)
             left, _, bounds, _ = split_bounds_s(problem.alone, passes.take(np.array([at])), 1e9)
             assert bounds[left.tolist().index(which)] <= cut.step_s(stages) * CLOSE
-    assert min(recomputed, refused) > 50
+    assert min(recomputed, refused) > 50, (recomputed, refused)
 
 
 def _layouts() -> Iterator[tuple[Simulated, Variant, Ints, SamePipeline]]:
@@ -89,7 +89,8 @@ def _short_of_memory(seed: int) -> Question:
         question, gpus=4, engine=load_engine("megatron"),
         cluster=question.cluster.model_copy(update={"usable_memory_bytes": few}),
         model=replace(
-            question.model, kinds=kinds, pattern=(0,) * dense + (len(kinds) - 1,) * (layers - dense)
+            question.model, kinds=kinds, mtp_layers=0,
+            pattern=(0,) * dense + (len(kinds) - 1,) * (layers - dense),
         ),
         training=replace(question.training, global_batch_size=draw.choice((4, 8))),
         pins=parse_pins({**PINNED, "pipeline_parallel": "2..4", "virtual_stages": "2..3"}),
