@@ -63,15 +63,11 @@ def _fewest(same: SamePipeline, m: int, layout: Ints, split: Ints) -> Ints:
     full = np.minimum(np.arange(most + 1)[:, None], (end - start)[:, None])  # [pair, k, chunk]
     kinds = before[:, start[:, None] + full] - before[:, start][:, :, None]
     every, c = before[:, end] - before[:, start], same.prices
-    saved = c.layer_saved_kib[layout]  # [pair, kind, mode]
-    kept = np.einsum("pk,kpc->pc", saved[:, :, NONE], every)[:, None]
-    kept = kept - np.einsum("pk,kpnc->pnc", saved[:, :, NONE] - saved[:, :, FULL], kinds)
+    kept = _kept(same, layout, every, kinds)
     transient = np.maximum(
         (full > 0) * c.transient_kib[layout, FULL][:, None, None],
         (full < (end - start)[:, None]) * c.transient_kib[layout, NONE][:, None, None],
     )
-    for chunk, each in ((0, c.embedding_saved_kib), (-1, c.head_saved_kib)):
-        kept[:, :, chunk] += each[layout, None]
     head = c.head_transient_kib[layout, None]
     transient[:, :, -1] = np.maximum(transient[:, :, -1], head)
     shape, chunks = pipeline_shape(same.schedule, same.pp, same.vpp, m), same.chunks_of_rank
@@ -84,6 +80,19 @@ def _fewest(same: SamePipeline, m: int, layout: Ints, split: Ints) -> Ints:
     fits = static[:, None] + np.maximum(held, update[:, None]) <= c.cap_kib
     of_all = fits.all(axis=2)
     return np.where(of_all.any(axis=1), of_all.argmax(axis=1), NEVER)
+
+
+def _kept(same: SamePipeline, layout: Ints, every: Ints, full: Ints) -> Ints:
+    """[pair, k, chunk] KiB of a micro-batch: of `every` layer, [kind, pair, chunk], those that are
+    recomputed in full, [kind, pair, k, chunk], keep what they do then.
+    """
+    c = same.prices
+    saved = c.layer_saved_kib[layout]  # [pair, kind, mode]
+    kept: Ints = np.einsum("pk,kpc->pc", saved[:, :, NONE], every)[:, None]
+    kept = kept - np.einsum("pk,kpnc->pnc", saved[:, :, NONE] - saved[:, :, FULL], full)
+    for chunk, each in ((0, c.embedding_saved_kib), (-1, c.head_saved_kib)):
+        kept[:, :, chunk] += each[layout, None]
+    return kept
 
 
 def _states(same: SamePipeline, layout: Ints, every: Ints) -> tuple[Ints, Ints]:
