@@ -19,7 +19,7 @@ from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-ROWS = 16_384
+ROWS = 8_192  # whose costs are in memory at once, or one group
 FIRST = 8  # columns that are compared for every two rows
 AT_ONCE = 2**18  # pairs of rows that are compared at a time
 LONGER = (

@@ -298,8 +298,10 @@ def passes_below(
         below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
         return some[below], passes.take(below)
 
-    kept, parts = zip(*done_of_each(block, firsts), strict=True)
-    return np.concatenate(kept), PassSeconds.joined(list(parts))
+    done = done_of_each(block, firsts)
+    kept, parts = np.concatenate([rows for rows, _ in done]), [each for _, each in done]
+    done.clear()  # `joined` lets go what it has joined
+    return kept, PassSeconds.joined(parts)
 
 
 def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
