@@ -103,6 +103,12 @@ def _maximal(states: Ints) -> tuple[Vector, ...]:
     """The vectors that no other one reaches or exceeds in every entry, in a fixed order."""
     if states.shape[1] == 1:
         return ((int(states.max()),),)
+    if states.shape[1] == 2:  # from the most in the first chunk down, what holds more in the second
+        most = np.full(int(states[:, 0].max()) + 1, -1)
+        np.maximum.at(most, states[:, 0], states[:, 1])
+        so_far = np.maximum.accumulate(most[::-1])
+        more = np.flatnonzero(np.diff(so_far, prepend=-1) > 0)
+        return tuple((len(most) - 1 - at, int(so_far[at])) for at in more.tolist())
     distinct = np.array(sorted(set(map(tuple, states.tolist())), reverse=True))
     reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
     kept = reached.sum(axis=1) == 1  # only by itself

@@ -29,15 +29,14 @@ import numpy as np
 from meshplan.costmodels.layouts import Ints
 
 F, B, I, W = range(4)  # noqa: E741 the letter that papers give the input gradient
-Turn = tuple[int, int]
-"""A kind of action, and the chunk."""
-F0, F1, B0, B1, I0, I1, W0, W1 = ((kind, chunk) for kind in (F, B, I, W) for chunk in (0, 1))
+F0, F1, B0, B1, I0, I1, W0, W1 = (bytes([turn]) for turn in range(8))
+"""Turns: a kind of action and a chunk, two to each kind. An order is a string of them."""
 
 
 def v_shaped_order(schedule: str, pp: int, m: int, s: int) -> tuple[Ints, Ints, Ints]:
     """What rank `s` does, in order: kinds of actions, their virtual stages and micro-batches."""
     turns = _zb_v(pp, max(m, 2 * pp - 1), s) if schedule == "zb_v" else _dualpipe_v(pp, m, s)
-    kind, chunk = np.array(turns).T
+    kind, chunk = np.divmod(np.frombuffer(turns, np.uint8).astype(np.int64), 2)
     micro_batch = np.zeros_like(kind)
     for each in (0, 1):
         of_chunk = chunk == each
@@ -49,18 +48,18 @@ def v_shaped_order(schedule: str, pp: int, m: int, s: int) -> tuple[Ints, Ints, 
     return kind[run], stage[run], micro_batch[run]
 
 
-def _zb_v(pp: int, n: int, s: int) -> list[Turn]:
-    warm_up = [F0] * (2 * (pp - s) - 1) + [F1, F0] * s + [F1, I1, W1] * (pp - s)
-    turn = [I0, W0, F1, I1, W1]
-    stable = [F0, *turn] * (n - 2 * pp + s + 1) + turn * (pp - s - 1)
-    return warm_up + stable + [I0, I1] * s + [I0, W0] * (pp - s) + [W1] * s + [W0] * s
+def _zb_v(pp: int, n: int, s: int) -> bytes:
+    warm_up = F0 * (2 * (pp - s) - 1) + (F1 + F0) * s + (F1 + I1 + W1) * (pp - s)
+    turn = I0 + W0 + F1 + I1 + W1
+    stable = (F0 + turn) * (n - 2 * pp + s + 1) + turn * (pp - s - 1)
+    return warm_up + stable + (I0 + I1) * s + (I0 + W0) * (pp - s) + W1 * s + W0 * s
 
 
-def _dualpipe_v(pp: int, m: int, s: int) -> list[Turn]:
+def _dualpipe_v(pp: int, m: int, s: int) -> bytes:
     later = pp - s - 1
-    warm_up = [F0] * (2 * later) + [F0, F1] * (s + 1) + [I1, W1, F1] * later
-    pairs = [F0, B1, F1, B0] * (m - 2 * pp + s + 1) + [B1, F1, B0] * later
-    whole, split = ([B1, B0] * (s + 1))[: s + 1], ([I1, I0] * (s + 1))[s + 1 :]
-    waiting = [(W, chunk) for _, chunk in split] + [W0] * later
-    turns = [each for w in waiting[:later] for each in (w, I0)]
+    warm_up = F0 * (2 * later) + (F0 + F1) * (s + 1) + (I1 + W1 + F1) * later
+    pairs = (F0 + B1 + F1 + B0) * (m - 2 * pp + s + 1) + (B1 + F1 + B0) * later
+    whole, split = ((B1 + B0) * (s + 1))[: s + 1], ((I1 + I0) * (s + 1))[s + 1 :]
+    waiting = split.translate(bytes.maketrans(I0 + I1, W0 + W1)) + W0 * later
+    turns = b"".join(waiting[at : at + 1] + I0 for at in range(later))
     return warm_up + pairs + whole + split + turns + waiting[later:]

@@ -56,6 +56,7 @@ class Passes:
     """`PassSeconds` of the rows of a `SamePipeline`; [row, ...] seconds, least of the legal modes.
 
     layer      [row, kind, 3]
+    longer     [row, kind, 3] what a layer takes longer in the last of its modes
     embedding, head   [row, 3]
     extra      of each forward and each backward of a stage
     hop        to the next rank
@@ -65,6 +66,7 @@ class Passes:
     """
 
     layer: Floats
+    longer: Floats
     embedding: Floats
     head: Floats
     extra: Floats
@@ -83,6 +85,7 @@ class Passes:
         layer = each.min(axis=2)
         return cls(
             layer=layer,
+            longer=each[:, :, -1] - layer,
             embedding=found.embedding_s[rows],
             head=found.head_s[rows],
             extra=found.blocking_s[rows] + found.micro_batch_s / 2 / same.vpp,

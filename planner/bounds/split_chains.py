@@ -5,53 +5,21 @@ prices of memory for all splits of many layouts at once, then, of one layout, by
 rank (`planner.bounds.split`).
 """
 
-from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.first_mixes import first_mixes, mix_times
 from meshplan.planner.bounds.memory_prices import least_work_ns
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import Pairs, layers_of_kind
+from meshplan.planner.bounds.split_times import Known, Replays, SplitTimes, rows_below, split_chains
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-BLOCK = 64  # rows at a time, so that arrays stay small
-
-
-class Replays(NamedTuple):
-    """[rank, row, split] seconds of each micro-batch that a rank recomputes at least, and [chunk,
-    row, split] that a chunk can take longer at most.
-    """
-
-    rank_s: Floats
-    most_s: Floats
-
-    def least(self, chunks_of_rank: Ints, often: Ints) -> Floats:
-        """[rank, row, split] of a chain that has the backwards of each rank's chunks so `often`,
-        [rank, chunk] or [chunk]: what is recomputed is where that costs the chain least.
-        """
-        often = np.broadcast_to(often, chunks_of_rank.shape)
-        found: Floats = np.zeros_like(self.rank_s)
-        left = self.rank_s.copy()
-        order = np.argsort(often, axis=1, kind="stable")
-        for at in order.T:
-            chunks = np.take_along_axis(chunks_of_rank, at[:, None], axis=1)[:, 0]
-            here = np.minimum(left, self.most_s[chunks])
-            found += np.take_along_axis(often, at[:, None], axis=1)[..., None] * here
-            left -= here
-        return found
-
-
-Known = Callable[[SamePipeline, Passes, Replays | None], Floats]
-"""[row, split] seconds of the longest chain that is known, with nothing recomputed or with what
-each rank must. In arrays of more than two axes chunks, ranks and chains come first: sums over a
-short last axis are slow.
-"""
+CELLS, FEWEST, MOST = 2**17, 8, 64  # chunks of splits of so many rows at a time: small arrays
 
 
 def bounds_of_splits(
@@ -61,11 +29,18 @@ def bounds_of_splits(
     that.
     """
     bounds = np.full(len(same), limit_s)
-    for first in range(0, len(same), BLOCK):
-        rows = slice(first, first + BLOCK)
-        some, of_some = same.take(rows), passes.take(rows)
-        _, layout, least, _ = rough_split_bounds_s(some, of_some, limit_s, known)
-        np.minimum.at(bounds, first + layout, least)
+    cells = len(same.splits or ()) * same.chunks
+    step = max(FEWEST, min(MOST, CELLS // max(1, cells)))
+    for first in range(0, len(same), step):
+        block = np.arange(first, min(first + step, len(same)))
+        block = block[rows_below(same.take(block), passes.take(block), limit_s)]
+        if not len(block):
+            continue
+        some, of_some = same.take(block), passes.take(block)
+        split, layout, least, _ = rough_split_bounds_s(some, of_some, limit_s, known)
+        if same.first and len(split):
+            least = _of_first_mixes(some, of_some, (layout, split, least), limit_s, known)
+        np.minimum.at(bounds, block[layout], least)
     return bounds
 
 
@@ -79,6 +54,10 @@ def split_bounds_s(
     split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s)
     if not len(layout):
         return split, layout, least, by_rank
+    if same.first:
+        least = _first_least_s(same, passes, (layout, split, least), None)
+        kept = least < limit_s
+        return split[kept], layout[kept], least[kept], by_rank[kept]
     pairs = Pairs.of(same, layout, split)
     for worst, which in product((True, False), range(same.covers.shape[1])):
         work_s = pairs.least_work_ns(which, worst) / NS_PER_S
@@ -97,10 +76,11 @@ def rough_split_bounds_s(
     chain with what memory asks for by one price of each layout (`planner.bounds.memory_prices`);
     and [.., rank] the chains of the ranks with nothing recomputed.
     """
-    chains = split_chains(same, passes)
+    times = SplitTimes.of(same, passes)
+    chains = split_chains(same, times)
     longest = chains.max(axis=0, initial=0.0)
     if known and longest.size:
-        longest = np.maximum(longest, known(same, passes, None))
+        longest = np.maximum(longest, known(same, times, None))
     rows = np.flatnonzero((longest < limit_s).any(axis=1))
     some, longest = same.take(rows), longest[rows]
     rounding = some.m * len(same.pattern) / NS_PER_S
@@ -111,21 +91,22 @@ def rough_split_bounds_s(
         beyond = by_rank + (some.m * SAFETY)[:, None] * work_s
         beyond[work_s <= 0] = 0.0
         longest = np.maximum(longest, beyond.max(axis=0))
-        ways = _with_replays(some, passes.take(rows), chains[:, rows], work_s, known)
-        longest = np.maximum(longest, ways)
+        work_s = np.where(np.isfinite(work_s), work_s, 0.0)
+        work_s *= passes.replays[rows, None] * SAFETY
+        if work_s.any():
+            ways = _with_replays(some, times.take(rows), chains[:, rows], work_s, known)
+            longest = np.maximum(longest, ways)
     row, split = np.nonzero(longest < limit_s)
     return split, rows[row], longest[row, split], by_rank[:, row, split].T
 
 
 def _with_replays(
-    same: SamePipeline, passes: Passes, chains: Floats, work_s: Floats, known: Known | None
+    same: SamePipeline, times: SplitTimes, chains: Floats, each: Floats, known: Known | None
 ) -> Floats:
-    """[row, split] of chains through several ranks, with what each of them recomputes: down to the
-    last chunk and up again; down to a rank, its work and up again; and the known ones.
+    """[row, split] of chains through several ranks, with what each of them recomputes [rank, row,
+    split]: down to the last chunk and up again; down to a rank, its work and up again; and the
+    known ones.
     """
-    each = np.where(np.isfinite(work_s), work_s, 0.0) * passes.replays[:, None] * SAFETY
-    if not each.any():
-        return np.zeros(each.shape[1:])
     replays = Replays(each, _most_replays(same))
     found: Floats = chains[3 * same.pp] + each.sum(axis=0)
     if same.schedule not in V_SHAPED:
@@ -134,7 +115,7 @@ def _with_replays(
         ways = chains[: same.pp] + same.m[:, None] * each + above
         found = np.maximum(found, ways.max(axis=0))
     if known:
-        found = np.maximum(found, known(same, passes, replays))
+        found = np.maximum(found, known(same, times, replays))
     found -= (same.m * len(same.pattern) / NS_PER_S)[:, None]
     return found
 
@@ -148,73 +129,41 @@ def _most_replays(same: SamePipeline) -> Floats:
     return found
 
 
-def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
-    """[chunk, row, split] seconds of forward, input gradient and weight gradient with nothing
-    recomputed, and what each pass waits for.
-    """
-    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
-    # [pass, chunk, row, split]
-    times = passes.layer.transpose(2, 0, 1)[:, None] @ kinds.transpose(2, 0, 1)
-    times[:, 0] += passes.embedding.T[..., None]
-    times[:, -1] += passes.head.T[..., None]
-    times[:2] += passes.extra[:, None]
-    return times[0], times[1], times[2]
+Listed = tuple[Ints, Ints, Floats]
+"""Pairs: the layout and the split of each, and a lower bound."""
 
 
-def split_chains(same: SamePipeline, passes: Passes) -> Floats:
-    """[chain, row, split] seconds with nothing recomputed: of each rank, of each with what it
-    reduces by the first of `Lines` and by the second, and two of all ranks.
+def _of_first_mixes(
+    same: SamePipeline, passes: Passes, pairs: Listed, limit_s: float, known: Known | None
+) -> Floats:
+    """[pair] a bound of which the least of a layout is that of its mixes. The pair with the
+    smallest is the limit of the others of its layout.
     """
-    if not same.splits:
-        return np.zeros((1, len(same), 0))
-    forward, input_grad, weight_grad = split_passes(same, passes)
-    both, pp = input_grad + weight_grad, same.pp
-    every, hop = forward + both, passes.hop[:, None]
-    v_shaped, rank = same.schedule in V_SHAPED, np.arange(pp)[:, None, None]
-    late = late_of_ranks(same, passes)
-    first = late[[SHOWN, BEYOND_ANY], 0].max(axis=0)
-    found = np.empty((3 * pp + 1 + (not v_shaped), *first.shape))
-    own = every[np.array(same.chunks_of_rank).T].sum(axis=0) * same.m[:, None]
-    own += rank * hop
-    own[1:] += forward[: pp - 1].cumsum(axis=0)
-    found[:pp] = own
-    if not v_shaped:
-        found[1:pp] += both[: pp - 1].cumsum(axis=0)
-        found[1:pp] += rank[1:] * hop + first
-    for at, line in enumerate((SHOWN, BEYOND_ALL), start=1):
-        np.add(own, late[line], out=found[at * pp : (at + 1) * pp])
-    turn = forward.sum(axis=0) + input_grad.sum(axis=0) + 2 * (same.chunks - same.vpp) * hop
-    found[3 * pp] = turn + first
-    if not v_shaped:
-        found[-1] = _from_last_rank(same, forward, both, hop) + first
-    found += passes.once[:, None]
-    found *= SAFETY
+    layout, split, least = pairs
+    order = np.lexsort((least, layout))
+    likeliest = order[np.diff(layout[order], prepend=-1) > 0]
+    found, limits = least.copy(), np.full(len(same), limit_s)
+    for each in (likeliest, np.delete(np.arange(len(least)), likeliest)):
+        some = each[least[each] < limits[layout[each]]]
+        if len(some):
+            asked = layout[some], split[some], least[some]
+            found[some] = _first_least_s(same, passes, asked, known)
+            np.minimum.at(limits, layout[some], found[some])
     return found
 
 
-def late_of_ranks(same: SamePipeline, passes: Passes) -> Floats:
-    """[line, rank, row, split] what each rank reduces after its last backward at least."""
-    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
-    held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
-    late: Floats = passes.late.layer.swapaxes(0, 1)[:, None] @ held.transpose(2, 0, 1)
-    for end, (rank, _) in enumerate(same.ends):
-        late[:, rank] += passes.late.ends[:, :, end].T[..., None]
-    late += passes.late.fixed.T[:, None, :, None]
-    return late
-
-
-def _from_last_rank(same: SamePipeline, forward: Floats, both: Floats, hop: Floats) -> Floats:
-    """Interleaved: down to the last chunk, what its rank has left, and up through the first row.
-
-    When its first backward begins, the last rank has begun one group of S micro-batches in each row
-    but the last, and one micro-batch in that.
-    """
-    pp, vpp, m = same.pp, same.vpp, same.m.astype(float)
-    last = list(same.chunks_of_rank[-1])
-    rows = np.where(np.arange(vpp) < vpp - 1, pp, 1)
-    begun = np.minimum(m, rows[:, None])
-    left = (forward[last] * (m - begun)[..., None]).sum(axis=0)
-    chain = forward.sum(axis=0) + left + m[:, None] * both[last].sum(axis=0)
-    chain += both[: pp - 1].sum(axis=0)
-    found: Floats = chain + (pp * vpp - 1 + pp - 1) * hop
+def _first_least_s(
+    same: SamePipeline, passes: Passes, pairs: Listed, known: Known | None
+) -> Floats:
+    """[pair] the longest chain of its only mix, infinite where none fits, if not the bound."""
+    layout, split, least = pairs
+    fewest = first_mixes(same, layout, split)
+    fit = np.flatnonzero(fewest >= 0)
+    found = np.full(len(least), np.inf)
+    if len(fit):
+        times = mix_times(same, passes, (layout[fit], split[fit]), fewest[fit])
+        chains = split_chains(same, times).max(axis=0)
+        if known:
+            chains = np.maximum(chains, known(same, times, None))
+        found[fit] = np.maximum(least[fit], chains[:, 0])
     return found

@@ -16,19 +16,17 @@ a. So where any cut is legal, one with all E below a limit exists if it is found
 each stage as far as the limit allows; the largest limit at which it is not is found by halving.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.late import BEYOND_ALL, SHOWN
 from meshplan.planner.bounds.packing import CELLS
 from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains
+from meshplan.planner.bounds.split_times import Known, SplitTimes
 from meshplan.planner.bounds.stage_memory import LayoutStages
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-Known = Callable[[SamePipeline, Passes], Floats]
 HALVINGS = 4  # of what lies between a known bound and the limit
 
 
@@ -135,7 +133,7 @@ def cut_bounds(
         some, of_rows = same.take(rows), passes.take(rows)
         listed = _of_list(StageChains(some, of_rows), LayoutStages(some))
         if known and listed.size:
-            listed = np.maximum(listed, known(some, of_rows))
+            listed = np.maximum(listed, known(some, SplitTimes.of(some, of_rows), None))
         least = listed.min(axis=1, initial=np.inf)
         bounds[rows] = np.minimum(np.maximum(bounds[rows], least), limit_s)
     if len(kinds) == 1 or same.splits is not None:

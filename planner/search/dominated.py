@@ -10,7 +10,7 @@ With curves of a measured cluster what a rank sends late is no line in what it h
 is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 
+ROWS = 8_192  # whose costs are in memory at once, or one group
 FIRST = 8  # columns that are compared for every two rows
-AT_ONCE = 1024  # rows of a group that are compared with all of it
+AT_ONCE = 2**18  # pairs of rows that are compared at a time
 LONGER = (
     "layer_s", "embedding_s", "head_s", "hop_s", "blocking_s", "module_outputs_s",
     "layer_update_s", "ends_update_s", "step_s",
@@ -48,11 +49,27 @@ def dominated(
     found = np.zeros(len(rows), bool)
     if not len(rows) or passes.reduce.measured:
         return found
-    costs = _costs(passes.take(rows), prices.take(rows))
-    for group in _groups(space, rows, alike):
-        if len(group) > 1:
-            found[group] = beaten(costs[group])
+    several = [group for group in _groups(space, rows, alike) if len(group) > 1]
+    for some in _together(several):
+        at = rows[np.concatenate(some)]
+        costs = _costs(passes.take(at), prices.take(at))
+        ends = np.cumsum([len(group) for group in some])
+        for group, of_group in zip(some, np.split(costs, ends[:-1]), strict=True):
+            found[group] = beaten(of_group)
     return found
+
+
+def _together(groups: Sequence[Ints]) -> Iterator[list[Ints]]:
+    """Groups of some `ROWS` rows in all: their costs are in memory at once."""
+    some, rows = list[Ints](), 0
+    for group in groups:
+        if some and rows + len(group) > ROWS:
+            yield some
+            some, rows = [], 0
+        some.append(group)
+        rows += len(group)
+    if some:
+        yield some
 
 
 def _costs(passes: PassSeconds, prices: Coefficients) -> Floats:
@@ -90,8 +107,9 @@ def beaten(costs: Floats) -> Bools:
     found, every = np.zeros(len(costs), bool), np.arange(costs.shape[1])
     first = every[:: max(1, len(every) // FIRST)]
     rest = np.delete(every, first)
-    for begin in range(0, len(costs), AT_ONCE):
-        some = costs[begin : begin + AT_ONCE]
+    step = max(1, AT_ONCE // max(1, len(costs)))
+    for begin in range(0, len(costs), step):
+        some = costs[begin : begin + step]
         below = np.ones((len(some), len(costs)), bool)
         for column in first:
             below &= costs[:, column] <= some[:, column, None]

@@ -30,6 +30,7 @@ from meshplan.planner.search.priced_space import (
     space_of,
 )
 from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.second_core import done_beside
 from meshplan.planner.space.legal_layouts import Space, reachable_sizes
 from meshplan.planner.space.legal_schedules import legal_schedules
 from meshplan.planner.space.pins import Pin, Pins, parse_pin
@@ -129,43 +130,55 @@ def explain(
     """
     pins = question.pins
     relaxations: dict[str, Fit] = {}
-    kept = _opening(question, price)
+    fits = fitting_layout(replace(question, pins=pins.opening), price)
+    kept = pins.opening if fits else Pins()
     for axis in [axis for axis in pins.axes if axis not in kept.axes]:
         found = fitting_layout(replace(question, pins=pins.without(axis)), price)
         if found is None:
             pins = pins.without(axis)
-    fits = fitting_layout(replace(question, pins=kept), price)
+    if fits is None and question.pins.opening != kept:
+        fits = fitting_layout(replace(question, pins=kept), price)
     for axis in [axis for axis in pins.axes if fits and axis not in kept.axes]:
         relaxed = fitting_layout(replace(question, pins=pins.without(axis)), price)
         assert relaxed is not None, "the deletion filter kept a pin that does not matter"
         relaxations[f"{axis} {pins.axes[axis].text}"] = relaxed
-    memory = _Memory(question, price)
     most = most_gpus if most_gpus is not None else 4 * question.gpus
-    shared = question.cluster.gpu.vendor == "cpu"
+    nearest, enough, fewer, on_host = _beside(question, most, price)
     return Explanation(
         core=tuple(relaxations),
         relaxations=relaxations,
-        nearest=memory.nearest_miss(),
-        enough=None
-        if shared
-        else minimum_gpus(question, first=question.gpus + 1, most=most, price=price),
-        fewer=None if shared else minimum_gpus(question, most=question.gpus - 1, price=price),
-        on_host=fitting_layout(replace(question, pins=_on_host(question.pins)), price),
+        nearest=nearest,
+        enough=enough,
+        fewer=fewer,
+        on_host=on_host,
         dropped=_dropped(question),
     )
+
+
+def _beside(
+    question: Question, most: int, price: Pricer
+) -> tuple[NearestMiss | None, Fit | None, Fit | None, Fit | None]:
+    """What is nearly enough, what is from there on up to `most` GPUs, what on fewer GPUs, and what
+    with the optimizer on the host.
+    """
+    shared, on_host = question.cluster.gpu.vendor == "cpu", _on_host(question.pins)
+
+    def fewest(first: int, last: int) -> Fit | None:
+        return None if shared else minimum_gpus(question, first=first, most=last, price=price)
+
+    nearest, *fits = done_beside(
+        lambda: nearest_miss(question, price),
+        lambda: fewest(question.gpus + 1, most),
+        lambda: fewest(1, question.gpus - 1),
+        lambda: fitting_layout(replace(question, pins=on_host), price),
+    )
+    enough, fewer, moved = (each if isinstance(each, Fit) else None for each in fits)
+    return None if isinstance(nearest, Fit) else nearest, enough, fewer, moved
 
 
 def _dropped(question: Question) -> dict[str, int]:
     """How many layouts each rule drops, under the user's own pins alone."""
     return space_of(question).dropped
-
-
-def _opening(question: Question, price: Pricer) -> Pins:
-    """The pins that open what a default keeps out, if something fits with them alone: without them
-    there is less to choose from, so they forbid nothing.
-    """
-    opening = question.pins.opening
-    return opening if fitting_layout(replace(question, pins=opening), price) else Pins()
 
 
 class _Memory:
@@ -179,6 +192,7 @@ class _Memory:
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
+        self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
         if len(self.space.layouts):
             self.coefficients = price_space(q, self.space, price)
             self.capacity_kib = self.coefficients.cap_kib
@@ -190,9 +204,12 @@ class _Memory:
         coefficients = replace(self.coefficients, cap_kib=capacity_kib)
         rows = np.flatnonzero(row_fits(self.space, coefficients))
         bounds = row_bounds(self.space, coefficients)[rows] if len(rows) else rows
-        for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))]:
-            if found := self._fit_row(coefficients, int(row)):
+        for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))].tolist():
+            if capacity_kib <= self._too_small.get(row, -1):
+                continue
+            if found := self._fit_row(coefficients, row):
                 return found
+            self._too_small[row] = capacity_kib
         return None
 
     def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:

@@ -14,8 +14,7 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
-from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.bounds.split_chains import Replays, late_of_ranks, split_passes
+from meshplan.planner.bounds.split_times import Replays, SplitTimes
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Shape = tuple[Schedule, int, int, int]
@@ -65,18 +64,17 @@ class KnownChains:
         ]
 
     def bounds_s(
-        self, same: SamePipeline, passes: Passes, replays: Replays | None = None
+        self, same: SamePipeline, times: SplitTimes, replays: Replays | None = None
     ) -> Floats:
         """[row, split] a lower bound of the step of each split of layouts that have equally many
         micro-batches, with what the rank reduces where a chain ends, and with `replays`.
         """
-        shape = (same.schedule, same.pp, same.vpp, int(same.m[0]))
-        known = self._known.get(shape)
+        shape = (same.schedule, same.pp, same.vpp, int(times.m[0]))
+        known, late = self._known.get(shape), times.late[[SHOWN, BEYOND_ANY]].max(axis=0)
         if known is None:
-            return np.full((len(same), len(same.splits or ())), FAR)
-        forward, input_grad, weight_grad = split_passes(same, passes)
-        late = late_of_ranks(same, passes)[[SHOWN, BEYOND_ANY]].max(axis=0)
-        hops = np.broadcast_to(passes.hop[:, None], (1, *late.shape[1:]))
+            return np.full(late.shape[1:], FAR)
+        hops = np.broadcast_to(times.hop[:, None], (1, *late.shape[1:]))
+        forward, input_grad, weight_grad = times[:3]
         both = input_grad + weight_grad
         parts = np.concatenate([forward, both, input_grad, weight_grad, hops, late])
         chains = known @ parts.reshape(len(parts), -1)
@@ -86,7 +84,7 @@ class KnownChains:
             for chain, each in zip(chains, often[:, ranks], strict=True):
                 chain += replays.least(ranks, each).sum(axis=0).ravel()
         longest = chains.max(axis=0).reshape(late.shape[1:])
-        found: Floats = (longest + passes.once[:, None]) * SAFETY
+        found: Floats = (longest + times.once[:, None]) * SAFETY
         return found
 
     def learn(self, shape: Shape, times: CutTimes, stages: Sequence[Stage], ratio: float) -> None:

@@ -13,6 +13,7 @@ limit is higher, it is found anew.
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
@@ -67,6 +68,14 @@ class _Crowd(NamedTuple):
     bounds: Floats
 
 
+class _Bounded(NamedTuple):
+    """Rows, their bounds, and how many chains of its shape were known for each."""
+
+    rows: Ints
+    bounds: Floats
+    known: Ints
+
+
 class OpenLayouts:
     """What is open, of a space of rows that may fit, under the prices of the simulation. Rows that
     others beat in everything (`planner.search.dominated`) are not, of those below the limit.
@@ -85,6 +94,7 @@ class OpenLayouts:
         self._next_row, self._numbers = 0, count(1)
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
+        self._own_s: Callable[[Ints], Floats] | None = None
 
     @property
     def least_s(self) -> float:
@@ -125,10 +135,12 @@ class OpenLayouts:
         cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
         return heapq.nsmallest(most, cuts)
 
-    def reopen(self, settled: list[Open], limit_s: float) -> None:
+    def reopen(self, settled: list[Open], limit_s: float, own_s: Callable[[Ints], Floats]) -> None:
         """Open what was settled again, instead of the cuts that are open, and the rows below the
-        limit that only rows of other kinds beat.
+        limit that only rows of other kinds beat. From now on rows are let go whose bound is not
+        below their own limit, which never rises.
         """
+        self._own_s = own_s
         self._layouts = [each for each in self._layouts if each.cut is None] + settled
         heapq.heapify(self._layouts)
         layouts, opened = self.space.layouts, np.zeros(len(self._every), bool)
@@ -161,10 +173,11 @@ class OpenLayouts:
     def _open_rows(self, limit_s: float) -> None:
         rows = self.rows[self._next_row : self._next_row + MOST_ROWS]
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
-        groups = self.space.by_variant(rows)
+        last = self._next_row + len(rows)
+        groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
         bounds = done_of_each(lambda group: self._roughly(*group, limit_s), groups)
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
-        self._next_row += len(rows)
+        self._next_row = last
         for (variant, same), each in zip(groups, bounds, strict=True):
             self._push_crowd(variant, same, each)
 
@@ -189,39 +202,40 @@ class OpenLayouts:
     def _split_crowd(self, limit_s: float) -> None:
         crowd = self._crowds[0]
         number = min(MOST_LAYOUTS, max(1, int(np.searchsorted(crowd.bounds, limit_s))))
-        rows, variant = crowd.rows[:number], crowd.variant
-        found = self._entries(variant, rows, crowd.bounds[:number], limit_s)
+        rows, variant, bounds = crowd.rows[:number], crowd.variant, crowd.bounds[:number]
+        asked = self._asked_for(rows, bounds)
+        found = self._bounded(variant, rows[asked], bounds[asked], limit_s)
         heapq.heappop(self._crowds)
         self._push_crowd(variant, crowd.rows[number:], crowd.bounds[number:])
         self._put(variant, found, limit_s)
 
-    def _put(self, variant: Variant, found: list[Open], limit_s: float) -> None:
-        """Open the layouts below the limit; the others wait at it."""
-        for each in found:
-            if each.bound_s < limit_s:
-                heapq.heappush(self._layouts, each)
-        rows = np.array([each.row for each in found if each.bound_s >= limit_s], np.int64)
-        self._push_crowd(variant, rows, np.full(len(rows), limit_s))
+    def _asked_for(self, rows: Ints, bounds: Floats) -> Bools:
+        """Which of `rows` may be below their own limit."""
+        return bounds < (self._own_s(rows) if self._own_s else np.inf)
 
-    def _entries(self, variant: Variant, rows: Ints, least: Floats, limit_s: float) -> list[Open]:
+    def _put(self, variant: Variant, found: _Bounded, limit_s: float) -> None:
+        """Open the layouts below the limit; the others wait at it."""
+        waiting = found.bounds >= limit_s
+        for at in np.flatnonzero(~waiting).tolist():
+            row, bound_s, known = int(found.rows[at]), float(found.bounds[at]), int(found.known[at])
+            order = (int(self._place[row]), self.space.variants(row).index(variant), 0)
+            heapq.heappush(self._layouts, Open(bound_s, order, row, variant, None, known))
+        self._push_crowd(variant, found.rows[waiting], np.full(int(waiting.sum()), limit_s))
+
+    def _bounded(self, variant: Variant, rows: Ints, least: Floats, limit_s: float) -> _Bounded:
         """`rows`, whose bounds are `least`, run as `variant` with equally many ranks; a bound that
         reaches the limit is the limit or more.
         """
-        parts = [np.arange(len(rows))]
+        parts = [np.arange(len(rows))] if len(rows) else []
         if self._listed(variant) and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in each_once(m)]
-        found, numbers = list[Open](), dict[int, int]()
+        bounds, known = least.copy(), np.zeros(len(rows), np.int64)
         for part in parts:
-            known = self.chains.count(self.shape(int(rows[part[0]]), variant))
-            bounds = self._bounds(variant, rows[part], limit_s, known)
-            for row, bound in zip(rows[part], np.maximum(bounds, least[part]), strict=True):
-                variants = self.space.variants(row)  # the same tuple for all rows of a shape
-                if id(variants) not in numbers:
-                    numbers[id(variants)] = variants.index(variant)
-                order = (int(self._place[row]), numbers[id(variants)], 0)
-                found.append(Open(float(bound), order, int(row), variant, None, known))
-        return found
+            count = self.chains.count(self.shape(int(rows[part[0]]), variant))
+            closer = self._bounds(variant, rows[part], limit_s, count)
+            bounds[part], known[part] = np.maximum(bounds[part], closer), count
+        return _Bounded(rows, bounds, known)
 
     def _listed(self, variant: Variant) -> bool:
         """Whether its cuts are those of a list."""
@@ -254,7 +268,7 @@ class OpenLayouts:
             and each.variant == first.variant and self.shape(each.row, each.variant) == shape
         ]  # fmt: skip
         rows, least = np.array([each.row for each in alike]), [each.bound_s for each in alike]
-        found = self._entries(first.variant, rows, np.array(least), limit_s)
+        found = self._bounded(first.variant, rows, np.array(least), limit_s)
         again = {each.order for each in alike}
         self._layouts = [each for each in self._layouts if each.order not in again]
         heapq.heapify(self._layouts)
@@ -284,8 +298,10 @@ def passes_below(
         below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
         return some[below], passes.take(below)
 
-    kept, parts = zip(*done_of_each(block, firsts), strict=True)
-    return np.concatenate(kept), PassSeconds.joined(list(parts))
+    done = done_of_each(block, firsts)
+    kept, parts = np.concatenate([rows for rows, _ in done]), [each for _, each in done]
+    done.clear()  # `joined` lets go what it has joined
+    return kept, PassSeconds.joined(parts)
 
 
 def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.search import budget as costs
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.known_chains import KnownChains, Shape, actions_of
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.path_cuts import PathCuts
 
 MOST_CUTS = 200
-SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ from meshplan.planner.search import budget as costs
 from meshplan.planner.search import moved_layers
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
-from meshplan.planner.search.found import Kind, Timed, kind_of
+from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
 from meshplan.planner.search.known_chains import actions_of
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
-from meshplan.planner.search.path_search import SETTLED, PathSearch
+from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.search.second_core import done_ahead
@@ -182,7 +182,8 @@ class Simulated:
             return min(most_s(), own.step_s) if own else most_s()
 
         # Of what was settled the cuts slower than the best were not looked at.
-        self.open.reopen(self._settled, most_s())
+        own = partial(own_s, self.best, self.space.layouts)
+        self.open.reopen(self._settled, most_s(), own)
         self._settle_below(most_s, limit_s)
         for found in self.ranked()[1:k]:
             if found.step_s < self.best_s * TIED and not self.tally.late:

@@ -24,6 +24,7 @@ from meshplan.planner.bounds.ordered_mixes import OrderedMixes
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
@@ -104,14 +105,18 @@ def _splits_below(
 ) -> Iterator[Cut]:
     """Each time one was simulated, more is known of the others."""
     split, _, bounds, by_rank = split_bounds_s(problem.alone, passes, limit_s())
-    fits = some_mix_fits(problem)[split] if len(split) else np.zeros(0, bool)
+    if not len(split):
+        return
+    fits = some_mix_fits(problem)[split]
     split, bounds, by_rank = split[fits], bounds[fits], by_rank[fits]
     closer = None if problem.uniform or problem.first else OrderedMixes(problem)
     close = np.full(len(split), closer is None)
+    times = SplitTimes.of(problem.alone, passes).of_pairs(np.zeros_like(split), split)
     while len(split):
-        bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
-        below = bounds < limit_s()
-        split, bounds, by_rank, close = (each[below] for each in (split, bounds, by_rank, close))
+        bounds = np.maximum(bounds, known.bounds_s(problem.alone, times)[:, 0])
+        below = np.flatnonzero(bounds < limit_s())
+        split, close, times = split[below], close[below], times.take(below)
+        bounds, by_rank = bounds[below], by_rank[below]
         if len(split):
             first = int(bounds.argmin())
             counts, bound_s = (problem.splits or ())[split[first]], float(bounds[first])
@@ -126,9 +131,7 @@ def _splits_below(
                 yield _cut(problem, counts, bound_s)
             elif stages := fewest_first(problem, counts):
                 yield Cut(bound_s, stages, tuple)
-            split, bounds, by_rank, close = (
-                np.delete(each, first, axis=0) for each in (split, bounds, by_rank, close)
-            )
+            bounds[first] = math.inf  # it is done
 
 
 def _cut(problem: StageProblem, counts: tuple[int, ...], bound_s: float) -> Cut:

@@ -14,7 +14,8 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.bounds.split_chains import Replays, rough_split_bounds_s
+from meshplan.planner.bounds.split_chains import rough_split_bounds_s
+from meshplan.planner.bounds.split_times import Replays
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,

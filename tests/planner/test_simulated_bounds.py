@@ -29,6 +29,7 @@ from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_s
+from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.bounds.stage_chains import StageChains, cut_bounds
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
@@ -285,7 +286,7 @@ def _chains_bound(
     shape, chains = (problem.schedule, problem.pp, problem.vpp, problem.m), KnownChains()
     chains.learn(shape, times, plans[0], 2.0)
     assert chains.count(shape) == 1
-    bounds = chains.bounds_s(problem.alone, passes)[0]
+    bounds = chains.bounds_s(problem.alone, SplitTimes.of(problem.alone, passes))[0]
     for stages in plans:
         split = (problem.splits or ()).index(tuple(stage.layers for stage in stages))
         assert bounds[split] <= times.step_s(stages) * CLOSE
