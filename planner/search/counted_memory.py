@@ -36,7 +36,7 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.counted_mixes import MOST_MIXES, CountedMixes, mixes_of_rank
-from meshplan.planner.search.path_search import SETTLED
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
