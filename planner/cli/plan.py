@@ -99,7 +99,9 @@ def plan(
         str | None, job("Tokens of each sequence that its audio tower makes of sound.")
     ] = None,
     images: Annotated[int | None, job("Images of a sequence, or clips of sound.", min=1)] = None,
-    frozen: Annotated[str | None, job("vision or audio: the tower is not trained.")] = None,
+    frozen: Annotated[
+        str | None, job("vision or audio: of the tower only the joiner is trained.")
+    ] = None,
     expert_imbalance: Annotated[float, job("Busiest experts over the mean.", min=1.0)] = 1.0,
     engine: Annotated[
         str | None,
@@ -145,7 +147,9 @@ def plan(
             "--robust",
         ),
     ] = False,
-    time_limit: Annotated[float | None, output("Seconds to search at most.", min=0.0)] = None,
+    time_limit: Annotated[
+        float | None, output("Seconds after which nothing new is searched.", min=0.0)
+    ] = None,
     price_per_gpu_hour: Annotated[
         float | None, output("Adds what a step and 1e12 tokens cost.", min=0.0)
     ] = None,

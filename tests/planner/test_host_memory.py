@@ -104,7 +104,9 @@ def test_a_host_that_is_too_small_holds_nothing(question: Questions) -> None:
     ("use", "lacks", "words"),
     [
         pytest.param(HostUse(0.0, 1.0), -1.0, "", id="nothing there"),
-        pytest.param(HostUse(GIB, 3 * GIB), -2 * GIB, "1.0 GiB for each GPU, of the 3.0", id="fits"),
+        pytest.param(
+            HostUse(GIB, 3 * GIB), -2 * GIB, "1.0 GiB for each GPU, of the 3.0", id="fits"
+        ),
         pytest.param(
             HostUse(3 * GIB, GIB),
             2 * GIB,
