@@ -202,7 +202,7 @@ def test_a_settings_file_does_not_deny_what_a_config_accumulates(tmp_path: Path)
 @pytest.mark.parametrize(
     ("degrees", "line"),
     [
-        pytest.param("tp_size: 3\n  pp_size: 2", 2, id="3 does not divide 8"),
+        pytest.param("cp_size: 4\n  tp_size: 3", 3, id="3 does not divide 8"),
         pytest.param("tp_size: 2\n  cp_size: 3", 3, id="nor here"),
         pytest.param("tp_size: 8\n  cp_size: 4", 2, id="each does: the largest"),
     ],
