@@ -36,6 +36,12 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
+def format_probability(probability: float) -> str:
+    """In whole per cent behind its preposition: "of 87%"; never as sure as 0% or 100%."""
+    said = f"{probability:.0%}"
+    return {"0%": "below 1%", "100%": "above 99%"}.get(said, f"of {said}")
+
+
 def counted(number: int, noun: str, several: str = "") -> str:
     """`number` with its noun: "1 GPU", "1,024 GPUs"; the plural takes an s, or is `several`."""
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"

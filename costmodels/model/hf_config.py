@@ -105,7 +105,7 @@ def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
 def why_no_tower(config: Mapping[str, object], model: Model) -> str:
     """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
     tower, why = _tower(thinker(Fields(config, "")), model.hidden)
-    return "" if tower else why or "it has no vision or audio tower"
+    return "" if tower else why or "its configuration has no vision or audio tower"
 
 
 def _typed(outer: Fields) -> tuple[Fields, str]:

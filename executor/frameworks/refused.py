@@ -5,6 +5,9 @@ from collections.abc import Mapping
 
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 
+_SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
+"""Variables that a command line sets before its command."""
+
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
@@ -19,9 +22,9 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
-    "ms-swift": ((r"[ \t]*(swift|megatron)[ \t]+(sft|pt|rlhf)\b",),
+    "ms-swift": ((rf"[ \t]*{_SET}(swift|megatron)[ \t]+(sft|pt|rlhf)\b",),
                  "its arguments are its own; check a plan of the same layout"),
-    "slime": ((r"[ \t]*--rollout-[a-z]",),
+    "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),
               "its batches are made of rollouts; check a plan of the same layout"),
     "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
     "LLaMA-Factory on Megatron": (

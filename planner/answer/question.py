@@ -133,6 +133,8 @@ def ask(
     cluster_name, cluster = _cluster(a)
     if a.network:
         notes.append(_network_said(a.network, cluster))
+    elif a.gpu and a.gpus > 1:
+        notes.append(_usual_said(a.gpu))
     profile = cluster
     training, more = _training(a, config)
     usual = "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
@@ -262,6 +264,13 @@ def _network_said(text: str, cluster: Cluster) -> str:
     per_node = cluster.gpus_per_node
     each_gb = _network_of_each(text, per_node) * 8 / GB
     return f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
+
+
+def _usual_said(gpu: str) -> str:
+    """Where a GPU stands of which nothing else is said."""
+    usual = usual_cluster(gpu)
+    said = f"nodes of {counted(usual.gpus_per_node, 'GPU')} and the network of {usual.name}"
+    return f"{said} (--network and --gpus-per-node choose others)"
 
 
 def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:

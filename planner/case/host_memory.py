@@ -31,7 +31,7 @@ class HostUse:
         if self.share_bytes is None:
             return f"{held}; the profile does not say how much memory a node has"
         verb = "more than" if self.lacking_bytes > 0 else "of"
-        return f"{held}, {verb} its share of {format_bytes(self.share_bytes)}"
+        return f"{held}, {verb} the {format_bytes(self.share_bytes)} that are its share"
 
 
 def host_use(host_bytes: Iterable[float], cluster: Cluster, gpus: int) -> HostUse:

@@ -12,6 +12,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import SCALAR_ERRORS
+from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.text_files import write_text
 
@@ -33,6 +34,8 @@ def read_learned(path: Path) -> Learned:
     except ValidationError as error:
         fault = first_fault(error, "learned")
         raise UnreadableLearned(f"{path}: {fault}; `meshplan learn` writes such files") from None
+    except UnreadableConfig as error:
+        raise UnreadableLearned(f"{path}: {one_line(error)}") from None
     except (OSError, YAMLError, *SCALAR_ERRORS) as error:
         raise UnreadableLearned(f"{path}: cannot be read: {one_line(error)}") from None
     return learned

@@ -214,3 +214,17 @@ class Exported:
     files: Mapping[str, str]
     launch: str
     cannot_say: tuple[CannotSay, ...] = ()
+
+
+def check_dividing(facts: Mapping[str, Fact], gpus: int, inner: int) -> None:
+    """Raise `IllegalConfig` where tensor x context x pipeline, `inner`, does not divide the GPUs:
+    at the first degree that does not, else at the largest.
+    """
+    if gpus % inner == 0:
+        return
+    names = ("pipeline_parallel", "tensor_parallel", "context_parallel")
+    stated = [facts[name] for name in names if name in facts]
+    largest = max(stated, key=lambda fact: fact.value, default=Fact(1, 1))
+    at = next((fact for fact in stated if gpus % fact.value), largest)
+    said = f"{gpus} GPUs are not a multiple of tensor x context x pipeline = {inner}"
+    raise IllegalConfig(said, at.line)

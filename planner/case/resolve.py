@@ -25,7 +25,13 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.host_memory import check_host
-from meshplan.planner.case.reading import Fact, IllegalConfig, Reading, Recompute
+from meshplan.planner.case.reading import (
+    Fact,
+    IllegalConfig,
+    Reading,
+    Recompute,
+    check_dividing,
+)
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stage_rules import stage_layers
 from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
@@ -303,13 +309,7 @@ def _data_parallel(facts: dict[str, Fact], inner: int) -> int:
             )
         return int(stated.value)
     assert gpus is not None
-    if gpus.value % inner:
-        line = next(
-            (facts[n].line for n in ("pipeline_parallel", "tensor_parallel") if n in facts), 1
-        )
-        raise IllegalConfig(
-            f"{gpus.value} GPUs are not a multiple of tensor x context x pipeline = {inner}", line
-        )
+    check_dividing(facts, gpus.value, inner)
     return int(gpus.value // inner)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshplan.costmodels.layout import InvalidLayout
-from meshplan.costmodels.units import GIB, format_bytes, format_seconds
+from meshplan.costmodels.units import GIB, format_bytes, format_probability, format_seconds
 from meshplan.planner.case.memory_limit import (
     crowded_words,
     limit_bytes,
@@ -128,7 +128,7 @@ def _fitting(case: Case, now: Prediction) -> str:
     rank, memory = fullest(now)
     whole, probable = format_bytes(case.cluster.gpu.memory_bytes), now.fits_probability
     filled = f"{memory.needed / GIB:.1f} of {whole} on rank {rank}"
-    surely = "" if probable is None else f", fits with a probability of {probable:.0%}"
+    surely = "" if probable is None else f", fits with a probability {format_probability(probable)}"
     return f"{filled}{surely}, {format_seconds(now.step_time_s)} per step"
 
 
@@ -195,7 +195,7 @@ def _crowded(case: Case, peak: float, probable: float | None) -> tuple[str, ...]
     said = crowded_words(peak, with_usual_headroom(case.cluster, case.engine.name))
     if not said or probable is None:
         return (said,) if said else ()
-    return (f"{said}: it fits with a probability of {probable:.0%}",)
+    return (f"{said}: it fits with a probability {format_probability(probable)}",)
 
 
 def _illegal(case: Case, place: Place, text: str) -> Finding:

@@ -140,8 +140,10 @@ def _written(folder: Path, name: str, text: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / name, text)
-    except (CannotWrite, OSError) as error:
-        _fail(f"{folder}: {one_line(error)}")
+    except OSError as error:
+        _fail(f"cannot write {folder}: {error.strerror}")
+    except CannotWrite as error:
+        _fail(one_line(error))
     return folder / name
 
 

@@ -147,7 +147,9 @@ def plan(
             "--robust",
         ),
     ] = False,
-    time_limit: Annotated[float | None, output("Seconds to search at most.", min=0.0)] = None,
+    time_limit: Annotated[
+        float | None, output("Seconds after which nothing new is searched.", min=0.0)
+    ] = None,
     price_per_gpu_hour: Annotated[
         float | None, output("Adds what a step and 1e12 tokens cost.", min=0.0)
     ] = None,

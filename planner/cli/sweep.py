@@ -60,7 +60,7 @@ def sweep(
     jobs: Annotated[
         int | None, output("Processes; one per core unless said.", min=1, max=256)
     ] = None,
-    time_limit: Annotated[float | None, output("Seconds per cell at most.", min=0.0)] = None,
+    time_limit: Annotated[float | None, output("As `plan`, for each cell.", min=0.0)] = None,
     csv: Annotated[Path | None, output("One line per cell.")] = None,
     as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
     plot: Annotated[Path | None, output("Heatmap and curves (.png, .svg).")] = None,

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from meshplan import hardware_profiles
+from meshplan.costmodels.units import counted
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.output import print_json
 from meshplan.planner.runs.accuracy import summary
@@ -90,7 +91,7 @@ def _rows(path: Path, wanted: dict[str, frozenset[str]]) -> list[dict[str, str]]
         if other := sorted(words - known):
             raise UnreadableRuns(
                 f"--{column} {other[0]!r}: no run of it in {path.name}; it has "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(sorted(known - {''})) or f'no {column} stated'}"
             )
     return [
         row
@@ -171,7 +172,8 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
     for kind in ("allocated", "reserved"):
         if cell := report[kind]:
             console.print(
-                f"{kind} memory, {cell['rows']} rows: median {_percent(cell['median'])}, "
+                f"{kind} memory, {counted(cell['rows'], 'row')}: "
+                f"median {_percent(cell['median'])}, "
                 f"p90 {_percent(cell['p90'])}, bias {_percent(cell['bias'], signed=True)}"
             )
     for what, share in report["inside_8_of_10"].items():

@@ -84,7 +84,7 @@ def what_if(
     jobs: Annotated[
         int | None, output("Processes; one per core unless said.", min=1, max=256)
     ] = None,
-    time_limit: Annotated[float | None, output("Seconds per search at most.", min=0.0)] = None,
+    time_limit: Annotated[float | None, output("As `plan`, for each search.", min=0.0)] = None,
     plot: Annotated[Path | None, output("The tornado as a picture (.png, .svg).")] = None,
     as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
 ) -> None:

@@ -146,7 +146,7 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
         _say(console, "the run is not slower than expected; `meshplan learn` takes it in")
         return
     if d.inside:
-        _say(console, "the gap is within the model's own error, so reasons below may be none")
+        _say(console, "the gap is within the model's own error: it need not have a reason below")
     if not d.reasons:
         _say(console, "no hypothesis that is priced explains a twentieth of the gap")
         return

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import GIB, counted, format_bytes
+from meshplan.costmodels.units import GIB, counted, format_bytes, format_probability
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.explain import needed_bytes, runs
 from meshplan.planner.answer.question import Asked
@@ -131,7 +131,7 @@ def fits_fuller(asked: Asked) -> Fuller | None:
 
 def _fuller_line(fuller: Fuller) -> str:
     told = fuller.fits_probability
-    probable = "" if told is None else f", with a probability of {told:.0%}"
+    probable = "" if told is None else f", with a probability {format_probability(told)}"
     return f"with --headroom {fuller.headroom} it fits{probable}: {fuller.layout.label}"
 
 

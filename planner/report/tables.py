@@ -13,7 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
+from meshplan.costmodels.units import (
+    GIB,
+    counted,
+    format_bytes,
+    format_probability,
+    format_seconds,
+)
 from meshplan.hardware_profiles.layout_ratios import is_tie
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes
 from meshplan.planner.case.host_memory import host_use
@@ -158,7 +164,7 @@ def fits_line(prediction: Prediction) -> str:
     if probable is None:
         return ""
     said = f"{runs:,} runs of this engine on such GPUs" if runs else OTHERS
-    return f"fits with a probability of {probable:.0%}, by {said}"
+    return f"fits with a probability {format_probability(probable)}, by {said}"
 
 
 def spare_lines(spare: SpareMemory) -> Iterator[str]:
@@ -184,7 +190,8 @@ def _cost(spared: Bought) -> str:
     said = f"{slower:.1%}: {format_seconds(spared.step_time_s)} in all the memory"
     if spared.fits_probability is None:
         return said
-    return f"{said}, which fits with a probability of {spared.fits_probability:.0%} (--headroom)"
+    fits = format_probability(spared.fits_probability)
+    return f"{said}, which fits with a probability {fits} (--headroom)"
 
 
 def _faster(bought: Bought) -> str:
@@ -340,7 +347,8 @@ def slower_text(other: RunnerUp, chosen_s: float) -> str:
     if other.expected_slower is not None:
         told.append(f"expected {other.expected_slower:+.1%}")
     if probability is not None:
-        told.append(f"faster in {probability * 100:.0f} of 100")
+        of_100 = round(probability * 100)
+        told.append(f"faster in {of_100 if of_100 < 100 else 'more than 99'} of 100")
         told += ["a tie"] * is_tie(probability)
     return "\n".join(told)
 

@@ -100,12 +100,12 @@ def read_runs(path: Path) -> Iterator[dict[str, str]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         if "id" not in (reader.fieldnames or ()):
-            raise ValueError(f"{path}: no column 'id'; docs/runs.md lists the columns")
+            raise ValueError("no column 'id'; docs/runs.md lists the columns")
         if len(reader.fieldnames or ()) > MAX_COLUMNS:
-            raise ValueError(f"{path}: more than {MAX_COLUMNS} columns; keep those that are read")
+            raise ValueError(f"more than {MAX_COLUMNS} columns; keep those that are read")
         yield from reader
     except csv.Error as error:
-        raise ValueError(f"{path}: not CSV: {error}") from None
+        raise ValueError(f"not CSV: {error}") from None
 
 
 def run_of(cells: Mapping[str, str]) -> Run:

@@ -63,6 +63,9 @@ def open_ranks(
     _keep_dividing(funnel, sizes)
     modes = np.full(len(funnel), bool(mode_classes(legality, funnel.pins)))
     funnel.keep(modes, "the engine has none of the pinned recompute modes")
+    pinned = funnel.pins.axes.get("schedule")
+    runs = pinned is None or any(pinned.allows(each) for each in legality.schedules)
+    funnel.keep(np.full(len(funnel), runs), "the engine runs none of the pinned schedules")
     tp = funnel["tensor_parallel"]
     widths = [size for kind in model.kinds for size in kind.divided_by_tp.values()]
     funnel.keep(math.gcd(*widths) % tp == 0, "tensor_parallel does not divide heads or ffn")

@@ -44,6 +44,11 @@ def check_pinned_modules(
     pin, rules = pins.axes.get(AXIS), engine.legality
     if pin is None:
         return
+    modes = pins.axes.get("recompute")
+    if modes is not None and not modes.allows("selective"):
+        raise InvalidLayout(
+            f"{AXIS} {pin.text}: recompute {modes.text} is no selective recompute; leave one out"
+        )
     if "selective" not in rules.recompute:
         raise InvalidLayout(f"{AXIS} {pin.text}: engine {engine.name} has no selective recompute")
     asked, known = _named(pin.words), rules.recompute_modules or SELECTIVE

@@ -1,6 +1,6 @@
 """Each figure and setting of a question moved down and up: which of them moves the step most.
 
-    swing = |seconds up - seconds down| / seconds of the plan
+    swing = (longest - shortest of: moved down, as planned, moved up) / seconds of the plan
 
 seconds  of as many tokens as a step of the plan has, so that a longer batch is no slower for being
          longer; of the plan that is proved anew for each moved question
@@ -36,11 +36,13 @@ class Arm:
         return low, high
 
     def swing(self, tokens: int, before_s: float) -> float:
-        """How far it moves the seconds; infinite where one end has no plan."""
+        """How far apart the seconds are, the plan's own among them; infinite where one end has no
+        plan.
+        """
         low, high = self.moved(tokens, before_s)
         if low is None or high is None:
             return float("inf")
-        return abs(high - low)
+        return max(low, high, 0.0) - min(low, high, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

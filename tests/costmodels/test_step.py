@@ -318,6 +318,18 @@ def test_ranks_of_a_pipeline_wait_together(
     assert with_wait.send_s - without.send_s == pytest.approx(0.5 * stalls)
 
 
+def test_a_pipeline_within_a_node_waits_for_nobody(setting: Setting) -> None:
+    """What stands still are transfers of the network, not of NVLink: 4 ranks of one node."""
+    layout = Layout(pipeline_parallel=4, micro_batch_size=1, stages=even_stages(8, 4))
+    training = replace(setting.training, global_batch_size=4)
+    asked = replace(setting, engine=load_engine("nanotron-2024"), training=training)
+    with_wait, without = (
+        StepModel(replace(asked, tuning=Tuning(boundary_s=wait_s)), layout).time().step_time_s
+        for wait_s in (0.5, 0.0)
+    )
+    assert with_wait == without
+
+
 @pytest.mark.parametrize(
     ("counts", "apart", "stage"),
     [

@@ -2,7 +2,12 @@
 
 import pytest
 
-from meshplan.costmodels.units import counted, format_seconds, parse_headroom
+from meshplan.costmodels.units import (
+    counted,
+    format_probability,
+    format_seconds,
+    parse_headroom,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +47,17 @@ def test_headroom_must_leave_something(text: str):
 def test_one_is_singular(number: int, shown: str) -> None:
     """The noun follows the number."""
     assert counted(number, "GPU") == shown
+
+
+@pytest.mark.parametrize(
+    ("probability", "said"),
+    [
+        (0.873, "of 87%"),
+        (0.994, "of 99%"),
+        pytest.param(0.9999999998, "above 99%", id="nothing is certain"),
+        pytest.param(0.002, "below 1%", id="nor excluded"),
+    ],
+)
+def test_a_probability_is_never_certainty(probability: float, said: str) -> None:
+    """Rounding must not make a promise."""
+    assert format_probability(probability) == said

@@ -188,6 +188,7 @@ def test_states_in_16_bits(text: str, states: str | None) -> None:
     [
         ("fsdp: [full_shard]\nfsdp_config: {cpu_offload: true}\n", "fsdp offload"),
         ("fsdp: [hybrid_shard]\n", "hybrid_shard"),
+        ("fsdp: full_shard auto_wrapp\n", "fsdp 'auto_wrapp' (not one of auto_wrap"),
         ("fsdp: [full_shard]\nfsdp_config: {of_a_later_release: 2}\n", "of_a_later_release"),
         ("fsdp: [full_shard]\nparallelism_config: {of_a_later_release: 2}\n", "later_release"),
         ("deepspeed:\n  zero_optimization: {stage: 3, offload_param: {device: cpu}}\n",
@@ -307,6 +308,17 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
         ),
         # modelscope/ms-swift examples/megatron/sft.sh (Apache-2.0)
         ("ms-swift", "sft.sh", "NPROC_PER_NODE=2 \\\nmegatron sft \\\n  --micro_batch_size 2\n"),
+        (
+            "slime",
+            "run.sh",
+            "ray job submit -- python3 train.py --tensor-model-parallel-size 2 --num-rollout 30\n",
+        ),
+        ("slime", "run.sh", "ARGS=(--rollout-batch-size 32)\npython3 train.py ${ARGS[@]}\n"),
+        (
+            "ms-swift",
+            "sft.sh",
+            "CUDA_VISIBLE_DEVICES=0,1  NOTE='two words' swift sft --model x --deepspeed zero2\n",
+        ),
         # OpenRLHF/OpenRLHF examples/scripts/train_sft.sh (Apache-2.0)
         ("OpenRLHF", "sft.sh", "read -r command <<EOF\nopenrlhf.cli.train_sft \\\nEOF\n"),
     ],
@@ -320,7 +332,9 @@ def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> 
 
 
 def test_a_script_of_megatron_is_not_refused() -> None:
-    """The words of other programs' scripts are not its own."""
-    found = recognise("train.sh", "torchrun pretrain_gpt.py --tensor-model-parallel-size 2\n")
+    """The words of other programs' scripts, and of what a script says, are not its own."""
+    said = "# not for --rollout-batch-size, nor: swift sft\necho run megatron pt later\n"
+    launch = "torchrun pretrain_gpt.py --tensor-model-parallel-size 2\n"
+    found = recognise("train.sh", said + launch)
     assert found is not None
     assert found.name == "megatron"

@@ -133,7 +133,7 @@ def test_a_flag_that_changes_the_time_is_noted() -> None:
     reading = _read("--moe-shared-expert-overlap --no-bias-swiglu-fusion --hidden-dropout 0.0")
     assert not reading.unread
     (note,) = reading.notes
-    assert "--moe-shared-expert-overlap, --no-bias-swiglu-fusion say" in note
+    assert "whatever is said of --moe-shared-expert-overlap, --no-bias-swiglu-fusion" in note
 
 
 @pytest.mark.parametrize(

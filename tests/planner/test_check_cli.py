@@ -174,6 +174,18 @@ def test_export_refuses_in_one_line(app: typer.Typer, tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(app: typer.Typer, tmp_path: Path) -> None:
+    """Its name once and the reason in words, without a number of the system's."""
+    plan, taken = tmp_path / "plan.yaml", tmp_path / "taken"
+    write_plan(PLAN, plan)
+    taken.write_text("a file\n")
+    for out in (taken, taken / "below"):
+        code, _, err = _run(app, "export", str(plan), "--to", "megatron", "-o", str(out))
+        assert code == 2
+        assert err.startswith(f"error: cannot write {out}")
+        assert (err.count(str(out)), err.count("Errno")) == (1, 0)
+
+
 def _cold(*paths: Path) -> str:
     """What a cold `check` in a process of its own says on standard error."""
     done = subprocess.run(

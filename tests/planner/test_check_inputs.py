@@ -197,3 +197,26 @@ def test_a_settings_file_does_not_deny_what_a_config_accumulates(tmp_path: Path)
     finding = check_text(tmp_path / "ds.json", text, GIVEN)
     assert finding.verdict in ("fits", "does not fit"), finding.text
     assert finding.label == "dp8 zero1 mbs1"
+
+
+@pytest.mark.parametrize(
+    ("degrees", "line"),
+    [
+        pytest.param("cp_size: 4\n  tp_size: 3", 3, id="3 does not divide 8"),
+        pytest.param("tp_size: 2\n  cp_size: 3", 3, id="nor here"),
+        pytest.param("tp_size: 8\n  cp_size: 4", 2, id="each does: the largest"),
+    ],
+)
+def test_degrees_that_do_not_divide_the_gpus_are_pointed_at(
+    tmp_path: Path, degrees: str, line: int
+) -> None:
+    """The line to change, in a file that states 1 for what it leaves out."""
+    text = (
+        f"distributed:\n  {degrees}\n  strategy: fsdp2\n"
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
+        "step_scheduler: {global_batch_size: 64, local_batch_size: 1}\n"
+        "optimizer: {_target_: torch.optim.AdamW}\n"
+    )
+    given = Settings(cluster=CLUSTER, gpus=8, model="llama-3.2-1b", seq_len=2048)
+    finding = check_text(tmp_path / "a.yaml", text, given)
+    assert (finding.verdict, finding.line) == ("illegal", line), finding.text

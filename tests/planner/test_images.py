@@ -37,7 +37,10 @@ def asked(model: str = "qwen3-vl-8b", engine: str = "megatron-bridge", **said: o
         ({"image_tokens": "many"}, "--image-tokens 'many' is no number of tokens"),
         ({"image_tokens": "1k", "frozen": "text"}, "--frozen 'text' is not known"),
         ({"image_tokens": "1k", "frozen": "audio"}, "--frozen audio: of .* it is the vision tower"),
-        ({"image_tokens": "1k", "model": "llama-3.1-8b"}, "it has no vision or audio tower"),
+        (
+            {"image_tokens": "1k", "model": "llama-3.1-8b"},
+            "its configuration has no vision or audio tower",
+        ),
         ({"image_tokens": "512m"}, "--image-tokens 536870912 is not between"),
     ],
 )

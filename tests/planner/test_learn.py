@@ -333,3 +333,10 @@ def test_what_the_learnt_range_held_is_the_tables_own() -> None:
     table = text.split("<!-- learn table -->")[1].split("<!-- end learn table -->")[0]
     held = [int(line.split("|")[-2].strip(" %")) for line in table.splitlines() if "% |" in line]
     assert f"held {min(held)} % to {max(held)} %" in LEARNT_RANGE
+
+
+def test_a_learned_file_that_is_not_there_is_said_once(logs: list[str], tmp_path: Path) -> None:
+    """The reason, not twice that there is one."""
+    code, _, error = _called("diagnose", logs[0], "--learned", str(tmp_path / "none.yaml"))
+    assert code == 2
+    assert error.count("cannot be read") == 1

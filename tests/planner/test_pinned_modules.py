@@ -125,3 +125,15 @@ def test_another_engine_is_asked_for_the_same_set() -> None:
         changed(asked, Change(engine="torchtitan"))
     kept = changed(asked, Change(engine="megatron-bridge")).question
     assert recompute_sets(kept.setting) == (("moe_act",),)
+
+
+@pytest.mark.parametrize("modes", ["none", "full", "none,full"])
+def test_a_set_that_no_pinned_mode_replays_is_refused(modes: str) -> None:
+    """It would be passed over in silence."""
+    arguments = Arguments(
+        model="llama-3.1-8b", gpus=8, cluster="dgx-h100", global_batch=64,
+        pins={AXIS: "mlp", "recompute": modes},
+    )  # fmt: skip
+    with pytest.raises(InvalidLayout, match=f"recompute {modes} is no selective recompute"):
+        ask(arguments)
+    ask(replace(arguments, pins={AXIS: "mlp", "recompute": "none,selective"}))

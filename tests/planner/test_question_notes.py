@@ -67,3 +67,21 @@ def test_one_replica_is_not_several() -> None:
     several = replace(alone, data_parallel=2, micro_batch_size=4)
     said = "2 replicas x 4 sequences x 8 micro-batches = 64, exactly"
     assert batch_words(several, training) == said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"gpu": "rtx-4090"}, "nodes of 4 GPUs and the network of workstation-4x4090"),
+        ({"gpu": "h100"}, "nodes of 8 GPUs and the network of dgx-h100"),
+        ({"gpu": "h100", "network": "8x400Gb/s"}, "400 Gb/s of each GPU, 3200 Gb/s of a node"),
+        ({"cluster": "dgx-h100"}, None),
+    ],
+)
+def test_nodes_and_network_are_said_where_nobody_named_them(
+    more: dict[str, str], said: str | None
+) -> None:
+    """A GPU's name alone stands for the machine it is usual in, whose network is a choice."""
+    notes = ask(Arguments(model="llama-3.1-8b", gpus=16, global_batch=64, **more)).notes
+    assert any("network" in note for note in notes) is (said is not None)
+    assert said is None or any(said in note for note in notes)

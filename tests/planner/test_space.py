@@ -332,3 +332,13 @@ def test_tensor_parallelism_leaves_nodes_where_sequences_are_fewer(
     ranks = both.tensor_parallel * both.context_parallel * both.pipeline_parallel
     of_16 = both.data_parallel * ranks == 16
     assert both.tensor_parallel[of_16].max() == widest
+
+
+def test_a_schedule_that_the_engine_lacks_is_the_reason(question: Questions) -> None:
+    """Not the pipeline and the accumulation, which other schedules run."""
+    asked = question((0, 0, 0, 0), 4, 8, schedules=("1f1b",))
+    space = space_of(replace(asked, pins=parse_pins({"schedule": "zb_v"})))
+    assert not degrees_of(space)
+    assert list(space.dropped)[-1] == "the engine runs none of the pinned schedules"
+    both = space_of(replace(asked, pins=parse_pins({"schedule": "zb_v,1f1b"})))
+    assert degrees_of(both) == degrees_of(space_of(asked))

@@ -315,6 +315,17 @@ def test_a_file_without_ids_is_refused(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="no column 'id'"):
         list(read_runs(path))
+    refusal = CliRunner().invoke(app, ["validate", str(path)])
+    assert refusal.exit_code == 2
+    assert refusal.stderr.count("other.csv") == 1
+
+
+def test_a_suite_of_a_file_that_names_none(tmp_path):
+    """What it has is said, also where it has nothing."""
+    path = tmp_path / "own.csv"
+    path.write_text("id,suite\na,\n")
+    refusal = CliRunner().invoke(app, ["validate", str(path), "--suite", "mine"])
+    assert "no run of it in own.csv; it has no suite stated" in refusal.stderr
 
 
 def test_skipped_rows_are_named_errors():

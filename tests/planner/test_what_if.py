@@ -4,7 +4,8 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -26,7 +27,7 @@ from meshplan.planner.whatif.break_even import NEAR, BestStep, break_even
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
 from meshplan.planner.whatif.report import break_even_words, other_layout
-from meshplan.planner.whatif.tornado import around
+from meshplan.planner.whatif.tornado import Arm, around
 
 CLUSTER = load_cluster("dgx-h100")
 JOB = ("tiny-llama", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -199,7 +200,7 @@ def test_tornado_is_ordered_and_signed(plan_file: Path, tmp_path: Path) -> None:
         assert better["change_fraction"] <= 1e-6
         assert worse["change_fraction"] >= -1e-6
         down, up = arm["down"]["change_fraction"], arm["up"]["change_fraction"]
-        assert arm["swing_fraction"] == pytest.approx(abs(up - down))
+        assert arm["swing_fraction"] == pytest.approx(max(up, down, 0.0) - min(up, down, 0.0))
     words = picture.read_text(encoding="utf-8")
     assert FIGURES["matmul"].words in words
     assert "-30%" in words.replace("\u2212", "-")
@@ -321,3 +322,19 @@ def test_bad_input_is_one_line(plan_file: Path, arguments: tuple[str, ...], said
     assert result.exit_code == 2
     assert said in result.output
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "swing"),
+    [
+        (0.9, 1.2, 0.3),
+        pytest.param(1.027, 1.028, 0.028, id="longer either way"),
+        pytest.param(0.95, 0.97, 0.05, id="shorter either way"),
+        (None, 1.2, math.inf),
+    ],
+)
+def test_a_swing_is_seen_from_the_plan(down: float | None, up: float | None, swing: float) -> None:
+    """A figure that costs 2.7 % whichever way it moves does not move the step by 0.1 %."""
+    ends = (SimpleNamespace(same_tokens_s=lambda _, end=end: end) for end in (down, up))
+    arm = Arm(name="seq_len", words="", down=cast(Asking, next(ends)), up=cast(Asking, next(ends)))
+    assert arm.swing(1, 1.0) == pytest.approx(swing)

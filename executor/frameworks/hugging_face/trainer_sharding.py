@@ -30,6 +30,8 @@ KEYS = ("hf_trainer_keys.toml",)
 _STAGES = {
     "full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2,
 }  # fmt: skip
+_WORDS = {*_STAGES, "offload", "auto_wrap", "true"}
+"""FSDPOption of transformers 4 and 5 (trainer_utils.py), and `fsdp: true`."""
 _AXES = {
     "tp_size": "tensor_parallel", "cp_size": "context_parallel",
     "tensor_parallel_size": "tensor_parallel", "sequence_parallel_degree": "context_parallel",
@@ -72,7 +74,7 @@ def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bo
     if word is not None and word.value not in ("", False, []):
         return _fsdp(word, inside)
     if inside and config_suffices:
-        return _fsdp(next(iter(inside.values())), inside)
+        return _fsdp(Fact(True, next(iter(inside.values())).line), inside)
     if stated or word is not None or named is not None:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, word.line if word else 1)})
     why = 'neither is stated, and an Accelerate file may shard; fsdp: "" says that nothing does'
@@ -161,7 +163,9 @@ def _strategy(values: Values, words: set[str]) -> Fact | None:
 
 
 def _unmodelled(values: Values, words: set[str], at: Fact, strategy: Fact | None) -> Iterator[Fact]:
-    """State on the host; copies of the shards, as many as there are machines."""
+    """Words that FSDP has not; state on the host; copies of the shards, one in each machine."""
+    for word in sorted(words - _WORDS):
+        yield Fact(f"fsdp {shown(word)} (not one of {', '.join(sorted(_WORDS))})", at.line)
     if values.on("offload_params", "cpu_offload") or "offload" in words:
         yield Fact("fsdp offload (moves all sharded state to the host: not modelled)", at.line)
     if strategy is not None and strategy.value.startswith("hybrid"):

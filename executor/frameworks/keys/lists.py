@@ -104,6 +104,5 @@ def _notes(noted: dict[str, tuple[int, str]]) -> list[str]:
     names = [*noted][:_SHOWN]
     more = f" and {len(noted) - _SHOWN} more" if len(noted) > _SHOWN else ""
     line = next(iter(noted.values()))[0]
-    return [
-        f"line {line}: priced as the engine runs by default, whatever {', '.join(names)}{more} say"
-    ]
+    said = f"whatever is said of {', '.join(names)}{more}"
+    return [f"line {line}: priced as the engine runs by default, {said}"]
