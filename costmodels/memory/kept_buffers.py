@@ -19,23 +19,18 @@ Leaves out: workspaces of matrix products, 0.1 GiB of those peaks. Frozen weight
 """
 
 from collections.abc import Iterable
-from itertools import chain
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.parameters import padded_vocab
-from meshplan.costmodels.operations.embedding_head import module_operations
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import Matmul
-from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.kinds import Matmul, Operation
 
 
-def stand_in_bytes(site: Site, kinds: Iterable[int], *, with_modules: bool) -> Number:
-    """Bytes of the stand-in gradients of layers of these kinds and of prediction modules."""
+def stand_in_bytes(site: Site, operations: Iterable[Operation]) -> Number:
+    """Bytes of the stand-in gradients of the weights that these operations multiply by."""
     if not site.kernels.keeps_buffers:
         return 0.0
-    layers = chain.from_iterable(layer_operations(site, site.model.kinds[kind]) for kind in kinds)
-    modules = module_operations(site) if with_modules else ()
-    weights = [op for op in (*layers, *modules) if isinstance(op, Matmul) and op.name != "router"]
+    weights = [op for op in operations if isinstance(op, Matmul) and op.name != "router"]
     total: Number = 0.0
     for at, op in enumerate(weights):
         twins = [where((op.k == o.k) & (op.n == o.n), 1.0, 0.0) for o in weights[:at]]

@@ -19,7 +19,6 @@ from meshplan.costmodels.memory.backward_peak import (
 from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
-    stand_in_bytes,
 )
 from meshplan.costmodels.memory.states import update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
@@ -46,7 +45,7 @@ def memory_columns(
     """The columns by name; `ends`: the costs of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     gathered = reserved * _largest_gathered_bytes(weights)
-    stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
+    stand_ins = work.rank.stand_in_bytes(work.layer_kinds, with_modules=work.rank.has_modules)
     outliving = stand_ins + unpacked_bytes(work.rank, work.layer_kinds)
     outliving = outliving + gather_buffer_bytes(work.rank.site)
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))

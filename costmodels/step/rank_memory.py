@@ -12,7 +12,6 @@ from meshplan.costmodels.memory import states
 from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
-    stand_in_bytes,
 )
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.adapters import largest_weight
@@ -70,7 +69,7 @@ def _holds_once(rank: Rank) -> Condition:
 def outliving_bytes(rank: Rank, kinds: Iterable[int], *, head: bool, modules: bool) -> Number:
     """Buffers of layers of `kinds`, of the head and of prediction modules, that outlive use."""
     kinds = tuple(kinds)
-    layers = stand_in_bytes(rank.site, kinds, with_modules=modules)
+    layers = rank.stand_in_bytes(kinds, with_modules=modules)
     layers = layers + unpacked_bytes(rank, kinds) + gather_buffer_bytes(rank.site)
     return layers + head_buffer_bytes(rank.site) if head else layers
 

@@ -6,7 +6,7 @@ passes of a micro-batch and once per step. What else it holds is in `step.rank_m
 adds it up for the stages of one layout, `price` looks it up for many.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import Condition, Number, where
 from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
 from meshplan.costmodels.memory.states import (
     Frozen,
     Memory,
@@ -74,6 +75,7 @@ class Rank:
         self._costs: dict[tuple[int, Mode], Cost] = {}
         self._saved: dict[tuple[int, Mode], Number] = {}
         self._parameters: dict[int, RankParameters] = {}
+        self._stand_ins: dict[tuple[tuple[int, ...], bool], Number] = {}
 
     @cached_property
     def site(self) -> Site:
@@ -199,6 +201,15 @@ class Rank:
     def has_modules(self) -> bool:
         """Whether the model predicts several tokens."""
         return self.setting.model.mtp_layers > 0
+
+    def stand_in_bytes(self, kinds: Iterable[int], *, with_modules: bool) -> Number:
+        """Bytes of stand-in gradients of layers of `kinds`, and of prediction modules."""
+        key = tuple(kinds), with_modules
+        if key not in self._stand_ins:
+            operations = [op for kind in key[0] for op in self.operations(kind)]
+            operations += self.end_operations[2] if with_modules else ()
+            self._stand_ins[key] = stand_in_bytes(self.site, operations)
+        return self._stand_ins[key]
 
     # Weights: how many of them, what they send, what that takes beside computing.
 

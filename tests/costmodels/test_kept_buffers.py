@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from rows import ROW
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
@@ -30,20 +31,26 @@ def site(changes: dict[str, str], kernels: KernelHabits = MEGATRON) -> Site:
     return Site(run.model, shard_of(run.layout, run.training), kernels)
 
 
+def stand_ins(where: Site, kinds: tuple[int, ...]) -> Number:
+    """Of one layer of each of `kinds`."""
+    layers = [op for kind in kinds for op in layer_operations(where, where.model.kinds[kind])]
+    return stand_in_bytes(where, layers)
+
+
 @pytest.mark.parametrize("tp", [pytest.param(1, id="whole"), pytest.param(2, id="halves")])
 def test_one_stand_in_for_each_shape_of_weight(tp: int) -> None:
     """2 (h (h + 2 kv) + h h + 3 h f) / tp bytes, however many layers there are."""
     layer = 2 * (H * (H + 2 * KV) + H * H + 3 * H * F) / tp
     for layers in ("32", "64"):
         where = site({"tp": str(tp), "dp": str(8 // tp), "layers": layers})
-        assert stand_in_bytes(where, (0,), with_modules=True) == layer
+        assert stand_ins(where, (0,)) == layer
 
 
 def test_experts_share_one_stand_in() -> None:
     """Of 8 experts on the rank each has the same shape: 3 h f of one, none for the router."""
     moe = {"experts": "8", "top_k": "2", "moe_ffn": str(F), "ep": "1", "dp": "8"}
-    dense = stand_in_bytes(site({}), (0,), with_modules=True)
-    assert stand_in_bytes(site(moe), (0,), with_modules=True) == dense
+    dense = stand_ins(site({}), (0,))
+    assert stand_ins(site(moe), (0,)) == dense
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_stand_ins_of_layers_of_several_kinds(
     """By shape, whatever the weights are called; attention's 2 h h + 2 h kv are in both kinds."""
     row = {"experts": "8", "top_k": "2", "moe_ffn": "1280", "shared_experts": str(shared),
            "dense_layers": "1", "ep": "1", "dp": "8", "params_b": ""}  # fmt: skip
-    held = stand_in_bytes(site(row), kinds, with_modules=True)
+    held = stand_ins(site(row), kinds)
     assert held == 2 * (2 * H * H + 2 * H * KV + shapes)
 
 
@@ -113,7 +120,7 @@ def test_the_table_is_filled_up_to_equal_rows_of_the_ranks() -> None:
 def test_other_engines_keep_none() -> None:
     """FSDP's gradients are autograd's own."""
     where = site({}, load_engine("torchtitan").kernels)
-    held = stand_in_bytes(where, (0,), with_modules=True), head_buffer_bytes(where)
+    held = stand_ins(where, (0,)), head_buffer_bytes(where)
     assert held == (0.0, 0.0)
 
 
