@@ -157,15 +157,15 @@ def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
         moved = replace(case, layout=fix.layout)
         if not runs(moved):
             continue
-        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.fillable_bytes
+        model = step_model_of(moved)
+        lacks = needed_bytes(stage_memory(model)) - case.cluster.fillable_bytes
         if lacks > 0:
             yield MovedAxis(fix, lacking_words(lacks, case.cluster), lacks_bytes=lacks)
         else:
-            found = priced(moved)
-            slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
-            yield MovedAxis(
-                fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower
-            )
+            time = model.time()
+            slower = time.step_time_s / chosen.prediction.step_time_s - 1
+            lost = lost_by(chosen.parts, time_parts(model, time))
+            yield MovedAxis(fix, _verdict(slower, lost), slower=slower)
 
 
 def notches(case: Case) -> Iterator[Fix]:
