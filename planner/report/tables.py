@@ -75,7 +75,7 @@ def range_of(prediction: Prediction) -> str:
 def memory_line(prediction: Prediction) -> str:
     """Reserved memory of the fullest rank with the range of 8 in 10 runs.
 
-    What is reserved holds caches, so the range may end beyond what the GPU has and the plan still
+    What is reserved holds caches, so the range may end at all that the GPU has and the plan still
     fit (`hardware_profiles.memory_needs` says how probably).
     """
     reserved = format_bytes(max(stage.reserved for stage in prediction.memory))
@@ -83,7 +83,7 @@ def memory_line(prediction: Prediction) -> str:
     if low is None or high is None:
         return f"reserved {reserved}"
     ranged = f"{format_bytes(low)} to {format_bytes(high)} in 8 of 10 runs"
-    if high > prediction.gpu_memory_bytes:
+    if high >= prediction.gpu_memory_bytes:
         ranged += ", with caches that shrink where memory is short"
     return f"reserved {reserved} ({ranged})"
 

@@ -332,7 +332,11 @@ def test_ranges_and_what_no_run_covers_are_said() -> None:
     beyond = known.model_copy(update={"unmeasured": ("nvfp4", "4,096 GPUs")})
     assert " in 8 of 10 runs)" in str(time_line(known))
     assert memory_line(known).startswith("reserved ")
-    assert memory_line(known).endswith(" in 8 of 10 runs)")
+    below = known.gpu_memory_bytes - 1
+    within = known.model_copy(update={"reserved_high_bytes": below})
+    assert memory_line(within).endswith(" in 8 of 10 runs)")
+    full = known.model_copy(update={"reserved_high_bytes": known.gpu_memory_bytes})
+    assert memory_line(full).endswith("runs, with caches that shrink where memory is short)")
     assert known.reserved_low_bytes < max(s.reserved for s in known.memory)
     assert unmeasured_line(beyond) == (
         "no measured run of this engine has nvfp4, 4,096 GPUs: both ranges are wider for it"
