@@ -41,7 +41,8 @@ def test_a_copy_carries_the_weights_of_a_node_s_experts(ranks_per_node: int, wei
     """
     operations = found("hybridep", 8, ranks_per_node)
     sent, back = operations["dispatch"], operations["combine"]
-    assert isinstance(sent, Communication) and isinstance(back, Communication)
+    assert isinstance(sent, Communication)
+    assert isinstance(back, Communication)
     assert sent.size_bytes == TOKENS * COPIES * (2 * HIDDEN + 4 * weights)
     assert back.size_bytes == TOKENS * COPIES * 2 * HIDDEN
 
@@ -52,7 +53,8 @@ def test_every_rank_learns_where_all_tokens_go() -> None:
     """
     operations = found("hybridep", 8, 8)
     gathered, read = operations["routing_map"], operations["read_routing_map"]
-    assert isinstance(gathered, Communication) and isinstance(read, Pointwise)
+    assert isinstance(gathered, Communication)
+    assert isinstance(read, Pointwise)
     assert gathered.size_bytes == 8 * TOKENS * EXPERTS
     assert (gathered.forward_count, gathered.backward_count) == (1, 0)
     assert read.forward_bytes == 8 * TOKENS * (EXPERTS + 5)
@@ -65,7 +67,8 @@ def test_other_libraries_gather_no_map() -> None:
     assert "routing_map" not in found("all_to_all", 8, 8)
     alone = found("hybridep", 1, 1)
     gathered, sent = alone["routing_map"], alone["dispatch"]
-    assert isinstance(gathered, Communication) and isinstance(sent, Communication)
+    assert isinstance(gathered, Communication)
+    assert isinstance(sent, Communication)
     assert gathered.size_bytes == gathered.present == 0
     assert sent.size_bytes == TOKENS * COPIES * 2 * HIDDEN
 
