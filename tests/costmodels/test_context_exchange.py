@@ -117,8 +117,7 @@ def test_the_usual_kind_costs_the_same_stated(engine: str, field: str, usual: st
         for kind in (CONTEXT_KINDS if field == "context_kind" else DISPATCHERS)
     }
     assert steps[usual] == own
-    alike = {"deepep", "hybridep"} if usual == "deepep" else {usual}
-    assert all((step == own) == (kind in alike) for kind, step in steps.items())
+    assert all((step == own) == (kind == usual) for kind, step in steps.items())
 
 
 def test_launches_are_those_of_the_kind() -> None:
