@@ -222,7 +222,7 @@ class KernelHabits(Frozen):
                     of gathering it again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
                     per expert ("all_to_all"), or one per node, multiplied there ("deduplicated":
-                    DeepEP, HybridEP)
+                    DeepEP; "hybridep", with what that library sends beside the tokens)
     context         how queries meet all keys under context parallelism, where a layout leaves it
                     open
     gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
@@ -282,7 +282,7 @@ class KernelHabits(Frozen):
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     saves_gathered: bool = False
-    dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
+    dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)

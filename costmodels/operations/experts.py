@@ -9,7 +9,8 @@
 
 Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
 ep). Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
-weights of the t k copies there and their gradients back: few bytes, but messages. Tensor-parallel
+weights of the t k copies there and their gradients back: few bytes, but messages. HybridEP gathers
+who goes where, and sends weights of all experts with each copy (`routing_maps`). Tensor-parallel
 ranks hold different tokens (sequence parallel), so ep may run through tp, cp
 and dp.
 
@@ -41,6 +42,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Routing,
 )
+from meshplan.costmodels.operations.routing_maps import routing_maps, weight_bytes
 
 
 def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
@@ -68,7 +70,9 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     if site.kernels.routes_apart:
         yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
         yield _of_routing(site, "weights", 4.0 * copies, backward_count=1)
-    yield exchange_tokens("dispatch", site.itemsize * copies * h, routing)
+    yield from routing_maps(site, experts.experts)
+    beside = weight_bytes(site, experts.experts)
+    yield exchange_tokens("dispatch", (site.itemsize * h + beside) * copies, routing)
     yield gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
     received = site.itemsize * rows * h
     in_8_bit = site.kernels.keeps_casts or site.kernels.receives_casts

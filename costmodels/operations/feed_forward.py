@@ -36,7 +36,8 @@ class Site:
     """Where operations are listed for: the model, one rank's share of it, the engine's kernels.
 
     itemsize  bytes of one number of an activation or weight: 2, in fp32 training 4
-    cp_ranks_per_node  context-parallel ranks of a group that are on one node
+    cp_ranks_per_node, ep_ranks_per_node
+              ranks of a group of context parallelism, and of experts, that are on one node
     """
 
     model: Model
@@ -44,6 +45,7 @@ class Site:
     kernels: KernelHabits
     itemsize: float = 2.0
     cp_ranks_per_node: Number = 1.0
+    ep_ranks_per_node: Number = 1.0
 
     @property
     def bytes_per_logit(self) -> Number:
@@ -78,6 +80,12 @@ class Site:
         """Whether a token is sent once to each node and rank, and not once to each expert."""
         every, usual = DISPATCHERS.index("all_to_all"), self.kernels.dispatch == "all_to_all"
         return np.logical_not(is_kind(self.shard.dispatcher, every, usual=usual))
+
+    @property
+    def gathers_routing(self) -> Condition:
+        """Whether HybridEP brings tokens to experts (`operations.routing_maps`)."""
+        index, usual = DISPATCHERS.index("hybridep"), self.kernels.dispatch == "hybridep"
+        return is_kind(self.shard.dispatcher, index, usual=usual)
 
     def joined(self, weights: int) -> int:
         """`Matmul.joined` of a product of so many weights."""

@@ -14,6 +14,11 @@ to issue all that if it is longer:
     room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
           long beside it, which nobody sees where the communication is what takes longer
 
+Where graphs hold a part of a layer with experts (`Pricer.graphed`), the host waits forward for the
+number of rows that its experts get, and what it issues then comes before the graphs:
+
+    host = max(issued + graphs - busy, 0)   what the device waits for
+
 Ranks that meet within the layer wait for the slowest of them, too (`collectives.apart`), those of
 the axis that waits longest: what one waits for on one axis it does not wait for again on another.
 
@@ -217,7 +222,7 @@ class Pricer:
         }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = matmul + attention + pointwise + sum(exposed.values())
-        issued = self.issued_s(operations, direction)
+        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
         return Pass(
             matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
             host_s=maximum(issued - busy, 0.0),
@@ -256,6 +261,18 @@ class Pricer:
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
             issued = issued + tuning.routing_s
         return issued
+
+    def _behind_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+        """Seconds of the graphs that run after the host has issued what is in none: forward it has
+        waited for the number of rows that experts get, and is ahead of nothing.
+        """
+        routed = any(op.name == "router" for op in operations)
+        if not self.graphed or direction != "forward" or not routed:
+            return 0.0
+        inside = [op for op in operations if part_of_layer(op) in self.graphed]
+        products = (self._scaled(matmul_pass_s(self.device, op, direction), op) for op in inside)
+        cores = (attention_pass_s(self.device, op, direction) for op in inside)
+        return sum(products) + sum(cores) + self._memory_s(inside, direction)
 
     def _gradient_s(self, op: Operation) -> Number:
         """Bringing the product of a weight's gradient to its buffer."""

@@ -82,8 +82,9 @@ class Rank:
         """Its share of the tokens and the matrices, and the engine's kernels."""
         setting = self.setting
         recipe = RECIPES[setting.training.precision]
-        shard, per_node = shard_of(self.layout, setting.training), self.groups["cp"].ranks_per_node
-        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize, per_node)
+        shard = shard_of(self.layout, setting.training)
+        per_node = (self.groups[axis].ranks_per_node for axis in ("cp", "ep"))
+        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize, *per_node)
 
     @cached_property
     def groups(self) -> dict[str, Group]:

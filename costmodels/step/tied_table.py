@@ -5,14 +5,19 @@
     V h  numbers of the table          Model.vocab, hidden
     b    bytes of each                 State.reduce_bytes
 
-The first stage has the gradient of its use as an embedding, the last that of its use as a head,
-each added up over the ranks that share weights. Megatron-Core adds the whole gradients after all
-other reductions, where nothing hides it (NVIDIA/Megatron-LM@d98e8a64
-megatron/core/distributed/finalize_model_grads.py, `_allreduce_word_embedding_grads`); DeepSpeed's
-pipeline (`_exec_reduce_tied_grads`) and nanotron (`sync_tied_weights_gradients`) do so too,
-meshplan's own engine of a shard where gradients are in shards (`State.tied_in_shards`).
+The first stage has the gradient of its use as an embedding, the last that of its use as a head.
+Ranks at one place of the first and the last stage add theirs up once a step, whole, where nothing
+hides it: Megatron-Core after all other reductions (NVIDIA/Megatron-LM@d98e8a64
+megatron/core/distributed/finalize_model_grads.py, `_allreduce_word_embedding_grads`), nanotron
+after those of data parallel, in its fp32 buffers (huggingface/nanotron@2411b022
+src/nanotron/trainer.py, `sync_tied_weights_gradients` of parallel/tied_parameters.py),
+DeepSpeed's pipeline before them (deepspeedai/DeepSpeed@edaa7221 deepspeed/runtime/pipe/schedule.py,
+ReduceTiedGrads; engine.py `_exec_reduce_tied_grads`), meshplan's own engine of a shard where
+gradients are in shards (`State.tied_in_shards`).
 
-Leaves out: the copy of the embedding that a module of multi-token prediction has on the last stage.
+Leaves out: that DeepSpeed's bf16 optimizer adds them up in fp32 (`_hp_grad`), whatever the others
+are communicated in; the copy of the embedding that a module of multi-token prediction has on the
+last stage.
 """
 
 import numpy as np

@@ -47,6 +47,9 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 
 FLASH_KERNELS = {"flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn"}
 
+DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
+"""As `KernelHabits.dispatch` has what a row says; any other library sends single copies."""
+
 GRAPHED_CASTS = 1
 """Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): its
 recipes turn on Transformer Engine's fused experts, whose products cast what they put out
@@ -132,8 +135,7 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
     if facts.cuda_graph != "full_iteration" and facts.cuda_graph:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
     if facts.dispatcher:
-        every = facts.dispatcher == "alltoall"
-        said |= {"dispatch": "all_to_all" if every else "deduplicated"}
+        said |= {"dispatch": DISPATCHES.get(facts.dispatcher, "deduplicated")}
     return said
 
 

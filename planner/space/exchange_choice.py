@@ -97,8 +97,9 @@ def _contexts(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
 
 
 def _dispatchers(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
-    """The same of dispatchers: those that recipes use, or that are pinned. Libraries that send
-    single copies cost alike, so the first that runs stands for all.
+    """The same of dispatchers: those that recipes use, or that are pinned. Of libraries
+    that send single copies the first that runs stands for all: HybridEP, named last, sends what
+    DeepEP does and its routing map.
     """
     rules, alone = setting.engine.legality, layouts.expert_parallel == 1
     named = rules.dispatchers if "dispatcher" in pins.axes else rules.usual_dispatchers

@@ -127,7 +127,7 @@ def _is_own(la: Layout, axis: Literal["context_kind", "dispatcher"], engine: Eng
     if axis == "context_kind":
         return not rules.context_kinds and la.context_kind == kernels.context
     single = la.dispatcher != "all_to_all"
-    return not rules.dispatchers and single == (kernels.dispatch == "deduplicated")
+    return not rules.dispatchers and single == (kernels.dispatch != "all_to_all")
 
 
 def check_pinned_kinds(

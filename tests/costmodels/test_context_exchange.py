@@ -108,7 +108,8 @@ def test_a_ring_hides_more_than_a_gather_beside_its_first_chunk() -> None:
 )  # fmt: skip
 def test_the_usual_kind_costs_the_same_stated(engine: str, field: str, usual: str) -> None:
     """What an engine does where a layout is silent costs the same, to the digit, where it is not;
-    any other kind costs otherwise, but for libraries that send alike."""
+    any other kind costs otherwise.
+    """
     where = setting(engine, "mixtral-8x7b")
     silent = replace(LAYOUT, expert_parallel=8)
     own = StepModel(where, silent).time()
@@ -117,8 +118,7 @@ def test_the_usual_kind_costs_the_same_stated(engine: str, field: str, usual: st
         for kind in (CONTEXT_KINDS if field == "context_kind" else DISPATCHERS)
     }
     assert steps[usual] == own
-    alike = {"deepep", "hybridep"} if usual == "deepep" else {usual}
-    assert all((step == own) == (kind in alike) for kind, step in steps.items())
+    assert all((step == own) == (kind == usual) for kind, step in steps.items())
 
 
 def test_launches_are_those_of_the_kind() -> None:

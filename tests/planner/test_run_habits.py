@@ -169,7 +169,7 @@ def test_casts_by_row_move_more_and_gather_wide() -> None:
 @pytest.mark.parametrize(
     ("note", "dispatch"),
     [
-        ("recompute from recipe X; dispatcher hybridep; MoE dropless", "deduplicated"),
+        ("recompute from recipe X; dispatcher hybridep; MoE dropless", "hybridep"),
         ("dispatcher DeepEP", "deduplicated"),
         ("bf16 main grads; DeepEP flex dispatcher; overlap on", "deduplicated"),
         ("mock data; alltoall dispatcher, capacity factor 1", "all_to_all"),
