@@ -16,7 +16,7 @@ the smallest one is the honest distance. What is done is charged to a budget
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -33,7 +33,7 @@ from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
 from meshplan.planner.search.known_chains import actions_of
-from meshplan.planner.search.near_cuts import NearCuts
+from meshplan.planner.search.near_cuts import NearCuts, rows_beside
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import PathSearch
@@ -114,7 +114,7 @@ class Simulated:
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            self._move_layers(self.ranked())
+            self._move_layers(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -129,21 +129,37 @@ class Simulated:
         bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
-    def _move_layers(self, kinds: Iterable[Timed]) -> None:
+    def _move_layers(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
         """Look around cuts of several chunks where the engine cuts anywhere, and the list holds not
-        all, of kinds nearly as fast as the best whose bound of any cut leaves room; each once.
+        all, of kinds nearly as fast as the best whose bound of any cut leaves room, each once;
+        `beside`: and of half and of twice the pipeline ranks of the first. All but the first share
+        a budget.
         """
-        if self.space.legality.uneven_stages != "free":
+        if self.space.legality.uneven_stages != "free" or not kinds:
             return
-        near = NearCuts(self._problem, self._times_of, self.open.chains, self._judged)
-        for found in kinds:
+        near = self._near_cuts()
+        for at, found in enumerate(kinds):
             kind = kind_of(self.layouts, found.row)
-            if found.step_s >= self.best_s * TIED or found is self._moved.get(kind):
+            if found.step_s >= self.best_s * NEARLY or found is self._moved.get(kind):
                 continue
             row = int(np.flatnonzero(self.kept == found.row)[0])
-            if self.open.row_bounds[row] < found.step_s and not self.tally.late:
+            if self.open.row_bounds[row] < found.step_s and self._may_look(near):
                 near.look(found, row, self.space.variants(row), self.tally)
             self._moved[kind] = self.best[kind]
+            near = self._near_cuts() if beside and not at else near
+        for row in self._rows_beside() if beside else ():
+            if self._may_look(near):
+                near.look(self.ranked()[0], row, self.space.variants(row), self.tally, False)
+
+    def _rows_beside(self) -> list[int]:
+        own = int(np.flatnonzero(self.kept == self.ranked()[0].row)[0])
+        return rows_beside(self.space.layouts, self.open.row_bounds, own, self.best_s)
+
+    def _may_look(self, near: NearCuts) -> bool:
+        return near.budget > 0 and not self.tally.late
+
+    def _near_cuts(self) -> NearCuts:
+        return NearCuts(self._problem, self._times_of, self.open.chains, self._judged)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
