@@ -45,7 +45,6 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
 MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
-TIED = 1.02  # times the best step: runners-up that moved layers may bring before it
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 
 
