@@ -16,10 +16,9 @@ the smallest one is the honest distance. What is done is charged to a budget
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 import numpy as np
 
@@ -30,24 +29,22 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search import budget as costs
-from meshplan.planner.search import moved_layers
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
 from meshplan.planner.search.known_chains import actions_of
+from meshplan.planner.search.near_cuts import NearCuts, rows_beside
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import MixAnswer
-from meshplan.planner.search.second_core import done_ahead
-from meshplan.planner.search.simulated_cuts import Cut, Likely, cuts_below, likely_cut
+from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
 MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
-TIED = 1.02  # times the best step: runners-up that moved layers may bring before it
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 
 
@@ -90,6 +87,7 @@ class Simulated:
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self._settled: list[Open] = []
+        self._moved: dict[Kind, Timed] = {}
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._ahead = frozenset[tuple[Kind, Variant]]()
 
@@ -115,8 +113,7 @@ class Simulated:
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            if self.best and not self.tally.late:
-                self._move_layers(self.ranked()[0])
+            self._move_layers(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -131,39 +128,37 @@ class Simulated:
         bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
-    def _move_layers(self, found: Timed) -> None:
+    def _move_layers(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
         """Look around cuts of several chunks where the engine cuts anywhere, and the list holds not
-        all: the found one, and the likeliest of its other schedules and chunks, the fewest first.
+        all, of kinds nearly as fast as the best whose bound of any cut leaves room, each once;
+        `beside`: and of half and of twice the pipeline ranks of the first. All but the first share
+        a budget.
         """
-        if self.space.legality.uneven_stages != "free":
+        if self.space.legality.uneven_stages != "free" or not kinds:
             return
-        row, budget = int(np.flatnonzero(self.kept == found.row)[0]), moved_layers.BUDGET
-        starts = [found] if found.variant.virtual_stages > 1 else []
-        for start in chain(starts, self._beside(found, row)):
-            problem = stage_problem(self.space, self.prices, row, start.variant)
-            times = self._times_of(row, start.variant, start.plan.stages)
-            climb = moved_layers.MovedLayers(problem, times, budget)
-            stages, step_s = climb.best(start.plan.stages, start.step_s)
-            self.tally.simulated += climb.simulated
-            budget -= climb.spent + costs.NEW_SHAPE * climb.actions
-            if step_s < found.step_s:
-                self._judged(row, start.variant, evaluate(problem, stages))
-            if budget <= 0:
-                return
+        near = self._near_cuts()
+        for at, found in enumerate(kinds):
+            kind = kind_of(self.layouts, found.row)
+            if found.step_s >= self.best_s * NEARLY or found is self._moved.get(kind):
+                continue
+            row = int(np.flatnonzero(self.kept == found.row)[0])
+            if self.open.row_bounds[row] < found.step_s and self._may_look(near):
+                near.look(found, row, self.space.variants(row), self.tally)
+            self._moved[kind] = self.best[kind]
+            near = self._near_cuts() if beside and not at else near
+        for row in self._rows_beside() if beside else ():
+            if self._may_look(near):
+                near.look(self.ranked()[0], row, self.space.variants(row), self.tally, False)
 
-    def _beside(self, found: Timed, row: int) -> Iterator[Timed]:
-        """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
-        known, limit_s = self.open.chains, found.step_s * NEARLY
+    def _rows_beside(self) -> list[int]:
+        own = int(np.flatnonzero(self.kept == self.ranked()[0].row)[0])
+        return rows_beside(self.space.layouts, self.open.row_bounds, own, self.best_s)
 
-        def likely(variant: Variant) -> Likely:
-            times_of = partial(self._times_of, row, variant)
-            return likely_cut(*self._problem(row, variant), known, limit_s, times_of)
+    def _may_look(self, near: NearCuts) -> bool:
+        return near.budget > 0 and not self.tally.late
 
-        variants = sorted(self.space.variants(row), key=lambda each: each.virtual_stages)
-        for variant, (step_s, plan, work) in done_ahead(likely, variants):
-            self.tally.left -= work
-            if plan and variant != found.variant and step_s < limit_s:
-                yield Timed(step_s, found.row, variant, plan)
+    def _near_cuts(self) -> NearCuts:
+        return NearCuts(self._problem, self._times_of, self.open.chains, self._judged)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
@@ -185,9 +180,7 @@ class Simulated:
         own = partial(own_s, self.best, self.space.layouts)
         self.open.reopen(self._settled, most_s(), own)
         self._settle_below(most_s, limit_s)
-        for found in self.ranked()[1:k]:
-            if found.step_s < self.best_s * TIED and not self.tally.late:
-                self._move_layers(found)
+        self._move_layers(self.ranked()[1:k])
 
     def _settle_below(
         self, most_s: Callable[[], float], limit_s: Callable[[int], float]

@@ -45,6 +45,7 @@ DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node (of up to 8 ranks where a node has fewer "
     "GPUs, of 16 where the batch has fewer sequences than there are nodes)",
     "micro_batch_size": "micro-batches of 1 to 16, 20, 24, 32, 40, 48 and 64",
+    "sequence_parallel": "sequence parallelism wherever it is allowed",
     "shard_group": "ZeRO over all replicas, those of a node, or of 4, 16 or 64 nodes where 8 "
     "groups are left",
 }
@@ -78,8 +79,10 @@ def space_words(
         lines.append(BOUNDED)
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
-    opened = DEFAULTS.items() if legality.hybrid_shard else [*DEFAULTS.items()][:-1]
-    closed = [text for axis, text in opened if axis not in pins.axes]
+    own = {"shard_group": legality.hybrid_shard,
+           "sequence_parallel": legality.sequence_parallel == "optional"}  # fmt: skip
+    opened = [axis for axis in DEFAULTS if own.get(axis, True) and axis not in pins.axes]
+    closed = [DEFAULTS[axis] for axis in opened]
     if closed:
         lines.append(f"{_and(closed)}; a pin opens more")
     if {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b"):

@@ -37,7 +37,7 @@ QUESTION = Question(
 def least_s_fixture() -> float:
     """The fastest step of its listed cuts, with nothing in the way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Simulated, "_move_layers", lambda *_: None)
+        patch.setattr(Simulated, "_move_layers", lambda *_, **__: None)
         found = solve(QUESTION, 1)
     assert found.status == "OPTIMAL"
     assert found.bound_s == pytest.approx(found.solutions[0].step_time_s, rel=2e-6)

@@ -91,3 +91,18 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     ended = report.model_copy(update={"status": "FEASIBLE", "gap": 0.1})
     # Of moved layers nothing is known when it ends early.
     assert ("nothing in the space is faster" in proof_lines(ended)[0]) == (cuts == "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "pinned", "said"),
+    [("gpt-neox", {}, True), ("gpt-neox", {"sequence_parallel": "off"}, False),
+     ("megatron", {}, False), ("deepspeed", {}, False)],
+)  # fmt: skip
+def test_sequence_parallelism_is_said_where_a_pin_opens_it(
+    name: str, pinned: dict[str, str], said: bool
+) -> None:
+    """Only where the engine has the choice, and the pin is not there."""
+    training, engine = Training(seq_len=4096, global_batch_size=64), load_engine(name)
+    _, model = read_model("llama-3.1-8b")
+    words = space_words(model, training, engine, parse_pins(pinned), (SELECTIVE,), "all")
+    assert any("sequence parallelism wherever it is allowed" in line for line in words) is said
