@@ -16,10 +16,9 @@ the smallest one is the honest distance. What is done is charged to a budget
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 import numpy as np
 
@@ -30,25 +29,24 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search import budget as costs
-from meshplan.planner.search import moved_layers
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
 from meshplan.planner.search.known_chains import actions_of
-from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
+from meshplan.planner.search.moved_around import MovedAround
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import MixAnswer
-from meshplan.planner.search.second_core import done_ahead
-from meshplan.planner.search.simulated_cuts import Cut, Likely, cuts_below, likely_cut
+from meshplan.planner.search.rows_below import NEARLY, passes_below
+from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
 MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
 TIED = 1.02  # times the best step: runners-up that moved layers may bring before it
-NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 
 
 class Simulated:
@@ -82,10 +80,9 @@ class Simulated:
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
-        self.kept, self.passes = passes_below(
-            space, np.arange(len(space.layouts)) if rows is None else rows,
-            self.setting, min(limit_s, self.best_s * NEARLY),
-        )  # fmt: skip
+        every = np.arange(len(space.layouts)) if rows is None else rows
+        most_s = min(limit_s, self.best_s * NEARLY)
+        self.kept, self.passes = passes_below(space, every, self.setting, most_s)
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
@@ -132,38 +129,11 @@ class Simulated:
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
     def _move_layers(self, found: Timed) -> None:
-        """Look around cuts of several chunks where the engine cuts anywhere, and the list holds not
-        all: the found one, and the likeliest of its other schedules and chunks, the fewest first.
-        """
-        if self.space.legality.uneven_stages != "free":
-            return
-        row, budget = int(np.flatnonzero(self.kept == found.row)[0]), moved_layers.BUDGET
-        starts = [found] if found.variant.virtual_stages > 1 else []
-        for start in chain(starts, self._beside(found, row)):
-            problem = stage_problem(self.space, self.prices, row, start.variant)
-            times = self._times_of(row, start.variant, start.plan.stages)
-            climb = moved_layers.MovedLayers(problem, times, budget)
-            stages, step_s = climb.best(start.plan.stages, start.step_s)
-            self.tally.simulated += climb.simulated
-            budget -= climb.spent + costs.NEW_SHAPE * climb.actions
-            if step_s < found.step_s:
-                self._judged(row, start.variant, evaluate(problem, stages))
-            if budget <= 0:
-                return
-
-    def _beside(self, found: Timed, row: int) -> Iterator[Timed]:
-        """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
-        known, limit_s = self.open.chains, found.step_s * NEARLY
-
-        def likely(variant: Variant) -> Likely:
-            times_of = partial(self._times_of, row, variant)
-            return likely_cut(*self._problem(row, variant), known, limit_s, times_of)
-
-        variants = sorted(self.space.variants(row), key=lambda each: each.virtual_stages)
-        for variant, (step_s, plan, work) in done_ahead(likely, variants):
-            self.tally.left -= work
-            if plan and variant != found.variant and step_s < limit_s:
-                yield Timed(step_s, found.row, variant, plan)
+        """Look around cuts of several chunks where the engine cuts anywhere."""
+        if self.space.legality.uneven_stages == "free":
+            row = int(np.flatnonzero(self.kept == found.row)[0])
+            around = MovedAround(self.open, self.tally, self._problem, self._times_of, self._judged)
+            around.look(found, row)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
