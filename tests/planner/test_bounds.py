@@ -187,6 +187,28 @@ def test_row_bounds_are_below_every_variant(
             assert best is None or bounds[row] <= best.objective
 
 
+def test_rows_that_fit_plainly_are_those_with_a_schedule_of_one_chunk_that_fits(
+    question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
+) -> None:
+    """Where a schedule of one chunk per rank has a plan its row fits plainly; some rows fit by
+    V shapes alone, whose first rank holds less.
+    """
+    asked = question((0, 0, 0, 1, 1), 4, 8, hybrid_shard=False, zero_stages=(0, 1))
+    space = enumerate_space(
+        asked.model, asked.training, 4, asked.engine, asked.pins, asked.cluster.gpus_per_node
+    )
+    coefficients = price_space(asked, space, pricer(5, 3e7, 2))
+    fits, plainly = (row_fits(space, coefficients, plainly=each) for each in (False, True))
+    assert not (plainly & ~fits).any()
+    assert (fits & ~plainly).any()
+    for row in range(0, len(space.layouts), 3):
+        plain = [each for each in space.variants(row) if each.virtual_stages == 1]
+        assert plain or plainly[row] == fits[row]
+        for variant in plain:
+            case = stage_problem(space, coefficients, row, variant)
+            assert plainly[row] or Solver().solve(case, None).plan is None
+
+
 @pytest.mark.parametrize(
     ("pp", "vpp", "m"), [(2, 2, 2), (2, 3, 8), (4, 2, 4), (4, 4, 16), (8, 3, 24), (3, 2, 9)]
 )
