@@ -19,6 +19,7 @@ from meshplan.planner.bounds.split import Pairs, least_of_splits, split_bounds, 
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages.row_delays import answer_rows
 from meshplan.planner.stages.solve import FEW, Solver
 
@@ -207,6 +208,9 @@ def test_rows_that_fit_plainly_are_those_with_a_schedule_of_one_chunk_that_fits(
         for variant in plain:
             case = stage_problem(space, coefficients, row, variant)
             assert plainly[row] or Solver().solve(case, None).plan is None
+    chunked = replace(space, pins=parse_pins({"virtual_stages": "2.."}), _variants={})
+    assert (row_fits(chunked, coefficients, plainly=True) == row_fits(chunked, coefficients)).all()
+    assert row_fits(chunked, coefficients).any()
 
 
 @pytest.mark.parametrize(
