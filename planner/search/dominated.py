@@ -108,6 +108,7 @@ def beaten(costs: Floats) -> Bools:
     What one row beats adds up to no less, so rows are looked at by their sums, in blocks between
     which sums differ: only what stays of the blocks before can beat a row of a block.
     """
+    costs = costs[:, (costs != costs[:1]).any(axis=0)]  # what is infinite for all has no sum
     found, sums = np.zeros(len(costs), bool), costs.sum(axis=1)
     order, stays = np.argsort(sums, kind="stable"), costs[:0]
     sums, end = sums[order], 0
