@@ -51,13 +51,16 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     return at_least(time + ends + c.fixed_step_ns)
 
 
-def row_fits(space: Space, coefficients: Coefficients) -> Bools:
-    """Whether each row passes the necessary condition on memory."""
+def row_fits(space: Space, coefficients: Coefficients, *, plainly: bool = False) -> Bools:
+    """Whether each row passes the necessary condition on memory; `plainly`: with one chunk per
+    rank, where it may have that.
+    """
     fits = np.zeros(len(space.layouts), dtype=bool)
     shapes = _shapes(space)
     for degree in {pp for pp, _, _ in shapes}:
         each = [(m, rows) for pp, m, rows in shapes if pp == degree]
-        held = [_least_held(space, degree, m, int(rows[0])) for m, rows in each]
+        ways = [_ways(space, int(rows[0]), plainly) for _, rows in each]
+        held = [_least_held(of, degree, m) for of, (m, _) in zip(ways, each, strict=True)]
         of_shape = np.repeat(np.arange(len(each)), [len(rows) for _, rows in each])
         every = np.concatenate([rows for _, rows in each])
         for first in range(0, len(every), max(1, CELLS // degree)):
@@ -144,11 +147,18 @@ def _most_chunks(space: Space, row: int) -> set[tuple[Schedule, int]]:
     return set(most.items())
 
 
-def _least_held(space: Space, pp: int, m: int, row: int) -> tuple[Ints, bool]:
-    """Micro-batches that each layer of a rank is held for at least, in any variant of the row."""
+def _ways(space: Space, row: int, plainly: bool) -> set[tuple[Schedule, int]]:
+    """The schedules of a row, and chunks per rank; `plainly` those of one, where it has any."""
+    ways = {(each.schedule, each.virtual_stages) for each in space.variants(row)}
+    plain = {(schedule, vpp) for schedule, vpp in ways if vpp == 1}
+    return plain if plainly and plain else ways
+
+
+def _least_held(ways: set[tuple[Schedule, int]], pp: int, m: int) -> tuple[Ints, bool]:
+    """Micro-batches that each layer of a rank is held for at least, whichever of `ways` it runs."""
     least = np.full(pp, 2**30, np.int64)
     v_shaped = False
-    for schedule, vpp in {(v.schedule, v.virtual_stages) for v in space.variants(row)}:
+    for schedule, vpp in ways:
         v_shaped |= schedule in V_SHAPED
         # Interleaved ranks hold some vector with at least what 1f1b holds in every chunk.
         plain = schedule == "interleaved_1f1b"

@@ -21,7 +21,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 
 ROWS = 8_192  # whose costs are in memory at once, or one group
 FIRST = 8  # columns that are compared for every two rows
-AT_ONCE = 2**18  # pairs of rows that are compared at a time
+TOGETHER = 128  # rows that are compared at a time
 LONGER = (
     "layer_s", "embedding_s", "head_s", "hop_s", "blocking_s", "module_outputs_s",
     "layer_update_s", "ends_update_s", "step_s",
@@ -103,21 +103,50 @@ def _groups(space: Space, rows: Ints, alike: Sequence[Ints]) -> list[Ints]:
 
 
 def beaten(costs: Floats) -> Bools:
-    """Which rows of `costs` another one is nowhere above; of equal ones the first stays."""
-    found, every = np.zeros(len(costs), bool), np.arange(costs.shape[1])
-    first = every[:: max(1, len(every) // FIRST)]
-    rest = np.delete(every, first)
-    step = max(1, AT_ONCE // max(1, len(costs)))
-    for begin in range(0, len(costs), step):
-        some = costs[begin : begin + step]
-        below = np.ones((len(some), len(costs)), bool)
-        for column in first:
-            below &= costs[:, column] <= some[:, column, None]
-        one, other = np.nonzero(below)
-        kept = one + begin != other
-        one, other = one[kept], other[kept]
-        kept = (costs[other][:, rest] <= some[one][:, rest]).all(axis=1)
-        one, other = one[kept], other[kept]
-        better = (costs[other] < some[one]).any(axis=1) | (other < one + begin)
-        found[begin + one[better]] = True
+    """Which rows of `costs` another one is nowhere above; of equal ones the first stays.
+
+    What one row beats adds up to no less, so rows are looked at by their sums, in blocks between
+    which sums differ: only what stays of the blocks before can beat a row of a block.
+    """
+    costs = costs[:, (costs != costs[:1]).any(axis=0)]  # what is infinite for all has no sum
+    found, sums = np.zeros(len(costs), bool), costs.sum(axis=1)
+    order, stays = np.argsort(sums, kind="stable"), costs[:0]
+    sums, end = sums[order], 0
+    while end < len(order):
+        last = sums[min(end + TOGETHER, len(order)) - 1]
+        begin, end = end, int(np.searchsorted(sums, last, side="right"))
+        some = order[begin:end]
+        free = ~_beaten_by(stays, costs[some])
+        found[some[~free]] = True
+        some = some[free]
+        best = ~_beaten_among(costs[some])
+        found[some[~best]] = True
+        stays = np.concatenate([stays, costs[some[best]]])
     return found
+
+
+def _beaten_by(better: Floats, costs: Floats) -> Bools:
+    """Which of `costs` one of `better` is nowhere above."""
+    found = np.zeros(len(costs), bool)
+    found[_nowhere_above(better, costs)[0]] = True
+    return found
+
+
+def _beaten_among(costs: Floats) -> Bools:
+    """`beaten`, of every two rows."""
+    found = np.zeros(len(costs), bool)
+    one, other = _nowhere_above(costs, costs)
+    one, other = one[one != other], other[one != other]
+    better = (other < one) | (costs[other] < costs[one]).any(axis=1)
+    found[one[better]] = True
+    return found
+
+
+def _nowhere_above(better: Floats, costs: Floats) -> tuple[Ints, Ints]:
+    """Each row of `costs`, and of `better` one that is nowhere above it."""
+    below = np.ones((len(costs), len(better)), bool)
+    for column in range(0, costs.shape[1], max(1, costs.shape[1] // FIRST)):
+        below &= better[:, column] <= costs[:, column, None]
+    one, other = np.nonzero(below)
+    kept = (better[other] <= costs[one]).all(axis=1)
+    return one[kept], other[kept]

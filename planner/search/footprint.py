@@ -202,7 +202,7 @@ class _Memory:
         if self.coefficients is None:
             return None
         coefficients = replace(self.coefficients, cap_kib=capacity_kib)
-        rows = np.flatnonzero(row_fits(self.space, coefficients))
+        rows = np.flatnonzero(row_fits(self.space, coefficients, plainly=True))
         bounds = row_bounds(self.space, coefficients)[rows] if len(rows) else rows
         for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))].tolist():
             if capacity_kib <= self._too_small.get(row, -1):

@@ -14,17 +14,14 @@ limit is higher, it is found anew.
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
-from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.bounds.any_split import bounds_of_any_split
-from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.bounds.split_chains import bounds_of_splits
 from meshplan.planner.bounds.stage_chains import cut_bounds
@@ -32,12 +29,11 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.known_chains import KnownChains, Shape
-from meshplan.planner.search.priced_space import busy_below
-from meshplan.planner.search.second_core import blocks, done_of_each
+from meshplan.planner.search.rows_below import bounds_of_rows
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BLOCK = 16_384  # rows that are priced and bounded together
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # bounded split by split at a time
 ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
@@ -280,38 +276,3 @@ class OpenLayouts:
         layouts = self.space.layouts
         pp, m = int(layouts.pipeline_parallel[row]), int(layouts.num_micro_batches[row])
         return variant.schedule, pp, variant.virtual_stages, m
-
-
-def passes_below(
-    space: Space, rows: Ints, setting: Setting, limit_s: float
-) -> tuple[Ints, PassSeconds]:
-    """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
-    not kept takes no memory. Most are busy for longer, and their passes are not priced.
-    """
-    rows = busy_below(space, rows, setting, limit_s)
-    firsts = blocks(len(rows), BLOCK)
-
-    def block(first: int) -> tuple[Ints, PassSeconds]:
-        some = rows[first : first + firsts.step]
-        layouts = space.layouts.take(some)
-        passes = pass_seconds(layouts, setting)
-        below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
-        return some[below], passes.take(below)
-
-    done = done_of_each(block, firsts)
-    kept, parts = np.concatenate([rows for rows, _ in done]), [each for _, each in done]
-    done.clear()  # `joined` lets go what it has joined
-    return kept, PassSeconds.joined(parts)
-
-
-def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
-    """A lower bound of every variant of each row: each rank busy with the mean work."""
-    p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
-    modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
-    rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
-    layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
-    work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
-    each = work / pp + 2 * p.blocking_s + p.micro_batch_s
-    late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
-    bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
-    return bounds

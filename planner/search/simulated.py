@@ -34,18 +34,18 @@ from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
 from meshplan.planner.search.known_chains import actions_of
 from meshplan.planner.search.near_cuts import NearCuts, rows_beside
-from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import MixAnswer
+from meshplan.planner.search.rows_below import NEARLY, passes_below
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
 MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
-NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 
 
 class Simulated:
@@ -79,10 +79,9 @@ class Simulated:
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
-        self.kept, self.passes = passes_below(
-            space, np.arange(len(space.layouts)) if rows is None else rows,
-            self.setting, min(limit_s, self.best_s * NEARLY),
-        )  # fmt: skip
+        every = np.arange(len(space.layouts)) if rows is None else rows
+        most_s = min(limit_s, self.best_s * NEARLY)
+        self.kept, self.passes = passes_below(space, every, self.setting, most_s)
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)

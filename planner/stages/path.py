@@ -162,11 +162,10 @@ class Intervals:
                 return Price(self.least_ns(stage, first, end), 0, 0)
         full, selective, transient = mixes(end - first, problem.modes, problem.transient_kib)
         cut, second = first + full, first + full + selective
-        time, saved = (mixed(table, first, cut, second, end)
-                       for table in (self._times, self._saved))  # fmt: skip
-        fits = self._fits(key, saved, transient)
+        fits = self._fits(key, mixed(self._saved, first, cut, second, end), transient)
         if not fits.any():
             return None
+        time = mixed(self._times, first, cut, second, end)
         best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())
         return Price(int(time[best]) + self._ends_ns(stage), int(selective[best]), int(full[best]))
 

@@ -19,6 +19,7 @@ from meshplan.planner.bounds.split import Pairs, least_of_splits, split_bounds, 
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages.row_delays import answer_rows
 from meshplan.planner.stages.solve import FEW, Solver
 
@@ -185,6 +186,31 @@ def test_row_bounds_are_below_every_variant(
             best = Solver().solve(case, None).plan
             assert fits[row] or best is None
             assert best is None or bounds[row] <= best.objective
+
+
+def test_rows_that_fit_plainly_are_those_with_a_schedule_of_one_chunk_that_fits(
+    question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
+) -> None:
+    """Where a schedule of one chunk per rank has a plan its row fits plainly; some rows fit by
+    V shapes alone, whose first rank holds less.
+    """
+    asked = question((0, 0, 0, 1, 1), 4, 8, hybrid_shard=False, zero_stages=(0, 1))
+    space = enumerate_space(
+        asked.model, asked.training, 4, asked.engine, asked.pins, asked.cluster.gpus_per_node
+    )
+    coefficients = price_space(asked, space, pricer(5, 3e7, 2))
+    fits, plainly = (row_fits(space, coefficients, plainly=each) for each in (False, True))
+    assert not (plainly & ~fits).any()
+    assert (fits & ~plainly).any()
+    for row in range(0, len(space.layouts), 3):
+        plain = [each for each in space.variants(row) if each.virtual_stages == 1]
+        assert plain or plainly[row] == fits[row]
+        for variant in plain:
+            case = stage_problem(space, coefficients, row, variant)
+            assert plainly[row] or Solver().solve(case, None).plan is None
+    chunked = replace(space, pins=parse_pins({"virtual_stages": "2.."}), _variants={})
+    assert (row_fits(chunked, coefficients, plainly=True) == row_fits(chunked, coefficients)).all()
+    assert row_fits(chunked, coefficients).any()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from meshplan.planner.search.dominated import (
     LARGER,
     LATE,
     LONGER,
+    TOGETHER,
     beaten,
     dominated,
 )
@@ -49,6 +50,27 @@ def test_of_two_rows(costs: list[list[float]], expected: list[bool]) -> None:
     wide = np.concatenate([np.ones((len(table), 20)), table, table], axis=1)
     assert beaten(table).tolist() == expected
     assert beaten(wide).tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_many_rows(seed: int) -> None:
+    """Comparing every two rows says the same, of more than are compared at a time: random ones, of
+    which some are equal; some differ by less than their sums show.
+    """
+    rng = np.random.default_rng(seed)
+    number, columns = int(rng.integers(2, 4 * TOGETHER)), int(rng.integers(2, 12))
+    table = rng.integers(0, 2 + seed // 3, (number, columns)).astype(float)
+    table[:, 0] *= 2.0**60 if seed % 2 else 1
+    expected = [
+        any(
+            (table[other] <= row).all() and (other < at or (table[other] < row).any())
+            for other in range(number) if other != at
+        )
+        for at, row in enumerate(table)
+    ]  # fmt: skip
+    assert beaten(table).tolist() == expected
+    assert any(expected)
+    assert not all(expected)
 
 
 def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better() -> None:

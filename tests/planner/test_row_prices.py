@@ -13,7 +13,6 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search import row_prices
-from meshplan.planner.search.open_layouts import bounds_of_rows, passes_below
 from meshplan.planner.search.priced_space import (
     Question,
     busy_below,
@@ -22,6 +21,7 @@ from meshplan.planner.search.priced_space import (
     space_of,
 )
 from meshplan.planner.search.row_prices import RowPrices
+from meshplan.planner.search.rows_below import bounds_of_rows, passes_below
 
 ASKED = Arguments(
     model="mixtral-8x7b", gpus=64, cluster="dgx-h100", engine="torchtitan", global_batch=256
