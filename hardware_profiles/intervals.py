@@ -273,6 +273,7 @@ def _strangers(known: Sequence[Ratio]) -> list[Ratio]:
     return [ratio for ratio in whole if not _of_fitted_engine(ratio)]
 
 
+@cache
 def _fitted_as(engine: str) -> str:
     return load_engine(engine).fitted_as or engine
 

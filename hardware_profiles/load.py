@@ -111,14 +111,22 @@ def load_gpu(name: str) -> Gpu:
     name = _resolve(name, gpu_names(), _index()["gpu_alias"], "GPU")
     if name == "cpu":
         return detect_cpu(processes=num_cores())
+    return _datasheet(name)
+
+
+@cache
+def _datasheet(name: str) -> Gpu:
     return _validate(Gpu, _read(HERE / "gpus" / f"{name}.toml"), f"gpus/{name}.toml")
 
 
 def load_kernels(gpu_name: str) -> Kernels:
     """What was measured (or published) about kernels on `gpu_name`. Raises `UnknownProfile`."""
-    gpu_name = _resolve(gpu_name, gpu_names(), _index()["gpu_alias"], "GPU")
-    where = f"measured/{gpu_name}.toml"
-    return _validate(Kernels, _kernels_document(gpu_name), where)
+    return _measured(_resolve(gpu_name, gpu_names(), _index()["gpu_alias"], "GPU"))
+
+
+@cache
+def _measured(gpu_name: str) -> Kernels:
+    return _validate(Kernels, _kernels_document(gpu_name), f"measured/{gpu_name}.toml")
 
 
 def _kernels_document(gpu_name: str) -> dict[str, Any]:
@@ -181,6 +189,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if text not in (*cluster_names(), *aliases) and text in (*gpu_names(), *gpu_aliases()):
         return usual_cluster(text)
     name = _resolve(text, cluster_names(), aliases, "cluster")
+    return _built_in(name)
+
+
+@cache
+def _built_in(name: str) -> Cluster:
     return _cluster(_read(HERE / "clusters" / f"{name}.toml"), f"clusters/{name}.toml")
 
 
