@@ -52,7 +52,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """The layout that comes closest, and the bytes per GPU that it lacks (to 0.5 %)."""
+    """The layout that comes closest, and the bytes per GPU that it lacks, to 0.5 % of its need."""
 
     layout: Layout
     lacking_bytes: float

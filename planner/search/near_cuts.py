@@ -33,9 +33,10 @@ NEAR = 1.05  # times the step of the layout: cuts where moves begin
 
 @dataclass(slots=True)
 class NearCuts:
-    """What is asked of the proof, of a row that is left and a way to run it.
+    """Moves of layers that begin near a layout, and what they ask of the proof.
 
-    problem_of  its inner problem and passes        times_of  its simulation, of cuts like this one
+    problem_of  the inner problem and passes of a row under a variant
+    times_of    its simulation, of cuts like the given one
     offer       keeps a plan if it is the best of its kind
     budget      of the simulation, in played actions; what is left of it
     """
@@ -54,8 +55,10 @@ class NearCuts:
         tally: costs.Tally,
         started: bool = True,
     ) -> None:
-        """Climb from each, as far as the budget of moves goes; charged to `tally`. If not `started`
-        the row is another one than that of `found`, which is what to be nearly as fast as.
+        """Climb from the likeliest cut of each variant of `row`, and from `found` itself, until the
+        budget is spent; what was played is charged to `tally`.
+
+        started  whether `row` is the row of `found`; else `found` only says how fast to be
         """
         starts = [found] if started and found.variant.virtual_stages > 1 else []
         for start in chain(starts, self._beside(found, row, variants, tally, started)):
