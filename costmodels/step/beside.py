@@ -3,9 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Number, anywhere, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.cost import Pass
@@ -53,7 +51,7 @@ def beside(
     """
     unpacked_s = sent.unpacked_s if again else 0.0
     forward, backward = Pass(pointwise_s=sent.unpacked_s), Pass(pointwise_s=unpacked_s)
-    if np.any(layout.zero_stage >= ZERO_2):
+    if anywhere(layout.zero_stage >= ZERO_2):
         overlap, interference = setting.engine.overlap, setting.tuning.interference
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
         seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.elementwise import Condition, Number, anywhere, where
 from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
@@ -318,7 +318,7 @@ class Rank:
     def sent(self, parameters: RankParameters, *, again: bool) -> Sent:
         """What these weights send of each micro-batch; `again`: they are gathered twice."""
         gradients_s = self.host.gradients_s(parameters) if self.host else 0.0
-        if not np.any(self.layout.zero_stage >= ZERO_2):
+        if not anywhere(self.layout.zero_stage >= ZERO_2):
             return Sent(0.0, 0.0, 0.0, gradients_s)
         return Sent(
             self.traffic.forward_s(parameters),
