@@ -45,12 +45,13 @@ class StageModel(Rank):
         if (kind, mode) not in self._whole_costs:
             plain = self.plain_cost(kind, mode)
             self._whole_costs[kind, mode] = self._with_weights(
-                plain, self.layer_parameters(kind), saved_bytes=plain.saved_bytes, again=True
-            )
+                plain, self.layer_parameters(kind), saved_bytes=plain.saved_bytes,
+                again=self.gathered_again(kind, mode),
+            )  # fmt: skip
         return self._whole_costs[kind, mode]
 
     def _with_weights(
-        self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: bool
+        self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: Number
     ) -> Cost:
         """`plain` and what it does not hide of the traffic and the copies of its weights."""
         forward, backward = beside(
@@ -60,7 +61,6 @@ class StageModel(Rank):
             plain.forward.room_s,
             plain.backward_room_s,
             saved_s=self.host.activations_s(saved_bytes) if self.host else 0.0,
-            again=again,
             copies=copies_of_gradients(self.m),
         )
         return plain + replace(NOTHING, forward=forward, input_grad=backward)
@@ -146,7 +146,7 @@ class StageModel(Rank):
         plain, parameters = NOTHING, RankParameters(dense=0.0)
         for end in ends:
             plain, parameters = plain + self.ends[end], parameters + self.end_parameters[end]
-        return self._with_weights(plain, parameters, saved_bytes=0.0, again=False)
+        return self._with_weights(plain, parameters, saved_bytes=0.0, again=0.0)
 
     @cached_property
     def stage_counts(self) -> tuple[dict[tuple[int, str], int], ...]:
