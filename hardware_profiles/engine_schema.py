@@ -145,6 +145,13 @@ class State(Frozen):
                         micro-batch, not once per step
     reduce_bucket       parameters whose gradients are sent together, each bucket with a
                         collective's latency; 0: all at once
+    gather_bucket       ZeRO-3 gathers and scatters each weight by a collective of its own, small
+                        ones together up to so many numbers; 0: those of a layer at once
+    reuse_distance      under ZeRO-3 a replayed layer's weight is given back, and gathered a third
+                        time for the backward, where more numbers than these are used between the
+                        two; 0: never
+    listed_rank_s       ZeRO-3's collectives are given a list of one tensor for each rank: seconds
+                        of the host for each of them, for which the device waits
     ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
@@ -176,6 +183,9 @@ class State(Frozen):
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
+    gather_bucket: float = Field(default=0.0, ge=0)
+    reuse_distance: float = Field(default=0.0, ge=0)
+    listed_rank_s: float = Field(default=0.0, ge=0)
     ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False

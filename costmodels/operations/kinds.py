@@ -13,6 +13,7 @@ backward (recompute) drops exactly its own bytes and costs exactly its own forwa
 Every number may be a numpy array over many layouts: see `costmodels.layouts`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -185,3 +186,8 @@ class Communication:
 
 
 Operation = Matmul | AttentionCore | Scan | Pointwise | Communication
+
+
+def matrices(operations: Iterable[Operation]) -> Number:
+    """How many weights these operations multiply by."""
+    return sum(op.joined * op.groups for op in operations if isinstance(op, Matmul))

@@ -61,12 +61,13 @@ class StageModel(Rank):
         if (kind, mode) not in self._whole_costs:
             plain = self.plain_cost(kind, mode)
             self._whole_costs[kind, mode] = self._with_weights(
-                plain, self.layer_parameters(kind), saved_bytes=plain.saved_bytes, again=True
-            )
+                plain, self.layer_parameters(kind), saved_bytes=plain.saved_bytes,
+                again=self.gathered_again(kind, mode),
+            )  # fmt: skip
         return self._whole_costs[kind, mode]
 
     def _with_weights(
-        self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: bool
+        self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: Number
     ) -> Cost:
         """`plain` and what it does not hide of the traffic and the copies of its weights."""
         forward, backward = beside(
@@ -76,7 +77,6 @@ class StageModel(Rank):
             plain.forward.room_s,
             plain.backward_room_s,
             saved_s=self.host.activations_s(saved_bytes) if self.host else 0.0,
-            again=again,
             copies=copies_of_gradients(self.m),
         )
         return replace(
@@ -149,7 +149,7 @@ class StageModel(Rank):
         """Some of `ends` together, with what their weights send meanwhile."""
         plain = reduce(add, map(self.ends.__getitem__, ends))
         parameters = reduce(add, map(self.end_parameters.__getitem__, ends))
-        return self._with_weights(plain, parameters, saved_bytes=0.0, again=False)
+        return self._with_weights(plain, parameters, saved_bytes=0.0, again=0.0)
 
     @cached_property
     def stage_counts(self) -> tuple[dict[tuple[int, str], int], ...]:
