@@ -147,11 +147,15 @@ class Pointwise:
 class Routing:
     """The copies that are made of each token, and how many of how many groups of experts they go
     to (0 groups: to any expert).
+
+    cycle  experts that tokens go round in order, each token to those behind the last one's, as a
+           benchmark's gate does; 0: they choose
     """
 
     copies: int = 1
     groups: int = 0
     top_groups: int = 0
+    cycle: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
