@@ -270,6 +270,8 @@ class KernelHabits(Frozen):
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
+    deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
+                    token are neighbours
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -309,6 +311,7 @@ class KernelHabits(Frozen):
     norms_in_products: bool = False
     permutes_by_index: bool = False
     own_token_latents: bool = False
+    deals_experts: bool = False
     weighs_inside_experts: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False

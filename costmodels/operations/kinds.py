@@ -71,6 +71,7 @@ class AttentionCore:
     keys        average number of keys that one query meets (causal and window already applied)
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
+    chosen      each query meets keys of its own, read by number (sparse attention)
     sinks_s     what a slow kernel for sinks takes longer backward
     chunk       tokens of each of the 2 cp chunks of a sequence that context parallelism makes (a
                 rank has two, which run apart on their own keys and on earlier ones); 0: one kernel
@@ -84,6 +85,7 @@ class AttentionCore:
     head_dim: int
     v_head_dim: int
     fused: bool
+    chosen: bool = False
     sinks_s: Number = 0.0
     chunk: Number = 0.0
     saved_bytes: Number = 0.0
@@ -148,11 +150,15 @@ class Pointwise:
 class Routing:
     """The copies that are made of each token, and how many of how many groups of experts they go
     to (0 groups: to any expert).
+
+    cycle  experts that tokens go round in order, each token to those behind the last one's, as a
+           benchmark's gate does; 0: they choose
     """
 
     copies: int = 1
     groups: int = 0
     top_groups: int = 0
+    cycle: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

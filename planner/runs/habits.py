@@ -141,6 +141,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"context": facts.cp_kind}
     if facts.cuda_graph != "full_iteration" and facts.cuda_graph:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
+    if facts.gate == "dealt":
+        said |= {"deals_experts": True}
     if facts.dispatcher:
         said |= {"dispatch": DISPATCHES.get(facts.dispatcher, "deduplicated")}
     return said
