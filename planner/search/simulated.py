@@ -80,8 +80,8 @@ class Simulated:
             self.offer(found)
         source = rows or Given(np.arange(len(space.layouts)), coefficients)
         most_s = min(limit_s, self.best_s * NEARLY)
-        found = rows_below(space, source, self.setting, most_s)
-        self.kept, self.passes, self.prices = found
+        below = rows_below(space, source, self.setting, most_s)
+        self.kept, self.passes, self.prices = below
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self._settled: list[Open] = []
