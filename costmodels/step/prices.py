@@ -29,7 +29,7 @@ from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
-from meshplan.costmodels.step.price_memory import memory_columns, parts_of
+from meshplan.costmodels.step.price_memory import all_states_bytes, memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import Table, weight_table, work_table
 from meshplan.costmodels.step.rendezvous import once_s
@@ -112,6 +112,14 @@ def busy_s(layouts: Layouts, setting: Setting) -> Floats:
     work = work_table(setting, layouts)
     whole = _one_micro_batch(work, *_ends(work)).total_s
     return work.rows(whole) * layouts.num_micro_batches / layouts.pipeline_parallel
+
+
+def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:
+    """(N,) weights, gradients and optimizer states of the mean pipeline rank: the fullest rank of a
+    plan holds more.
+    """
+    weights = weight_table(setting, layouts)
+    return weights.rows(all_states_bytes(weights)) / layouts.pipeline_parallel
 
 
 class _Part(NamedTuple):
