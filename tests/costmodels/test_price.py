@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import cases as examples
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, MODES, Layout, Stage
 from meshplan.costmodels.layouts import Layouts
@@ -31,7 +32,7 @@ SLACK = Tuning(
     queued_gathers=3.0,
     state_slack_fraction=0.02, activation_slack_fraction=0.1,
 )  # fmt: skip
-COMMON = settings(max_examples=40)
+COMMON = settings(max_examples=examples(40, nightly=1000))
 
 
 def priced(case) -> Prices:
