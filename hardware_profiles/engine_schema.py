@@ -228,6 +228,8 @@ class KernelHabits(Frozen):
     attention       the attention kernel: the first FlashAttention is half as fast as
                     FlashAttention-2, its Triton version in the backward alone; the second does not
                     use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
+    uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
+                    AMD's GPUs has another kernel (`Kernels.sdpa_forward`)
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
                     of gathering it again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
@@ -293,6 +295,7 @@ class KernelHabits(Frozen):
     """
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
+    uses_sdpa: bool = False
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"

@@ -275,7 +275,10 @@ def compose_cluster(
     )
 
 
-UNSTATED = ("scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward")
+UNSTATED = (
+    "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
+    "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward",
+)  # fmt: skip
 """Of `Kernels`, what no part of a profile's content is while it is the default."""
 
 
@@ -283,7 +286,8 @@ def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
-    rates of scans and of chosen keys, it is what it was before profiles had any of them.
+    rates of scans, of chosen keys and of PyTorch's attention, it is what it was before profiles had
+    any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}

@@ -137,6 +137,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= LIGER
     if facts.fused_loss == "te":
         said |= TE_LOSS
+    if facts.gradient_add == "added":
+        said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}
     if facts.cuda_graph != "full_iteration" and facts.cuda_graph:
