@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 import meshplan.planner.cli.progress
 import meshplan.planner.search.branch_and_bound
 import meshplan.planner.search.search
+from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.cli.main import EXIT_CODES, app, exit_code
 
@@ -52,6 +54,18 @@ def test_json_is_one_document_and_equals_the_file(tmp_path: Path) -> None:
     assert keys <= set(report)
     assert report["status"] == "OPTIMAL"
     assert report["gap"] == 0
+
+
+@pytest.mark.parametrize("folder", ["[red]", "a[/b]", ":smile: x"])
+def test_names_are_no_markup(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is printed as it is, whatever rich would make of its brackets and colons."""
+    monkeypatch.setenv("COLUMNS", "300")
+    path = tmp_path / folder / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(load_model_config("llama-3.2-1b")))
+    result = run("models", str(path))
+    assert result.exit_code == 0, result.output
+    assert f"plan {shlex.quote(str(path))} " in result.stdout
 
 
 def test_plan_file_round_trips(plan_file: Path) -> None:

@@ -269,6 +269,7 @@ def test_diagnose(logs: list[str]) -> None:
     assert explains == sorted(explains, reverse=True)
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
+    assert "\\" not in out
 
 
 def test_which_runs_to_make(tmp_path: Path) -> None:
