@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -271,6 +272,38 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     assert report["status"] == "FEASIBLE"
     assert 0 < report["gap"] < 1
+
+
+def test_ctrl_c_between_two_stages_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the simulation is prepared keeps what was found; another ends it."""
+    left = [KeyboardInterrupt]
+    prepared = meshplan.planner.search.search.Simulated
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return prepared(*arguments, **options)
+
+    monkeypatch.setattr(meshplan.planner.search.search, "Simulated", interrupted)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["search"]["status"] == "FEASIBLE"
+    left += [KeyboardInterrupt, KeyboardInterrupt]
+    assert run(*SMALL, "--json").exit_code == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_standard_output_is_one_line(unbuffered: str) -> None:
+    """Output that cannot be written is no fault of ours: one line, whenever it is noticed."""
+    command = [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize(
