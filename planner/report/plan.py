@@ -81,9 +81,8 @@ def print_question(out: Console, asked: Asked) -> None:
         + optimizer_words(q.training)
     )
     out.print(
-        f"{batch:,} sequences of {q.training.seq_len:,} = {format_count(tokens)} tokens a step"
-        + image_words(q.training)
-        + packed_words(q.training)
+        f"{counted(batch, 'sequence')} of {q.training.seq_len:,} = "
+        f"{format_count(tokens)} tokens a step" + image_words(q.training) + packed_words(q.training)
     )
     if line := trained_line(q):
         out.print(line)
