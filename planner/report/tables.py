@@ -244,6 +244,10 @@ def stages_line(plan: Plan) -> str:
     return ", ".join(told)
 
 
+WHEN_WRITTEN = "when the file was written"
+"""Of what was found with a prediction that is no longer the plan's."""
+
+
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
     """What the search proved of the fastest layout, whether that is the plan, and what it did."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
