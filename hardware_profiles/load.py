@@ -95,6 +95,7 @@ def first_fault(error: ValidationError, whole: str) -> str:
     first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     field, shown = ".".join(map(str, first["loc"])) or whole, repr(first["input"])
     fault = "no such field" if first["type"] == "extra_forbidden" else first["msg"]
+    fault = fault.removeprefix("Value error, ")  # pydantic's, before what we say ourselves
     got = f" (got {shown})" if len(shown) <= SHOWN_INPUT else ""
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{field}: {fault}{got}{more}"

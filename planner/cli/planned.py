@@ -118,6 +118,10 @@ def _asked(
 
 def _print_document(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:
     added = {}
+    if wanted.price_per_gpu_hour is not None:
+        from meshplan.planner.report.plan import cost_document
+
+        added["cost"] = cost_document(plan, wanted.price_per_gpu_hour)
     if found:
         from meshplan.planner.report.comparison import comparison_document
 

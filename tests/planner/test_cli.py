@@ -57,6 +57,27 @@ def test_json_is_one_document_and_equals_the_file(tmp_path: Path) -> None:
     assert report["gap"] == 0
 
 
+def test_json_document_is_a_plan_file(tmp_path: Path) -> None:
+    """What `--json` prints can be kept, explained and checked, whose numbers YAML would not read
+    (rms_norm_eps is 1e-05).
+    """
+    path = tmp_path / "plan.json"
+    document = run(*SMALL, "--top", "1", "--json").stdout
+    assert "1e-05" in document
+    path.write_text(document)
+    assert read_plan(path).model_dump(mode="json") == json.loads(document)
+    assert run("check", str(path)).exit_code == 0
+
+
+def test_price_is_in_the_json_document() -> None:
+    """The price that people are told of is in the document too, by the same figures."""
+    found = json.loads(run(*SMALL, "--top", "1", "--json", "--price-per-gpu-hour", "2").stdout)
+    step_s = found["prediction"]["step_time_s"]
+    assert found["cost"]["step"] == pytest.approx(16 * 2 * step_s / 3600)
+    per_token = found["cost"]["step"] / (64 * 4096)
+    assert found["cost"]["trillion_tokens"] == pytest.approx(1e12 * per_token)
+
+
 @pytest.mark.parametrize("folder", ["[red]", "a[/b]", ":smile: x"])
 def test_names_are_no_markup(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A path is printed as it is, whatever rich would make of its brackets and colons."""
