@@ -57,6 +57,16 @@ def test_json_is_one_document_and_equals_the_file(tmp_path: Path) -> None:
     assert report["gap"] == 0
 
 
+def test_refused_config_is_named(tmp_path: Path) -> None:
+    """What is wrong with the config to compare with is not taken for a fault of the question."""
+    config = tmp_path / "overrides.yaml"
+    config.write_text("model: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 8}\n"
+                      "train: {global_batch_size: 64, micro_batch_size: 1}\n")  # fmt: skip
+    result = run(*SMALL, "--compare", str(config))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: --compare {config}: 16 GPUs are not a multiple of")
+
+
 def test_json_document_is_a_plan_file(tmp_path: Path) -> None:
     """What `--json` prints can be kept, explained and checked, whose numbers YAML would not read
     (rms_norm_eps is 1e-05).
