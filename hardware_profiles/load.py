@@ -170,16 +170,21 @@ def _scaled(document: dict[str, Any], base: Gpu, target: Gpu) -> dict[str, Any]:
     return {**kept, **points, **known, "gpu": target.name}
 
 
+COMPOSED_PER_S = r"[^:/]+:\d+:[\d.]+Gb/s"
+
+
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """A built-in cluster by name, a profile file by path, or this machine: `local-cpu[:PROCESSES]`.
 
     The name of a GPU stands for the cluster it is usually found in, and GPU:PER_NODE:NETWORK
-    ("h100-sxm:8:400Gb") for one that is composed.
+    ("h100-sxm:8:400Gb", or 400Gb/s) for one that is composed.
 
     A file that names its GPU (`gpu = "h100-sxm"`) gets our datasheet, and our kernels if it has
     none. Raises `UnknownProfile`.
     """
     text = str(name_or_path)
+    if re.fullmatch(COMPOSED_PER_S, text):
+        text = text.removesuffix("/s")
     if text.endswith(".toml") or "/" in text or isinstance(name_or_path, Path):
         return _cluster(_read(Path(text)), text)
     if text.split(":")[0] == LOCAL_CPU:
