@@ -155,7 +155,7 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
-OTHERS = "runs of other engines (of this one nobody publishes what ran out of memory)"
+OTHERS = "other runs (of this engine on such GPUs we know of none out of memory)"
 
 
 def fits_line(prediction: Prediction) -> str:
