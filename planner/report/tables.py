@@ -155,7 +155,7 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
-OTHERS = "runs of other engines (of this one nobody publishes what ran out of memory)"
+OTHERS = "other runs (of this engine on such GPUs we know of none out of memory)"
 
 
 def fits_line(prediction: Prediction) -> str:
@@ -242,6 +242,10 @@ def stages_line(plan: Plan) -> str:
         modules = ", ".join(plan.layout.selective_modules)
         told.append(f"{selective} of {total} selectively recomputed: {modules}")
     return ", ".join(told)
+
+
+WHEN_WRITTEN = "when the file was written"
+"""Of what was found with a prediction that is no longer the plan's."""
 
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
