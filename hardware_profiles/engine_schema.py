@@ -31,8 +31,9 @@ RecomputeModule = Literal[
     "norm", "pointwise", "linear_half", "attention", "experts",
 ]  # fmt: skip
 """What selective recompute replays (`costmodels.operations.replayed`). The first seven are modules
-of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer, are
-together torchtitan's policy by operation; `attention` and `experts` are a fork's, in no plan.
+of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer and
+those of its routed experts, are together torchtitan's policy by operation; `attention` and
+`experts` are a fork's, in no plan.
 """
 
 
