@@ -255,6 +255,8 @@ class KernelHabits(Frozen):
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
                     once
+    loss_chunks     or over so many equal chunks of tokens, whose input's gradient is gathered in
+                    fp32
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
@@ -306,6 +308,7 @@ class KernelHabits(Frozen):
     logits_bytes: float = 10.0
     cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
+    loss_chunks: int = Field(default=1, ge=1)
     keeps_buffers: bool = False
     gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False

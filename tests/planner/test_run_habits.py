@@ -110,6 +110,25 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
     assert slow > 1.03 * compiled
 
 
+@pytest.mark.parametrize(
+    ("row", "chunks"),
+    [
+        pytest.param({"framework": "torchtitan", "year": "2025"}, 1, id="before"),
+        pytest.param({"framework": "torchtitan", "year": "2026"}, 8, id="since April 2026"),
+        pytest.param({"framework": "torchtitan"}, 8, id="as today"),
+        pytest.param(
+            {"framework": "torchtitan", "year": "2026", "fused_loss": "whole"}, 1, id="said"
+        ),
+        pytest.param({"framework": "prime-rl (FSDP2)", "year": "2026"}, 1, id="another trainer"),
+        pytest.param({"framework": "NeMo AutoModel", "year": "2026"}, 1, id="an engine apart"),
+    ],
+)
+def test_torchtitans_loss_is_in_chunks_since_2026(row: dict[str, str], chunks: int) -> None:
+    """Those of its own configurations; the table's gradient is then taken where its input is."""
+    kernels = engine_of(row).kernels
+    assert (kernels.loss_chunks, kernels.chunked_loss) == (chunks, chunks > 1)
+
+
 def test_a_note_says_that_tensor_parallel_is_asynchronous() -> None:
     """Part of its collectives hides under matmuls."""
     two = TITAN | {"dp": "4", "tp": "2"}
