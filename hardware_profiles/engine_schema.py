@@ -275,6 +275,8 @@ class KernelHabits(Frozen):
                     latents instead of the hidden states
     deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
                     token are neighbours
+    weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
+                    product, and back
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -317,6 +319,7 @@ class KernelHabits(Frozen):
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False
+    weighs_apart: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()

@@ -91,9 +91,12 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield permute("unsort", site.itemsize * rows * h)
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
     back = sent * site.itemsize * copies * h
-    kept = 0.0 if site.kernels.weighs_inside_experts else back
+    elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
+    kept = 0.0 if elsewhere else back
     combine = exchange_tokens("combine", site.itemsize * copies * h, routing)
     yield replace(combine, saved_bytes=exchanged * kept)
+    if site.kernels.weighs_apart:
+        yield weigh(copies * h)
     yield permute("unpermute", back, saved=(1.0 - exchanged) * kept)
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
@@ -187,6 +190,17 @@ def permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
         saved_bytes=saved,
         modules=("moe", "pointwise"),
     )
+
+
+def weigh(elements: Number) -> Pointwise:
+    """Rows of 16 bits times a weight each, as PyTorch's own kernels: a copy in fp32, which is kept,
+    6 bytes of each number, the product 8, and back 6; backward a copy 6, the rows' gradient 8, that
+    of the weights 12 and their sum 4, and back 6.
+    """
+    return Pointwise(
+        name="weigh", forward_bytes=20.0 * elements, backward_bytes=36.0 * elements, kernels=3,
+        saved_bytes=4.0 * elements, modules=("moe", "pointwise"),
+    )  # fmt: skip
 
 
 def exchange_tokens(name: str, size_bytes: Number, routing: Routing) -> Communication:

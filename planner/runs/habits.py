@@ -35,6 +35,11 @@ FIRST_CHUNKED = 2026
 WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
 TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+EAGER_EXPERTS = {"weighs_apart": True}
+"""torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
+(pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
+torchtitan/models/moe.py), which the compiler fuses with the copy beside it.
+"""
 COMPILED = ("torchtitan", "llm-foundry")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
 
@@ -85,7 +90,7 @@ def engine_of(row: Row) -> Engine:
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and (engine.fitted_as or engine.name) in COMPILED:
-        kernels |= NOT_COMPILED
+        kernels |= NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {})
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":

@@ -191,6 +191,25 @@ def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, mov
     assert back == moved * 2 * S * 2 * 4096
 
 
+def test_rows_weighed_by_kernels_of_their_own() -> None:
+    """Top-2 of 2,048 tokens x 4,096 numbers: 3 kernels and 20 bytes of each forward, 36 backward; a
+    copy in fp32 is kept in place of the one in 16 bits.
+    """
+    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
+    shard = shard_of(Layout(stages=even_stages(32, 1)), Training(seq_len=S, global_batch_size=1))
+    plain = load_engine("torchtitan").kernels
+    kept = []
+    for kernels in (plain, plain.model_copy(update={"weighs_apart": True})):
+        operations = layer_operations(Site(model, shard, kernels), model.kinds[0])
+        kept.append(sum(float(op.saved_bytes) for op in operations))
+    weigh = next(op for op in operations if op.name == "weigh")
+    assert isinstance(weigh, Pointwise)
+    numbers = 2 * S * 4096
+    assert (weigh.forward_bytes, weigh.backward_bytes) == (20 * numbers, 36 * numbers)
+    assert weigh.kernels == 3
+    assert kept[1] - kept[0] == (4 - 2) * numbers
+
+
 def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
     """Top-2 of 2,048 tokens x 4,096 x 2 bytes of experts' output, 33.6 MB, are kept where the
     router's weights multiply them afterwards, and not where they multiply inside the experts.
