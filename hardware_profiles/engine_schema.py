@@ -31,8 +31,9 @@ RecomputeModule = Literal[
     "norm", "pointwise", "linear_half", "attention", "experts",
 ]  # fmt: skip
 """What selective recompute replays (`costmodels.operations.replayed`). The first seven are modules
-of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer, are
-together torchtitan's policy by operation; `attention` and `experts` are a fork's, in no plan.
+of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer and
+those of its routed experts, are together torchtitan's policy by operation; `attention` and
+`experts` are a fork's, in no plan.
 """
 
 
@@ -256,6 +257,8 @@ class KernelHabits(Frozen):
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
                     once
+    loss_chunks     or over so many equal chunks of tokens, whose input's gradient is gathered in
+                    fp32
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
@@ -274,6 +277,8 @@ class KernelHabits(Frozen):
                     latents instead of the hidden states
     deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
                     token are neighbours
+    weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
+                    product, and back
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -308,6 +313,7 @@ class KernelHabits(Frozen):
     logits_bytes: float = 10.0
     cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
+    loss_chunks: int = Field(default=1, ge=1)
     keeps_buffers: bool = False
     gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False
@@ -316,6 +322,7 @@ class KernelHabits(Frozen):
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False
+    weighs_apart: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
