@@ -98,7 +98,7 @@ def parts_table(parts: TimeParts) -> Table:
     """Where the step time goes, largest first, with a bar each."""
     table = listing()
     for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=justify == "right")
+        table.add_column(justify=justify, no_wrap=justify == "right", overflow="fold")
     total_s = parts.total_s
     for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         share = seconds / total_s

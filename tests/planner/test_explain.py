@@ -313,12 +313,12 @@ def found_at(document: Any, path: str) -> float:
     return float(document)
 
 
-@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("columns", [40, 60, 100])
 def test_terminal_view_keeps_to_its_columns(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No line of `plan` and `explain` is longer than COLUMNS or ends with a blank, and the words of
-    the label are explained.
+    """No line of `plan` and `explain` is longer than COLUMNS or ends with a blank, no figure is cut
+    short, and the words of the label are explained.
     """
     monkeypatch.setenv("COLUMNS", str(columns))
     runner, plan = CliRunner(), str(tmp_path / "plan.yaml")
@@ -340,6 +340,7 @@ def test_terminal_view_keeps_to_its_columns(
         for line in shown.stdout.splitlines():
             assert len(line) <= columns, line
             assert line == line.rstrip(), line
+        assert "…" not in shown.stdout
         assert "pp2: pipeline ranks" in shown.stdout
         assert "nearest measured run" in shown.stdout or "Measured runs nearby" in shown.stdout
 
