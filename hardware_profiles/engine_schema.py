@@ -279,6 +279,7 @@ class KernelHabits(Frozen):
                     token are neighbours
     weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
                     product, and back
+    sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -323,6 +324,7 @@ class KernelHabits(Frozen):
     deals_experts: bool = False
     weighs_inside_experts: bool = False
     weighs_apart: bool = False
+    sorts_once: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()

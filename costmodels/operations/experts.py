@@ -86,9 +86,10 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     )
     yield gather_experts(site, "expert_input", received, "all_gather")
     kept = (1.0 - exchanged) * received
-    yield replace(permute("sort_by_expert", received, saved=kept), kept_cast=in_8_bit)
+    again = exchanged if site.kernels.sorts_once else 1.0
+    yield replace(permute("sort_by_expert", again * received, saved=kept), kept_cast=in_8_bit)
     yield from _products(site, experts, rows)
-    yield permute("unsort", site.itemsize * rows * h)
+    yield permute("unsort", again * received)
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
     back = sent * site.itemsize * copies * h
     elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart

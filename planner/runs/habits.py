@@ -35,10 +35,11 @@ FIRST_CHUNKED = 2026
 WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
 TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
-EAGER_EXPERTS = {"weighs_apart": True}
+EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True, "sorts_once": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
 (pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
-torchtitan/models/moe.py), which the compiler fuses with the copy beside it.
+torchtitan/models/moe.py), which the compiler fuses with the copy beside it; without it the copies
+are PyTorch's indexing and scatter_add, one each where nothing is sent.
 """
 COMPILED = ("torchtitan", "llm-foundry")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""

@@ -210,6 +210,26 @@ def test_rows_weighed_by_kernels_of_their_own() -> None:
     assert kept[1] - kept[0] == (4 - 2) * numbers
 
 
+@pytest.mark.parametrize(("expert_parallel", "times"), [(1, 0), (4, 1)])
+def test_rows_that_are_not_sent_may_be_sorted_once(expert_parallel: int, times: int) -> None:
+    """The second sorting, on the other side, is by expert; what it keeps is kept all the same."""
+    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
+    layout = Layout(
+        data_parallel=4, expert_parallel=expert_parallel, stages=even_stages(model.num_layers, 1)
+    )
+    shard = shard_of(layout, Training(seq_len=S, global_batch_size=4))
+    plain, kept = load_engine("torchtitan").kernels, []
+    for kernels in (plain, plain.model_copy(update={"sorts_once": True})):
+        operations = layer_operations(Site(model, shard, kernels), model.kinds[0])
+        kept.append(sum(float(op.saved_bytes) for op in operations))
+    found = {op.name: op for op in operations if isinstance(op, Pointwise)}
+    rows = 2 * 2 * S * 2 * 4096
+    assert found["permute"].forward_bytes == found["unpermute"].forward_bytes == rows
+    for name in ("sort_by_expert", "unsort"):
+        assert found[name].forward_bytes == found[name].backward_bytes == times * rows
+    assert kept[0] == kept[1]
+
+
 def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
     """Top-2 of 2,048 tokens x 4,096 x 2 bytes of experts' output, 33.6 MB, are kept where the
     router's weights multiply them afterwards, and not where they multiply inside the experts.
