@@ -51,7 +51,7 @@ from meshplan.planner.search.v_shaped_seeds import seed_v_shapes
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 FIRST_SIMULATED = 8  # of the best plans under the closed form
-NEAR, MOST_STEPS = 0.03, 120
+NEAR, MOST_STEPS = 0.03, 0
 """The closed form need not prove more where the simulation proves everything anew."""
 
 
@@ -178,7 +178,7 @@ def _simulated(
         if not proof.best:
             gpus = counted(question.gpus, "GPU")
             raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
-    open_s = proof.prove(deadline)
+    open_s = proof.prove(deadline, k)
     if counts:
         CountedMemory(proof).look()
     if k > 1:
