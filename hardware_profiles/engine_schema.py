@@ -145,6 +145,13 @@ class State(Frozen):
                         micro-batch, not once per step
     reduce_bucket       parameters whose gradients are sent together, each bucket with a
                         collective's latency; 0: all at once
+    gather_bucket       ZeRO-3 gathers and scatters each weight by a collective of its own, small
+                        ones together up to so many numbers; 0: those of a layer at once
+    reuse_distance      under ZeRO-3 a replayed layer's weight is given back, and gathered a third
+                        time for the backward, where more numbers than these are used between the
+                        two; 0: never
+    listed_rank_s       ZeRO-3's collectives are given a list of one tensor for each rank: seconds
+                        of the host for each of them, for which the device waits
     ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
@@ -176,6 +183,9 @@ class State(Frozen):
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
+    gather_bucket: float = Field(default=0.0, ge=0)
+    reuse_distance: float = Field(default=0.0, ge=0)
+    listed_rank_s: float = Field(default=0.0, ge=0)
     ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
@@ -260,6 +270,8 @@ class KernelHabits(Frozen):
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
+    deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
+                    token are neighbours
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -299,6 +311,7 @@ class KernelHabits(Frozen):
     norms_in_products: bool = False
     permutes_by_index: bool = False
     own_token_latents: bool = False
+    deals_experts: bool = False
     weighs_inside_experts: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False

@@ -275,16 +275,20 @@ def compose_cluster(
     )
 
 
+UNSTATED = ("scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward")
+"""Of `Kernels`, what no part of a profile's content is while it is the default."""
+
+
 def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
-    rates of scans, it is what it was before profiles had any of them.
+    rates of scans and of chosen keys, it is what it was before profiles had any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
     document = cluster.model_dump(mode="json", exclude=left_out)
-    for name in ("scan_forward", "scan_backward") if cluster.kernels else ():
+    for name in UNSTATED if cluster.kernels else ():
         if document["kernels"][name] == Kernels.model_fields[name].default:
             del document["kernels"][name]
     for point in document["collective_points"]:

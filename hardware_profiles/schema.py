@@ -118,6 +118,10 @@ class Kernels(Frozen):
     attention_half_forward, attention_half_backward
                            keys that a query meets (half of them, if causal) at which attention
                            reaches half of that rate
+    sparse_backward, sparse_half_backward
+                           the same of the backward over keys that each query chose, one head of
+                           keys for all: its fraction of the 16-bit peak (None: as any other's), and
+                           the keys at which it reaches half of that rate
     scan_forward, scan_backward
                            fraction of the 16-bit peak at which chunked recurrences (state spaces,
                            linear attention) run, FLOPs as `costmodels.operations.recurrent` counts
@@ -145,6 +149,8 @@ class Kernels(Frozen):
     flash2_fraction: Positive = 1.0
     attention_half_forward: Positive = 128.0
     attention_half_backward: Positive = 128.0
+    sparse_backward: Positive | None = None
+    sparse_half_backward: Positive = 128.0
     scan_forward: Positive = 0.07
     scan_backward: Positive = 0.052
     alignment: int = 1

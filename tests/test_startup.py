@@ -50,6 +50,11 @@ def test_help_imports_little() -> None:
     probe([["--help"], ["--version"]], ("numpy", "pydantic", "ortools", "torch", "rich"))
 
 
+def test_the_options_of_plan_need_nothing_that_plans() -> None:
+    """`plan --help` imports neither numpy nor a cost model."""
+    probe([["plan", "--help"]], ("numpy", "meshplan.costmodels"))
+
+
 @pytest.mark.parametrize("command", ["models", "profiles", "check", "explain", "validate"])
 def test_reading_commands_need_no_solver(command: str) -> None:
     """Commands that look up or check import neither torch nor the solver."""

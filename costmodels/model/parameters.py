@@ -76,6 +76,7 @@ class RankParameters(Adds):
     frozen, frozen_expert  the same of weights that are not trained
     quantised              of `frozen`, those kept in fewer bits
     eight_bit              of `dense` and `expert`, those with 8-bit copies beside them
+    matrices               how many weights they are, where an engine sends each of them alone
     """
 
     dense: Number
@@ -84,12 +85,14 @@ class RankParameters(Adds):
     frozen_expert: Number = 0.0
     quantised: Number = 0.0
     eight_bit: Number = 0.0
+    matrices: Number = 0.0
 
     def beside(self, adapters: Number, quantised: Number) -> "RankParameters":
         """These weights frozen beside trained `adapters`; `quantised` of the dense ones."""
         return RankParameters(
-            dense=adapters, frozen=self.dense, frozen_expert=self.expert, quantised=quantised
-        )
+            dense=adapters, frozen=self.dense, frozen_expert=self.expert, quantised=quantised,
+            matrices=self.matrices,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

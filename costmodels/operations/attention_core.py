@@ -30,10 +30,18 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         head_dim=attention.head_dim,
         v_head_dim=attention.v_head_dim,
         fused=site.kernels.flash_attention,
+        chosen=_is_chosen(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
         saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
     )
+
+
+def _is_chosen(attention: Attention) -> bool:
+    """Whether each query has keys of its own, equal ones for all heads."""
+    if attention.compression is not None:
+        return True
+    return attention.indexer is not None and not attention.indexer.by_head
 
 
 def _chunk(site: Site, *, whole: bool) -> Number:

@@ -52,7 +52,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     t = shard.tokens / shard.tp
     copies = t * experts.top_k
     rows = copies * shard.etp * shard.imbalance
-    routing = Routing(experts.top_k, *site.model.expert_groups)
+    cycle = experts.experts if site.kernels.deals_experts else 0
+    routing = Routing(experts.top_k, *site.model.expert_groups, cycle)
     yield Matmul(
         name="router",
         m=t,

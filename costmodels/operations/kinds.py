@@ -13,6 +13,7 @@ backward (recompute) drops exactly its own bytes and costs exactly its own forwa
 Every number may be a numpy array over many layouts: see `costmodels.layouts`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,6 +71,7 @@ class AttentionCore:
     keys        average number of keys that one query meets (causal and window already applied)
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
+    chosen      each query meets keys of its own, read by number (sparse attention)
     sinks_s     what a slow kernel for sinks takes longer backward
     chunk       tokens of each of the 2 cp chunks of a sequence that context parallelism makes (a
                 rank has two, which run apart on their own keys and on earlier ones); 0: one kernel
@@ -83,6 +85,7 @@ class AttentionCore:
     head_dim: int
     v_head_dim: int
     fused: bool
+    chosen: bool = False
     sinks_s: Number = 0.0
     chunk: Number = 0.0
     saved_bytes: Number = 0.0
@@ -147,11 +150,15 @@ class Pointwise:
 class Routing:
     """The copies that are made of each token, and how many of how many groups of experts they go
     to (0 groups: to any expert).
+
+    cycle  experts that tokens go round in order, each token to those behind the last one's, as a
+           benchmark's gate does; 0: they choose
     """
 
     copies: int = 1
     groups: int = 0
     top_groups: int = 0
+    cycle: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,3 +192,8 @@ class Communication:
 
 
 Operation = Matmul | AttentionCore | Scan | Pointwise | Communication
+
+
+def matrices(operations: Iterable[Operation]) -> Number:
+    """How many weights these operations multiply by."""
+    return sum(op.joined * op.groups for op in operations if isinstance(op, Matmul))

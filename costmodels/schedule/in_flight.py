@@ -44,9 +44,18 @@ def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
 
 def in_flight(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
     """For each pipeline rank, the Pareto-maximal vectors of micro-batches held per local chunk."""
-    # The order repeats every S micro-batches once it is warm, so a longer run reaches no new peak.
-    enough = m if schedule == "gpipe" or m <= 4 * pp else 4 * pp + m % pp
-    return _vectors(schedule, pp, vpp, enough)
+    return _vectors(schedule, pp, vpp, _enough(schedule, pp, m))
+
+
+def _enough(schedule: Schedule, pp: int, m: int) -> int:
+    """So many micro-batches that a longer run reaches no new peak: once an order is warm it repeats
+    every micro-batch, an interleaved one every S.
+    """
+    if schedule == "gpipe":
+        return m
+    if schedule == "interleaved_1f1b":
+        return m if m <= 4 * pp else 4 * pp + m % pp
+    return min(m, 2 * pp)
 
 
 @cache

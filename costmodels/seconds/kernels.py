@@ -16,7 +16,8 @@
              less of it under FlashAttention-2, which does not use all of it anyway, ^0.2. Measured
              at 64 on an H100: 0.73 to 0.80, and 0.87 to 0.90 (A100, Perlmutter: about 0.9)
     s, s0    keys that a query meets, and those at which attention reaches half of its rate
-             (Kernels.attention_half_*): on an H100 215 forward and 550 backward
+             (Kernels.attention_half_*): on an H100 215 forward and 550 backward. Backward over keys
+             that each query chose, by number, E_a and s0 are Kernels.sparse_*, where known
     share    Kernels.scan_forward, scan_backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach; rows taken and
@@ -176,16 +177,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     if surface is not None and op.fused:
         each = _measured_s(device, surface, op) * (2.5 if backward else 1.0)
         return beside + each / _of_flash2(device, backward) * device.slowdown(dtype)
-    efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    flash = device.attention in ("flash2", *OLDER_KERNELS)
-    if flash:
-        efficiency *= kernels.flash2_fraction * _of_flash2(device, backward)
-    flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better
-    narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
-    width = min(1.0, op.narrowest / 128.0) ** narrowness
-    rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
-    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
-    rate = rate * op.keys / (op.keys + half)
+    efficiency, half = _of_peak(device, op, backward=backward)
+    rate = device.gpu.peak_flops_per_s[dtype] * efficiency * op.keys / (op.keys + half)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
         return kernels.launch_s + flops / rate * device.tuning.attention_scale + beside
@@ -197,6 +190,23 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
     memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
+
+
+def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[float, float]:
+    """Of the 16-bit peak what a fused kernel reaches where a query meets many keys, and the keys
+    at which it reaches half of that.
+    """
+    kernels = device.kernels
+    if backward and op.chosen and kernels.sparse_backward:
+        return kernels.sparse_backward, kernels.sparse_half_backward
+    efficiency = kernels.attention_backward if backward else kernels.attention_forward
+    flash = device.attention in ("flash2", *OLDER_KERNELS)
+    if flash:
+        efficiency *= kernels.flash2_fraction * _of_flash2(device, backward)
+    flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better
+    narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
+    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
+    return efficiency * min(1.0, op.narrowest / 128.0) ** narrowness, half
 
 
 def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:

@@ -3,9 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Number, anywhere, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.cost import Pass
@@ -22,13 +20,16 @@ class Sent(NamedTuple):
 
     forward_s    weights gathered before the forward
     backward_s   weights gathered and gradients scattered beside the backward
-    unpacked_s   gathered weights copied out of the collective's buffer
+    forward_shown_s, backward_shown_s
+                 what nothing can hide of it: gathered weights copied out of the collective's
+                 buffer, collectives listed by rank
     gradients_s  gradients copied to the host once
     """
 
     forward_s: Number
     backward_s: Number
-    unpacked_s: Number
+    forward_shown_s: Number
+    backward_shown_s: Number
     gradients_s: Number
 
 
@@ -40,28 +41,26 @@ def beside(
     backward_room_s: Number,
     *,
     saved_s: Number = 0.0,
-    again: bool = False,
     copies: Number = 0.0,
 ) -> tuple[Pass, Pass]:
     """Of a part's forward and backward: exposed seconds of the traffic `sent` and of host copies,
-    and the seconds of unpacking.
+    and what nothing can hide.
 
     forward_room_s, backward_room_s  computing that traffic and copies may hide under
     saved_s   one way of the activations that the part keeps on the host
-    again     the backward unpacks gathered weights too
     copies    mean number of gradient copies to or from the host per micro-batch
     """
-    unpacked_s = sent.unpacked_s if again else 0.0
-    forward, backward = Pass(pointwise_s=sent.unpacked_s), Pass(pointwise_s=unpacked_s)
-    if np.any(layout.zero_stage >= ZERO_2):
+    forward = Pass(pointwise_s=sent.forward_shown_s)
+    backward = Pass(pointwise_s=sent.backward_shown_s)
+    if anywhere(layout.zero_stage >= ZERO_2):
         overlap, interference = setting.engine.overlap, setting.tuning.interference
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
         seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
         seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
         forward, backward = replace(forward, data_s=seen_f), replace(backward, data_s=seen_b)
     if offloads(layout):
-        away_s = seen_s(saved_s, forward_room_s + sent.unpacked_s)
+        away_s = seen_s(saved_s, forward_room_s + sent.forward_shown_s)
         gradients_s = copies * sent.gradients_s
-        back_s = seen_s(saved_s + gradients_s, backward_room_s + unpacked_s)
+        back_s = seen_s(saved_s + gradients_s, backward_room_s + sent.backward_shown_s)
         forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
     return forward, backward

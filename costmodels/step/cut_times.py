@@ -47,6 +47,7 @@ class _Load(NamedTuple):
 
 BACKWARD = 1  # of `PassSeconds.layer_room_s`
 BACKWARD_ROOM = _Load._fields.index("backward_room_s")
+AFTER = range(3, len(_Load._fields))  # what decides what follows the pipeline
 
 
 class After(NamedTuple):
@@ -72,6 +73,7 @@ class CutTimes:
         self.model, self.layout = StepModel(setting, layout), layout
         self.passes, self.row, self.columns = passes, row, columns
         self._stages: dict[StageKey, tuple[float, ...]] = {}
+        self._last: tuple[Sequence[Stage], list[tuple[float, ...]]] = ((), [])
         self._sent: dict[tuple[float, float], float] = {}
         self._reduced: dict[tuple[float, ...], float] = {}
         self._updated: dict[tuple[float, ...], float] = {}
@@ -124,7 +126,11 @@ class CutTimes:
         """What follows the pipeline."""
         loads, reduce, update = self._loads(stages), [], 0.0
         for chunks in self._stages_of_rank:
-            rank = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
+            rank = [0.0] * len(_Load._fields)
+            for j in chunks:
+                load = loads[j]
+                for column in AFTER:
+                    rank[column] += load[column]
             reduce.append(self.reduce_s_of(rank))
             update = max(update, self.update_s_of(rank))
         return After(tuple(reduce), update + float(self.passes.step_s[self.row]))
@@ -154,12 +160,17 @@ class CutTimes:
         return held
 
     def _loads(self, stages: Sequence[Stage]) -> list[tuple[float, ...]]:
+        """Of each stage; those of the same cut are asked for more than once in a row."""
+        if self._last[0] is stages:
+            return self._last[1]
         pattern, position, last, loads = self.model.setting.stack, 0, len(stages) - 1, []
         for index, stage in enumerate(stages):
             kinds = pattern[position : position + stage.layers]
             key = (kinds, stage.selective_layers, stage.full_layers, index == 0, index == last)
             loads.append(self.load(key))
             position += stage.layers
+        if isinstance(stages, tuple):  # nobody changes it
+            self._last = stages, loads
         return loads
 
     def load(self, key: StageKey) -> tuple[float, ...]:

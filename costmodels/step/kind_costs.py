@@ -7,7 +7,8 @@ issued, busy and waits is larger, and no layer keeps more: a step is the longest
 that is fixed, and a pass with traffic t takes waits + room + exposed(t, room), which grows with
 waits and with room. That holds whatever else both passes have in common, so kinds of context
 parallelism are compared without experts on other ranks, and dispatchers under any kind of context
-parallelism.
+parallelism. Left out: what is sent once a step hides under a rank's passes, and where another
+rank's end last, longer ones hide more of it. The plan's words of its space say so.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

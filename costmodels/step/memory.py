@@ -5,6 +5,7 @@ is what runs out. The categories and their formulas are those of `memory`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.memory.states import Memory, activation_peak, update_bytes
@@ -12,7 +13,6 @@ from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
 from meshplan.costmodels.step.pass_memory import Known, RankPeaks, rank_peak
 from meshplan.costmodels.step.rank_memory import (
-    constant_slack_bytes,
     context_bytes,
     embedding_gathered_bytes,
     gathered_bytes,
@@ -29,7 +29,7 @@ def slack_bytes(model: StageModel, memory: Memory) -> float:
     return float(
         memory.states * tuning.state_slack_fraction
         + working * tuning.activation_slack_fraction
-        + constant_slack_bytes(model, model.held_pairs)
+        + model.constant_slack_bytes
     )
 
 
@@ -62,8 +62,8 @@ def is_pressed(model: StageModel, memory: Sequence[Memory]) -> bool:
 def step_memory(model: StageModel) -> tuple[Memory, ...]:
     """Peak of each pipeline rank, by category."""
     known: Known = {}
-    ranks = range(model.layout.pipeline_parallel)
-    return tuple(_rank_memory(model, rank, known) for rank in ranks)
+    constant = model.by_rank(lambda rank: _constant(model, rank))
+    return tuple(_rank_memory(model, rank, each, known) for rank, each in enumerate(constant))
 
 
 def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], float]:
@@ -87,11 +87,32 @@ def _states(model: StageModel, rank: int) -> Memory:
     return model.state_memory(model.rank_parameters[rank]) + Memory(transient=kept)
 
 
-def _rank_memory(model: StageModel, rank: int, known: Known) -> Memory:
-    la, state, sharding = model.layout, model.state, model.traffic.sharding
-    chunks, states = model.stages_of_rank[rank], _states(model, rank)
-    if model.setting.engine.kernels.counts_passes and not la.activation_offload:
-        peak = rank_peak(model, rank, sharding, known)
+class _Constant(NamedTuple):
+    """What a rank's memory consists of beside what its micro-batches in flight keep."""
+
+    states: Memory
+    working: float
+    update: float
+
+
+def _constant(model: StageModel, rank: int) -> _Constant:
+    states, sharding = _states(model, rank), model.traffic.sharding
+    if _counts_passes(model):
+        return _Constant(states, 0.0, 0.0)
+    update = update_bytes(model.state, model.rank_parameters[rank].dense, sharding)
+    return _Constant(states, _transient(model, model.stages_of_rank[rank]), float(update))
+
+
+def _counts_passes(model: StageModel) -> bool:
+    kernels = model.setting.engine.kernels
+    return kernels.counts_passes and not model.layout.activation_offload
+
+
+def _rank_memory(model: StageModel, rank: int, constant: _Constant, known: Known) -> Memory:
+    la, chunks = model.layout, model.stages_of_rank[rank]
+    states, working, update = constant
+    if _counts_passes(model):
+        peak = rank_peak(model, rank, model.traffic.sharding, known)
         return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     saved = [model.stage_saved_bytes[i] for i in chunks]
@@ -100,8 +121,6 @@ def _rank_memory(model: StageModel, rank: int, known: Known) -> Memory:
         layers = [la.activation_offload * _saved_by_layers(model, i) for i in chunks]
         states += Memory(host=activation_peak(vectors, layers))
         held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
-    working = _transient(model, chunks)
-    update = float(update_bytes(state, model.rank_parameters[rank].dense, sharding))
     if update > held + working:
         return states + Memory(transient=update)
     return states + Memory(activations=held, transient=working)

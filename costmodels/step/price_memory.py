@@ -79,11 +79,25 @@ def parts_of(weights: Table) -> list[RankParameters]:
     return [*layers, embedding, head if weights.setting.places_modules else head + modules]
 
 
+def all_states_bytes(weights: Table) -> Number:
+    """Weights, gradients and optimizer state of all pipeline ranks together."""
+    counts = [*(weights.setting.stack.count(kind) for kind in weights.kinds), 1, 1]
+    whole: Number = 0.0
+    for count, states in zip(counts, _states_of_parts(weights), strict=True):
+        whole = whole + count * states
+    return whole
+
+
+def _states_of_parts(weights: Table) -> list[Number]:
+    """Weights, gradients and optimizer state of each of `parts_of`."""
+    scale = 1 + weights.setting.tuning.state_slack_fraction
+    return [scale * weights.rank.state_memory(part).allocated for part in parts_of(weights)]
+
+
 def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     """Weights, gradients and optimizer state, and what the optimizer step holds, of each part."""
     rank, parts = weights.rank, parts_of(weights)
-    sharding, scale = rank.traffic.sharding, 1 + rank.setting.tuning.state_slack_fraction
-    states: list[Number] = [scale * rank.state_memory(part).allocated for part in parts]
+    sharding, states = rank.traffic.sharding, _states_of_parts(weights)
     alone = rank.layout.pipeline_parallel == 1
     beside = where(alone, embedding_gathered_bytes(rank, parts[-2]), 0)
     states[-2] = states[-2] + reserved * beside

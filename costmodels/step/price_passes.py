@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
@@ -139,18 +140,18 @@ class _Passes:
         return [self._layer(kind, mode) for mode in modes]
 
     def _layer(self, kind: int, mode: Mode) -> Floats:
-        return self._passes(self.work.rank.plain_cost(kind, mode), self.parts[kind], again=True)
+        again = self.weights.rank.gathered_again(kind, mode)
+        return self._passes(self.work.rank.plain_cost(kind, mode), self.parts[kind], again=again)
 
-    def _passes(self, cost: Cost, parameters: RankParameters, *, again: bool = False) -> Floats:
+    def _passes(self, cost: Cost, parameters: RankParameters, *, again: Number = 0.0) -> Floats:
         """(N, 5): the three passes; of a forward and of a backward the room for late traffic."""
         rows, host = self.work.rows, self.work.rank.host
         sent = self.weights.rank.sent(parameters, again=again)
         seen = Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
-        saved_s = rows(host.activations_s(cost.saved_bytes)) if host and again else 0.0
+        saved_s = rows(host.activations_s(cost.saved_bytes)) if host and np.any(again) else 0.0
         forward, backward = beside(
             self.setting, self.layouts, seen, rows(cost.forward.room_s), rows(cost.backward_room_s),
-            saved_s=saved_s, again=again,
-            copies=copies_of_gradients(self.layouts.num_micro_batches * 1.0),
+            saved_s=saved_s, copies=copies_of_gradients(self.layouts.num_micro_batches * 1.0),
         )  # fmt: skip
         replayed = rows(cost.replay.total_s + cost.input_grad.total_s)
         return np.stack([

@@ -29,7 +29,7 @@ from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
-from meshplan.costmodels.step.price_memory import memory_columns, parts_of
+from meshplan.costmodels.step.price_memory import all_states_bytes, memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import Table, weight_table, work_table
 from meshplan.costmodels.step.rendezvous import once_s
@@ -114,6 +114,14 @@ def busy_s(layouts: Layouts, setting: Setting) -> Floats:
     return work.rows(whole) * layouts.num_micro_batches / layouts.pipeline_parallel
 
 
+def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:
+    """(N,) weights, gradients and optimizer states of the mean pipeline rank: the fullest rank of a
+    plan holds more.
+    """
+    weights = weight_table(setting, layouts)
+    return weights.rows(all_states_bytes(weights)) / layouts.pipeline_parallel
+
+
 class _Part(NamedTuple):
     """One micro-batch of a layer or an end in every row: its seconds, and of them what traffic of
     weights may hide under.
@@ -138,7 +146,7 @@ class _Pricing:
         work, m = self.work, self.layouts.num_micro_batches
         layers = [self._layer(kind) for kind in work.kinds]
         ends = [
-            self._part(cost, self._sent(parameters, again=False))
+            self._part(cost, self._sent(parameters))
             for cost, parameters in zip((self.embedding, self.head), self.parts[-2:], strict=True)
         ]
         once, tuning = self._once_per_step(layers, ends), self.setting.tuning
@@ -164,28 +172,34 @@ class _Pricing:
 
     def _layer(self, kind: int) -> list[_Part]:
         """One layer of `kind` by recompute mode."""
-        work, again = self.work.rank, not self.work.rank.is_modules(kind)
-        host = work.host if again else None
-        sent, parts = self._sent(self.parts[kind], again=again), []
-        modes = self.work.modes if again else self.work.modes[:1]  # modules replay nothing
+        work, replays = self.work.rank, not self.work.rank.is_modules(kind)
+        host, parts = work.host if replays else None, []
+        sent = self._sent(self.parts[kind], again=float(replays))
+        modes = self.work.modes if replays else self.work.modes[:1]  # modules replay nothing
         for mode in modes:
             cost = work.plain_cost(kind, mode)
             saved_s = self.work.rows(host.activations_s(cost.saved_bytes)) if host else 0.0
-            parts.append(self._part(cost, sent, saved_s=saved_s, again=again))
-        return parts if again else parts * len(self.work.modes)
+            seen = self._sent_replaying(kind) or sent if mode == "full" else sent
+            parts.append(self._part(cost, seen, saved_s=saved_s))
+        return parts if replays else parts * len(self.work.modes)
 
-    def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0, again: bool = False) -> _Part:
+    def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0) -> _Part:
         rows = self.work.rows
         forward_room_s, backward_room_s = rows(cost.forward.room_s), rows(cost.backward_room_s)
         copies = copies_of_gradients(self.layouts.num_micro_batches * 1.0)
         forward, backward = beside(
             self.setting, self.layouts, sent, forward_room_s, backward_room_s,
-            saved_s=saved_s, again=again, copies=copies,
+            saved_s=saved_s, copies=copies,
         )  # fmt: skip
         seconds = rows(cost.total_s) + (forward.total_s + backward.total_s)
         return _Part(seconds, forward_room_s, backward_room_s)
 
-    def _sent(self, parameters: RankParameters, *, again: bool) -> Sent:
+    def _sent_replaying(self, kind: int) -> Sent | None:
+        """What a wholly replayed layer sends, where that is more than others do."""
+        again = self.weights.rank.gathered_again(kind, "full")
+        return self._sent(self.parts[kind], again=again) if np.any(again != 1.0) else None
+
+    def _sent(self, parameters: RankParameters, *, again: Number = 0.0) -> Sent:
         sent = self.weights.rank.sent(parameters, again=again)
         return Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
 

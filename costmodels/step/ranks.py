@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.elementwise import Condition, Number, anywhere, where
 from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
@@ -38,7 +38,7 @@ from meshplan.costmodels.operations.embedding_head import (
     module_operations,
 )
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import Operation
+from meshplan.costmodels.operations.kinds import Operation, matrices
 from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.precision import RECIPES
@@ -264,6 +264,8 @@ class Rank:
         whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
         if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:
             whole = replace(whole, eight_bit=whole.dense + whole.expert)  # norms, router are few
+        if self.setting.engine.state.gather_bucket:
+            whole = replace(whole, matrices=matrices(self.operations(kind)))
         return self._beside_adapters(whole, lambda: self.operations(kind))
 
     def _beside_adapters(
@@ -315,17 +317,23 @@ class Rank:
         tp, ep, etp = (degree * 1.0 for degree in degrees)
         return tp, ep, etp
 
-    def sent(self, parameters: RankParameters, *, again: bool) -> Sent:
-        """What these weights send of each micro-batch; `again`: they are gathered twice."""
+    def sent(self, parameters: RankParameters, *, again: Number) -> Sent:
+        """What these weights send of each micro-batch, gathered `again` so often."""
         gradients_s = self.host.gradients_s(parameters) if self.host else 0.0
-        if not np.any(self.layout.zero_stage >= ZERO_2):
-            return Sent(0.0, 0.0, 0.0, gradients_s)
+        if not anywhere(self.layout.zero_stage >= ZERO_2):
+            return Sent(0.0, 0.0, 0.0, 0.0, gradients_s)
+        traffic = self.traffic
+        unpacked_s = traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy")
+        listed_s = traffic.listed_s(parameters)
         return Sent(
-            self.traffic.forward_s(parameters),
-            self.traffic.backward_s(parameters, again=again),
-            self.traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy"),
-            gradients_s,
-        )
+            traffic.forward_s(parameters), traffic.backward_s(parameters, again=again),
+            unpacked_s + listed_s, again * (unpacked_s + listed_s) + listed_s, gradients_s,
+        )  # fmt: skip
+
+    def gathered_again(self, kind: int, mode: Mode) -> Number:
+        """How often ZeRO-3 gathers the weights of a layer for its backward."""
+        replayed = mode == "full" and not self.is_modules(kind)
+        return 1.0 + (self.traffic.given_back(self.layer_parameters(kind)) if replayed else 0.0)
 
     @property
     def reduce_overlap(self) -> Number:

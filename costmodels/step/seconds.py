@@ -83,8 +83,9 @@ def step_time(model: StageModel) -> StepTime:
     ends = end_s(
         la.schedule, la.pipeline_parallel, la.virtual_stages, model.m, schedule_work(model)
     )
-    reduced = [end + reduce_s(model, rank) for rank, end in enumerate(ends)]
-    busy = [_busy(model, rank) for rank in range(la.pipeline_parallel)]
+    left = model.by_rank(lambda rank: reduce_s(model, rank))
+    reduced = [end + left_s for end, left_s in zip(ends, left, strict=True)]
+    busy = model.by_rank(lambda rank: _busy(model, rank))
     worst = max(range(len(busy)), key=lambda rank: busy[rank].total_s)
     makespan, work = max(reduced), busy[worst]
     crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
@@ -95,8 +96,8 @@ def step_time(model: StageModel) -> StepTime:
     outputs = sum(sum(model.sends_outputs[index]) for index in held)
     send += float(outputs * model.m * model.module_outputs_s)
     overhead = model.m * model.setting.tuning.micro_batch_s
-    data = model.m * work.data_s + reduce_s(model, worst)
-    update = max(update_s(model, rank) for rank in range(la.pipeline_parallel))
+    data = model.m * work.data_s + left[worst]
+    update = max(model.by_rank(lambda rank: update_s(model, rank)))
     known = model.m * (work.total_s - work.data_s) + data + send + overhead
     return StepTime(
         compute_s=float(model.m * work.compute_s + overhead),

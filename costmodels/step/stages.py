@@ -5,8 +5,11 @@
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
+from typing import TypeVar
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Layout
@@ -16,9 +19,15 @@ from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import beside
 from meshplan.costmodels.step.first_stage import tower_cost
 from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
+from meshplan.costmodels.step.rank_memory import constant_slack_bytes
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
+
+T = TypeVar("T")
+LayerCounts = tuple[tuple[tuple[int, str], int], ...]  # how many of each kind and recompute mode
+Ends = tuple[int, ...]
+EMBEDDING = 0  # the place of the embedding, and of the tower, among the ends
 
 
 class StageModel(Rank):
@@ -38,19 +47,27 @@ class StageModel(Rank):
     @cached_property
     def held_pairs(self) -> Number:
         """Pairs of whole tensors that its ranks' allocators hold."""
+        if self.layout.tensor_parallel == 1 or self.layout.pipeline_parallel == 1:
+            return 0.0
         return held_pairs(self, self.m, run_ahead(self))
+
+    @cached_property
+    def constant_slack_bytes(self) -> float:
+        """What its ranks' allocators reserve however much they hold."""
+        return float(constant_slack_bytes(self, self.held_pairs))
 
     def layer_cost(self, kind: int, mode: str) -> Cost:
         """One layer of `kind` under recompute `mode`, with what its weights send meanwhile."""
         if (kind, mode) not in self._whole_costs:
             plain = self.plain_cost(kind, mode)
             self._whole_costs[kind, mode] = self._with_weights(
-                plain, self.layer_parameters(kind), saved_bytes=plain.saved_bytes, again=True
-            )
+                plain, self.layer_parameters(kind), saved_bytes=plain.saved_bytes,
+                again=self.gathered_again(kind, mode),
+            )  # fmt: skip
         return self._whole_costs[kind, mode]
 
     def _with_weights(
-        self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: bool
+        self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: Number
     ) -> Cost:
         """`plain` and what it does not hide of the traffic and the copies of its weights."""
         forward, backward = beside(
@@ -60,22 +77,24 @@ class StageModel(Rank):
             plain.forward.room_s,
             plain.backward_room_s,
             saved_s=self.host.activations_s(saved_bytes) if self.host else 0.0,
-            again=again,
             copies=copies_of_gradients(self.m),
         )
-        return plain + replace(NOTHING, forward=forward, input_grad=backward)
+        return replace(
+            plain, forward=plain.forward + forward, input_grad=plain.input_grad + backward
+        )
 
     @cached_property
     def stage_saved_bytes(self) -> tuple[float, ...]:
         """What each virtual stage keeps of a micro-batch, as in `stage_costs`."""
-        saved = [
-            sum(float(self.layer_saved_bytes(*key)) * count for key, count in counts.items())
-            for counts in self.stage_counts
-        ]
-        for operations, stage in zip(self.end_operations, self.stage_of_end, strict=True):
-            saved[stage] += float(self.pricer.saved_bytes(operations))
-        saved[0] += float(tower_cost(self.site, self.pricer, self.setting).saved_bytes)
-        return tuple(saved)
+        return self._by_contents(self._saved_bytes)
+
+    def _saved_bytes(self, layers: LayerCounts, ends: Ends) -> float:
+        saved = sum(float(self.layer_saved_bytes(*key)) * count for key, count in layers)
+        for end in ends:
+            saved += float(self.pricer.saved_bytes(self.end_operations[end]))
+        if EMBEDDING in ends:
+            saved += float(tower_cost(self.site, self.pricer, self.setting).saved_bytes)
+        return saved
 
     @cached_property
     def stage_of_end(self) -> tuple[int, ...]:
@@ -87,24 +106,14 @@ class StageModel(Rank):
     @cached_property
     def stage_costs(self) -> tuple[Cost, ...]:
         """The cost of each virtual stage and micro-batch."""
-        known: dict[tuple[object, ...], Cost] = {}
-        costs = []
-        for index, counts in enumerate(self.stage_counts):
-            ends = [end for end, stage in enumerate(self.stage_of_end) if stage == index]
-            holds = (*counts.items(), *ends)
-            if holds not in known:
-                known[holds] = self._stage_cost(counts, ends)
-            costs.append(known[holds])
-        return tuple(costs)
+        return self._by_contents(self._stage_cost)
 
-    def _stage_cost(self, counts: dict[tuple[int, str], int], ends: list[int]) -> Cost:
-        cost = NOTHING
-        for (kind, mode), count in counts.items():
-            cost = cost + self.layer_cost(kind, mode) * count
+    def _stage_cost(self, layers: LayerCounts, ends: Ends) -> Cost:
+        parts = [self.layer_cost(*key) * count for key, count in layers]
         for part in self._ends_together:
             if held := [end for end in part if end in ends]:
-                cost = cost + self.ends_cost(held)
-        return cost
+                parts.append(self.ends_cost(held))
+        return reduce(add, parts) if parts else NOTHING
 
     @property
     def _ends_together(self) -> tuple[tuple[int, ...], ...]:
@@ -123,14 +132,9 @@ class StageModel(Rank):
     @cached_property
     def rank_costs(self) -> tuple[Cost, ...]:
         """The cost of each pipeline rank and micro-batch, all its stages together."""
-        known: dict[tuple[Cost, ...], Cost] = {}
-        totals = []
-        for rank in self.stages_of_rank:
-            held = tuple(self.stage_costs[index] for index in rank)
-            if held not in known:
-                known[held] = sum(held, start=NOTHING)
-            totals.append(known[held])
-        return tuple(totals)
+        return self.by_rank(
+            lambda rank: reduce(add, map(self.stage_costs.__getitem__, self.stages_of_rank[rank]))
+        )
 
     @cached_property
     def stages_of_rank(self) -> tuple[tuple[int, ...], ...]:
@@ -143,10 +147,9 @@ class StageModel(Rank):
 
     def ends_cost(self, ends: list[int]) -> Cost:
         """Some of `ends` together, with what their weights send meanwhile."""
-        plain, parameters = NOTHING, RankParameters(dense=0.0)
-        for end in ends:
-            plain, parameters = plain + self.ends[end], parameters + self.end_parameters[end]
-        return self._with_weights(plain, parameters, saved_bytes=0.0, again=False)
+        plain = reduce(add, map(self.ends.__getitem__, ends))
+        parameters = reduce(add, map(self.end_parameters.__getitem__, ends))
+        return self._with_weights(plain, parameters, saved_bytes=0.0, again=0.0)
 
     @cached_property
     def stage_counts(self) -> tuple[dict[tuple[int, str], int], ...]:
@@ -157,25 +160,52 @@ class StageModel(Rank):
         )
 
     @cached_property
+    def _stage_contents(self) -> tuple[tuple[LayerCounts, Ends], ...]:
+        """What each virtual stage holds."""
+        return tuple(
+            (
+                tuple(counts.items()),
+                tuple(end for end, stage in enumerate(self.stage_of_end) if stage == index),
+            )
+            for index, counts in enumerate(self.stage_counts)
+        )
+
+    def _by_contents(self, function: Callable[[LayerCounts, Ends], T]) -> tuple[T, ...]:
+        """The function of what each virtual stage holds, once where several hold the same."""
+        known = {each: function(*each) for each in dict.fromkeys(self._stage_contents)}
+        return tuple(known[each] for each in self._stage_contents)
+
+    @cached_property
+    def _like_rank(self) -> tuple[int, ...]:
+        """For each pipeline rank the first one whose stages hold the same."""
+        first: dict[object, int] = {}
+        held = ([self._stage_contents[i] for i in stages] for stages in self.stages_of_rank)
+        return tuple(first.setdefault(tuple(each), rank) for rank, each in enumerate(held))
+
+    def by_rank(self, function: Callable[[int], T]) -> tuple[T, ...]:
+        """The function of each pipeline rank, once where several hold the same: of what does not
+        depend on how many micro-batches a rank has in flight.
+        """
+        known = {rank: function(rank) for rank in dict.fromkeys(self._like_rank)}
+        return tuple(known[rank] for rank in self._like_rank)
+
+    @cached_property
     def stage_parameters(self) -> tuple[RankParameters, ...]:
         """Parameters of each virtual stage on one rank."""
-        result = []
-        for counts in self.stage_counts:
-            total = RankParameters(dense=0.0)
-            for (kind, _), count in counts.items():
-                total += self.layer_parameters(kind) * count
-            result.append(total)
-        for end, stage in enumerate(self.stage_of_end):
-            result[stage] += self.end_parameters[end]
-        return tuple(result)
+        return self._by_contents(self._stage_parameters)
+
+    def _stage_parameters(self, layers: LayerCounts, ends: Ends) -> RankParameters:
+        parts = [self.layer_parameters(kind) * count for (kind, _), count in layers]
+        parts += [self.end_parameters[end] for end in ends]
+        return reduce(add, parts) if parts else RankParameters(dense=0.0)
 
     @cached_property
     def rank_parameters(self) -> tuple[RankParameters, ...]:
         """Parameters of each pipeline rank."""
-        totals = [RankParameters(dense=0.0)] * self.layout.pipeline_parallel
-        for index, parameters in enumerate(self.stage_parameters):
-            totals[self.rank_of(index)] += parameters
-        return tuple(totals)
+        held = self.stage_parameters
+        return self.by_rank(
+            lambda rank: reduce(add, map(held.__getitem__, self.stages_of_rank[rank]))
+        )
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank of a virtual stage."""

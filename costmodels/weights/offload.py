@@ -20,9 +20,7 @@ other), updates that lag a step behind.
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from meshplan.costmodels.elementwise import Number, maximum, minimum, where
+from meshplan.costmodels.elementwise import Number, anywhere, maximum, minimum, where
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import shards_gradients
@@ -58,7 +56,7 @@ def host_of(cluster: Cluster) -> Host:
 
 def offloads(layout: Layout | Layouts) -> bool:
     """Whether anything of it, in any row, is kept on the host."""
-    return bool(np.any(layout.optimizer_offload) or np.any(layout.activation_offload))
+    return anywhere(layout.optimizer_offload > 0) or anywhere(layout.activation_offload > 0)
 
 
 def host_share_bytes(cluster: Cluster, gpus: Number) -> Number | None:

@@ -14,6 +14,8 @@ and each of these two groups has its own place: shard groups are neighbours, cop
     gradients   after each micro-batch where they are kept in shards, since nothing is left to add
                 the next micro-batch's to; else once per step
     sums        bf16 gradients, where they are added up in a buffer of their own, are sent from it
+    pieces      ZeRO-3's collectives of one layer, if the engine sends weights one by one: each pays
+                its ring, and is listed by rank if the engine does so
     buckets     each of them pays the latency of a collective again
     unpacking   ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
     copies      once per step, or after each micro-batch if the engine does so
@@ -108,14 +110,22 @@ class WeightTraffic:
 
     def forward_s(self, parameters: RankParameters) -> Number:
         """Each micro-batch, before the forward."""
-        gather = self._gather_s(parameters)
+        gather = self._gather_s(parameters) + self._apart_s("all_gather", parameters)
         return where(self.sharding.zero_stage >= 3, gather, 0.0)
 
-    def backward_s(self, parameters: RankParameters, *, again: bool) -> Number:
-        """Each micro-batch, beside the backward; `again`: it gathers the weights once more."""
-        gather = self.forward_s(parameters) if again else 0.0
+    def backward_s(self, parameters: RankParameters, *, again: Number) -> Number:
+        """Each micro-batch, beside the backward, which gathers the weights `again` so often."""
+        gather = again * self.forward_s(parameters)
         copies = self._copies_s(parameters) if self.state.copies_each_micro_batch else 0.0
-        return gather + where(self._scatters, self._scatter_s(parameters) + copies, 0.0)
+        apart = self._apart_s("reduce_scatter", parameters)
+        apart = where(self.sharding.zero_stage >= 3, apart, 0.0)
+        return gather + where(self._scatters, self._scatter_s(parameters) + copies + apart, 0.0)
+
+    def listed_s(self, parameters: RankParameters) -> Number:
+        """Seconds of the host for which the device waits at each gathering, and each scattering."""
+        ranks = where(self.dense.shard.size > 1, self.dense.shard.size, 0.0)
+        listed = self.state.listed_rank_s * ranks * self._pieces(parameters)
+        return where(self.sharding.zero_stage >= 3, listed, 0.0)
 
     def once_s(self, parameters: RankParameters) -> Number:
         """The gradients that are left for the end of the step."""
@@ -152,6 +162,30 @@ class WeightTraffic:
         """Of each parameter's gradient."""
         state = self.state
         return where(self.sharding.sums > 0, state.bf16_sums_bytes, state.reduce_bytes)
+
+    def given_back(self, parameters: RankParameters) -> Number:
+        """Fraction of a wholly replayed layer's weights that are gathered once more between its
+        replay and its backward. These use its P numbers in one order and then in the other, so a
+        weight with p behind it meets 2 p in between, and is given back above `reuse_distance`.
+        """
+        if not self.state.reuse_distance:
+            return 0.0
+        whole = maximum(_numbers(parameters), 1.0)
+        return maximum(1.0 - self.state.reuse_distance / (2.0 * whole), 0.0)
+
+    def _pieces(self, parameters: RankParameters) -> Number:
+        """Collectives that one gathering of `parameters` takes."""
+        if not self.state.gather_bucket:
+            return 1.0
+        buckets = maximum(_numbers(parameters) / self.state.gather_bucket, 1.0)
+        return minimum(maximum(parameters.matrices, 1.0), buckets)
+
+    def _apart_s(self, kind: CollectiveKind, parameters: RankParameters) -> Number:
+        """What sending weights one by one costs beside their bytes."""
+        if not self.state.gather_bucket:
+            return 0.0
+        hops = where(self.dense.shard.size > 1, hops_s(self.cluster, kind, self.dense.shard), 0.0)
+        return self.scale * (self._pieces(parameters) - 1.0) * hops
 
     def _gather_s(self, parameters: RankParameters) -> Number:
         each, groups = self.state.weight_bytes, (self.dense.shard, self.expert.shard)
@@ -227,6 +261,10 @@ def weight_traffic(
         dense=_cut(dense, where(zero >= 1, sharding.dense_ranks, 1.0), per_node),
         expert=_cut(expert, where(zero >= 1, held, 1.0), per_node),
     )  # fmt: skip
+
+
+def _numbers(parameters: RankParameters) -> Number:
+    return parameters.dense + parameters.expert + parameters.frozen + parameters.frozen_expert
 
 
 def _cut(ranks: Group, shard: Number, gpus_per_node: int) -> Sharers:

@@ -29,8 +29,6 @@ from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import Progress, SearchResult, search
 from meshplan.planner.space.words import space_words
 
-TOP = 3
-"""Layouts that differ in kind, of which the event simulation chooses the plan."""
 MOST_REASONS = 8
 MOST_TIMED = 7  # of the changes: a deep pipeline takes a tenth of a second to play
 

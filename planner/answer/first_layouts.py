@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
-from meshplan.planner.search.priced_space import Question, busy_below, closed_form, space_of
+from meshplan.planner.search.priced_space import Question, busy_ns, closed_form, space_of
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
 
@@ -33,11 +32,12 @@ def first_layout(question: Question, most_s: float) -> TimedLayout | None:
     """
     q = question
     space = space_of(q)
-    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
-    space = space.take(busy_below(space, np.arange(len(space.layouts)), setting, most_s))
-    if not len(space.layouts):
+    busy = busy_ns(q, space)
+    below = np.flatnonzero(busy < most_s * NS_PER_S)
+    if not len(below):
         return None
-    run = BranchAndBound(space, RowPrices(q, space, closed_form))
+    space = space.take(below)
+    run = BranchAndBound(space, RowPrices(q, space, closed_form, busy[below]))
     if run.bound is None or run.bound / NS_PER_S > most_s:
         return None
     run.seed()

@@ -6,6 +6,8 @@ Of tokens 4M is 4 x 2**20 (labs count so: 512 x 8192), 1024x4096 is sequences x 
 
 import re
 
+TOP = 3
+"""Layouts that differ in kind that are told of, unless said: the plan and its runners-up."""
 SUFFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "B": 2**30}
 
 

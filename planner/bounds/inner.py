@@ -26,6 +26,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space
 
+MOST_LAYERS = 2**20  # of what takes no memory
 MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
 
 
@@ -86,8 +87,9 @@ class _LeastHeld:
 
     def __init__(self, prices: Coefficients, rows: Ints, held: Ints, v_shaped: Bools) -> None:
         c = prices
-        self.prices, self.rows, self.held = c, rows, held
-        self.room = np.repeat((c.cap_kib - c.fixed_kib[rows])[:, None], held.shape[1], axis=1)
+        self.prices, self.rows, self.held = c, rows, held * 1.0
+        room = (c.cap_kib - c.fixed_kib[rows]) * 1.0
+        self.room = np.repeat(room[:, None], held.shape[1], axis=1)
         self.room[:, 0] -= c.embedding_state_kib[rows] + held[:, 0] * c.embedding_saved_kib[rows]
         head = c.head_state_kib[rows] + held[:, -1] * c.head_saved_kib[rows]
         self.room[:, -1] -= np.where(v_shaped, 0, head)
@@ -99,31 +101,38 @@ class _LeastHeld:
         least on each rank between the ends.
         """
         counts = space.kind_counts
-        enough: Bools = np.all(self.room >= self.floor, axis=1)
+        enough = np.flatnonzero(np.all(self.room >= self.floor, axis=1))
+        lightest = self._layers(modes, list(range(len(counts))), enough)
+        all_held = lightest.sum(axis=1) >= sum(counts)
+        enough = enough[all_held & np.all(lightest[:, 1:-1] >= 1, axis=1)]
         several = [(kind, count) for kind, count in enumerate(counts) if count > 1]
         for kind, count in several if len(counts) > 1 else ():
-            enough &= self._layers(modes, [kind]).sum(axis=1) >= count
-        lightest = self._layers(modes, list(range(len(counts))))
-        enough &= lightest.sum(axis=1) >= sum(counts)
-        enough &= np.all(lightest[:, 1:-1] >= 1, axis=1)
-        return enough
+            enough = enough[self._layers(modes, [kind], enough).sum(axis=1) >= count]
+        found = np.zeros(len(self.rows), bool)
+        found[enough] = True
+        return found
 
-    def _layers(self, modes: tuple[int, ...], kinds: list[int]) -> Ints:
-        """By rank the most layers of the lightest of `kinds`: over each largest transient that its
-        modes may have, with the least saved by the modes of no larger one.
+    def _layers(self, modes: tuple[int, ...], kinds: list[int], some: Ints) -> Floats:
+        """By rank of `some` rows the most layers of the lightest of `kinds`: over each largest
+        transient that its modes may have, with the least saved by the modes of no larger one.
+
+        Whole numbers below 2^52 are divided and rounded down without error.
         """
-        c, rows = self.prices, self.rows
+        c, rows = self.prices, self.rows[some]
         saved = c.layer_saved_kib[rows][:, kinds][:, :, list(modes)]
         transient = c.transient_kib[rows][:, list(modes)]
         state = c.layer_state_kib[rows][:, kinds]
-        most = np.zeros_like(self.room)
+        held, floor = self.held[some], self.floor[some]
+        most = np.zeros_like(held)
         for largest in transient.T:
             within = (transient <= largest[:, None])[:, None, :]
             least = np.where(within, saved, MOST_KIB).min(axis=2).clip(max=MOST_KIB)
-            weight = (state[:, :, None] + least[:, :, None] * self.held[:, None, :]).min(axis=1)
-            room = self.room - np.maximum(largest[:, None], self.floor)
-            most = np.maximum(most, np.clip(room // np.maximum(weight, 1), 0, 2**20))
-        return most
+            weight = state[:, :1] + least[:, :1] * held
+            for kind in range(1, len(kinds)):
+                np.minimum(weight, state[:, [kind]] + least[:, [kind]] * held, out=weight)
+            room = self.room[some] - np.maximum(largest[:, None], floor)
+            np.maximum(most, np.floor(room / np.maximum(weight, 1)), out=most)
+        return np.minimum(most, MOST_LAYERS)
 
 
 def _modes(space: Space) -> list[int]:

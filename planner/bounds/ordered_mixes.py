@@ -23,7 +23,7 @@ Hull = list[tuple[float, float]]
 
 
 class OrderedMixes:
-    """Of one layout, hulls of chunks, each found once; `asked` layers of ranks were looked at."""
+    """Of one layout, hulls of chunks, equal ones once; `asked` layers of ranks were looked at."""
 
     def __init__(self, problem: StageProblem) -> None:
         p = self.problem = problem
@@ -34,7 +34,7 @@ class OrderedMixes:
         self._states = prefix(np.array(p.state_kib)[kinds])
         self._fastest = prefix(np.array(p.layer_ns)[:, list(p.modes)].min(axis=1)[kinds])
         self._levels = sorted({p.transient_kib[mode] for mode in p.modes})
-        self._hulls: dict[tuple[int, int, int], Hull] = {}
+        self._hulls: dict[tuple[tuple[int, ...], int], Hull] = {}
         self.asked = 0
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -90,7 +90,7 @@ class OrderedMixes:
 
     def _hull(self, first: int, end: int, level: int) -> Hull:
         """The lower hull of the mixes with no larger transient."""
-        key = first, end, level
+        key = self.problem.pattern[first:end], level  # chunks of equal layers share one
         if key not in self._hulls:
             p = self.problem
             modes = tuple(mode for mode in p.modes if p.transient_kib[mode] <= level)

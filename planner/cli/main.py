@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from meshplan.planner.cli.options import Finite
+from meshplan.planner.cli.start_up import import_numpy, importing
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,8 @@ EXIT_CODES = {
 """The named errors that a user can mend; any other is ours and keeps its traceback."""
 
 
-ONE_THREAD = "OPENBLAS_NUM_THREADS"
-ARITHMETIC = frozenset({"plan", "sweep", "what-if", "explain", "ui", "check", "validate"})
-"""Commands that price many layouts."""
+ARITHMETIC = frozenset({"sweep", "what-if", "explain", "ui", "check", "validate"})
+"""Commands that price many layouts, but `plan`, which imports what it needs when it is called."""
 
 
 WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
@@ -113,7 +113,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, imported now; None if there is none."""
         if cmd_name in ARITHMETIC:
-            _import_numpy()
+            import_numpy()
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -165,23 +165,11 @@ def _refuse_empty(args: list[str]) -> None:
         raise BadQuestion(f"{option} is empty; give a value, or leave it out")
 
 
-def _import_numpy() -> None:
-    """Import numpy with one thread: products of small matrices take longer on several. Nothing that
-    is started later inherits that, and what the user set counts.
-    """
-    if ONE_THREAD in os.environ:
-        return
-    os.environ[ONE_THREAD] = "1"
-    try:
-        importlib.import_module("numpy")
-    finally:
-        del os.environ[ONE_THREAD]
-
-
 def load_command(name: str) -> Any:
     """The click command called `name`, its module imported."""
     module, _, attribute = COMMANDS[name].place.partition(":")
-    found = getattr(_imported(module), attribute)
+    with importing():
+        found = getattr(importlib.import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False)
         single.command(name, cls=Finite)(found)
@@ -189,20 +177,6 @@ def load_command(name: str) -> Any:
     command = typer.main.get_command(found)
     command.name = name
     return command
-
-
-def _imported(module: str) -> Any:
-    """A module imported without a search for garbage meanwhile: there is none among what modules
-    hold, nor is it looked through later.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        gc.freeze()
-        if was_on:
-            gc.enable()
 
 
 def exit_code(error: BaseException) -> int | None:
@@ -253,3 +227,5 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe left: no message, the conventional code
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        gc.freeze()  # what ends with the process is not looked through for garbage

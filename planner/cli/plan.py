@@ -1,57 +1,16 @@
-"""`meshplan plan`: the question from the command line, the search, the answer in three steps.
+"""`meshplan plan`: its options; what answers is imported when it is asked, so not for `--help`."""
 
-What only some answers need (a comparison, tables, what would fit) is imported when they are made.
-"""
-
-import re
-import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from meshplan.costmodels.units import counted
-from meshplan.planner.answer.answer import TOP, case_at, solve
-from meshplan.planner.answer.full_plan import full_plan
-from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
-from meshplan.planner.answer.ties import ROBUST_CANDIDATES
-from meshplan.planner.case.plan_file import Plan, write_plan
-from meshplan.planner.case.plan_findings import Sizes
+from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.cli.options import panel
-from meshplan.planner.cli.progress import SearchLine
-from meshplan.planner.report.output import console, print_json
-from meshplan.planner.search.search import NoLayoutFits, SearchResult
-
-if TYPE_CHECKING:
-    from meshplan.planner.answer.compare import Comparison, Yours
-    from meshplan.planner.case.reading import Reading
+from meshplan.planner.cli.start_up import import_numpy, importing
 
 PINS = "Pins: 8, 1,3, 1..16 or ..4"
 job, output = panel("The job"), panel("The answer")
-PIN_AXES = {
-    "dp": "data_parallel",
-    "tp": "tensor_parallel",
-    "pp": "pipeline_parallel",
-    "vpp": "virtual_stages",
-    "cp": "context_parallel",
-    "ep": "expert_parallel",
-    "etp": "expert_tensor_parallel",
-    "zero": "zero_stage",
-    "shard_group": "shard_group",
-    "micro_batch": "micro_batch_size",
-    "schedule": "schedule",
-    "recompute": "recompute",
-    "recompute_modules": "recompute_modules",
-    "sequence_parallel": "sequence_parallel",
-    "cp_kind": "context_kind",
-    "dispatcher": "dispatcher",
-    "modules_apart": "modules_apart",
-    "offload_optimizer": "optimizer_offload",
-    "offload_activations": "activation_offload",
-}
-"""The axis that each flag pins."""
 
 
 def pin(help_text: str, metavar: str = "RANGE") -> Any:
@@ -165,128 +124,10 @@ def plan(
 
     Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
     """
-    arguments = _arguments(locals())
-    beside = _beside(compare)
-    taken = beside.engine if beside and engine is None and learned is None else None
-    if taken:
-        arguments = replace(arguments, engine=taken)
-    sizes = _sizes(arguments, price_per_gpu_hour, time_limit) if gpus == "auto" else None
-    asked = ask(replace(arguments, gpus=sizes.knee_gpus if sizes else _count(gpus)))
-    if taken:
-        note = f"engine {asked.question.engine.name}, that of {compare} (--engine chooses another)"
-        asked = replace(asked, notes=(*asked.notes, note))
-    yours = None
-    if beside:
-        from meshplan.planner.answer.compare import yours_of
+    given = locals()
+    import_numpy()
+    with importing():
+        from meshplan.planner.cli.planned import Wanted, answer, arguments_of
 
-        yours = yours_of(asked.question, asked.cluster_name, beside)
-    try:
-        result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
-    except NoLayoutFits as error:
-        _refuse(asked, error, as_json=as_json)
-    answer = full_plan(asked, result, robust=robust, top=top).model_copy(update={"sizes": sizes})
-    if out:
-        write_plan(answer, out)
-    found = None
-    if yours:
-        from meshplan.planner.report.comparison import comparison_document, print_comparison
-
-        found = compared(asked, answer, yours, price_per_gpu_hour)
-    if as_json:
-        added = {"comparison": comparison_document(str(compare), found)} if found else {}
-        print_json({**answer.model_dump(mode="json"), **added})
-    else:
-        from meshplan.planner.report.plan import print_answer, print_cost
-
-        print_answer(asked, result, answer)
-        if price_per_gpu_hour is not None:
-            print_cost(answer, price_per_gpu_hour)
-        if found:
-            print_comparison(console(), str(compare), found)
-    if dry_run:
-        from meshplan.planner.report.dry_run import dry_run_line
-
-        print(dry_run_line(answer, asked.question), file=sys.stderr if as_json else sys.stdout)
-    if out:
-        print(f"wrote {out}", file=sys.stderr)
-
-
-def _arguments(given: Mapping[str, Any]) -> Arguments:
-    """What was typed, of the options `given` by name; the number of GPUs apart."""
-    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
-    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
-    return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
-
-
-def _beside(path: Path | None) -> "Reading | None":
-    """The config to compare with."""
-    if path is None:
-        return None
-    from meshplan.planner.report.plan import read_beside
-
-    return read_beside(path)
-
-
-def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":
-    """The config beside the best layout of its own question: the plan, unless it asks another."""
-    from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
-
-    own = same_question(asked.question, yours.case)
-    if own is asked.question:
-        return compare(yours, case_at(own, answer.layout), gpu_hour_price=price)
-    said = why_not_the_plan(asked.question, yours.case)
-    try:
-        result = solve(own, 1)
-    except NoLayoutFits:
-        raise NoLayoutFits(
-            f"--compare {yours.path}: no layout fits for its question ({said})"
-        ) from None
-    best = result.solutions[0].layout
-    found = compare(yours, case_at(own, best), gpu_hour_price=price)
-    proved = "" if result.status == "OPTIMAL" else f" (not proved: {result.gap:.1%} is open)"
-    note = f"{said}: so ours is the best layout of its question{proved}, not the plan above"
-    return replace(found, notes=(note, *found.notes))
-
-
-def _count(text: str) -> int:
-    """The number of accelerators; raises `BadQuestion`."""
-    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
-        raise BadQuestion(f"--gpus {text!r} is no whole number from 1 on; write 8, or auto")
-    return int(text)
-
-
-def _sizes(arguments: Arguments, price: float | None, time_limit_s: float | None) -> Sizes:
-    """The sizes tried for `--gpus auto`, each named on stderr as it is planned."""
-    from meshplan.planner.sweep.auto import find_sizes
-
-    ask(arguments)  # what is wrong with the question is said before any size is tried
-
-    def told(number: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\rplanning {counted(number, 'GPU')} ...", end="\r", file=sys.stderr, flush=True)
-
-    return find_sizes(arguments, price=price, time_limit_s=time_limit_s, told=told)
-
-
-def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult:
-    """The search, with a line on stderr once it takes longer than a second."""
-    line = SearchLine()
-    try:
-        return solve(asked.question, top, time_limit_s, line)
-    finally:
-        line.close()
-
-
-def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
-    """Say what came closest, what it lacks and what would do; exit code 3."""
-    from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines, most_asked
-    from meshplan.planner.search.footprint import explain as explain_misfit
-
-    question = asked.question
-    why = explain_misfit(question, most_gpus=most_asked(question))
-    fuller = fits_fuller(asked)
-    if as_json:
-        print_json(misfit_document(question, why, fuller))
-    lines = [str(error), *misfit_lines(question, why, fuller)]
-    print("error: " + "\n  ".join(lines), file=sys.stderr)
-    raise typer.Exit(3)
+    wanted = Wanted(**{name: given[name] for name in Wanted.__dataclass_fields__})
+    answer(arguments_of(given), gpus, wanted)

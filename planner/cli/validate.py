@@ -86,6 +86,8 @@ def _rows(path: Path, wanted: dict[str, frozenset[str]]) -> list[dict[str, str]]
         raise UnreadableRuns(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, ValueError) as error:
         raise UnreadableRuns(f"{path}: cannot be read as measured runs: {error}") from None
+    if not rows:
+        raise UnreadableRuns(f"{path}: no run below the line of columns (docs/runs.md)")
     for column, words in wanted.items():
         known = {row.get(column) or "" for row in rows}
         if other := sorted(words - known):

@@ -1,10 +1,5 @@
-"""Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits.
+"""Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits."""
 
-frees   bytes that one change takes off the fullest rank: the changes of `planner.check.fixes`, and
-        an optimizer that keeps its moments in 8 bits or runs on the host
-"""
-
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,19 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import GIB, counted, format_bytes, format_probability
+from meshplan.costmodels.units import counted, format_bytes, format_probability
 from meshplan.planner.answer.answer import case_at
-from meshplan.planner.answer.explain import needed_bytes, runs
+from meshplan.planner.answer.fewest_gpus import FewestGpus
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.case.plan_file import Prediction, said
-from meshplan.planner.case.predict import (
-    fits_probability,
-    predicted,
-    stage_memory,
-    step_model_of,
-)
-from meshplan.planner.case.resolve import Case
-from meshplan.planner.check.fixes import changes
+from meshplan.planner.case.plan_file import said
+from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
 from meshplan.planner.search.footprint import (
@@ -33,7 +21,6 @@ from meshplan.planner.search.footprint import (
     Fit,
     NearestMiss,
     fitting_layout,
-    minimum_gpus,
 )
 from meshplan.planner.search.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
@@ -43,28 +30,25 @@ SHOWN_SAVINGS = 3
 NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
 MOST_GPUS_ASKED = 1024
 """How far to look for a number of GPUs that is enough, where the question's own is not."""
-LEAST_SAVING = 0.05 * GIB
 MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
 
 
-def print_fit(out: Console, question: Question) -> None:
+def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> None:
     """Step 1 on stdout."""
     out.print(step_heading(1, "Fit the model"))
-    found = minimum_gpus(question)
-    if found is None:
+    if fewest is None:
         sizes = f"none of the smaller whole numbers of nodes, only {counted(question.gpus, 'GPU')},"
         out.print(indented(f"{sizes} hold a step"))
         return
-    case = case_at(replace(question, gpus=found.gpus), found.layout)
-    prediction = predicted(case)
-    tried = f" hold a step, no fewer{_tried(question, found.gpus)} do"
-    few = counted(found.gpus, "GPU") + (" holds a step" if found.gpus == 1 else tried)
-    out.print(indented(Text(f"{few}: ") + Text(found.layout.label, style="bold")))
+    gpus, prediction = fewest.gpus, fewest.prediction
+    tried = f" hold a step, no fewer{_tried(question, gpus)} do"
+    few = counted(gpus, "GPU") + (" holds a step" if gpus == 1 else tried)
+    out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
     out.print(indented(memory_legend()))
-    out.print(indented(bound_line(case, prediction)))
+    out.print(indented(bound_line(fewest)))
 
 
 def _tried(question: Question, found: int) -> str:
@@ -72,34 +56,17 @@ def _tried(question: Question, found: int) -> str:
     return " whole nodes" if found > question.cluster.gpus_per_node else ""
 
 
-def bound_line(case: Case, prediction: Prediction) -> str:
+def bound_line(fewest: FewestGpus) -> str:
     """What fills the fullest rank, and what would free most of it."""
-    rank, memory = fullest(prediction)
+    rank, memory = fullest(fewest.prediction)
     category = largest_category(memory)
     size = format_bytes(getattr(memory, category))
     line = f"rank {rank} is the fullest, its largest part {NOUNS.get(category, category)}: {size}"
-    freed = sorted(savings(case, prediction), key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
+    freed = sorted(fewest.savings, key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
         told = ", ".join(f"{text} {format_bytes(size)}" for text, size in freed)
         line += f"; what frees most: {told}"
     return line
-
-
-def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
-    """Each single change that lowers the fullest rank's peak, and by how many bytes."""
-    before = needed_bytes(prediction.memory)
-    cases = [(fix.text, replace(case, layout=fix.layout)) for fix in changes(case)]
-    if case.training.optimizer == "adamw":
-        training = replace(case.training, optimizer="adamw8bit")
-        cases.append(("8-bit optimizer moments", replace(case, training=training)))
-    if not case.layout.optimizer_offload:
-        layout = replace(case.layout, optimizer_offload=1.0)
-        cases.append(("the optimizer on the host", replace(case, layout=layout)))
-    for text, changed in cases:
-        if runs(changed):
-            freed = before - needed_bytes(stage_memory(step_model_of(changed)))
-            if freed > LEAST_SAVING:
-                yield text, freed
 
 
 class Fuller(NamedTuple):

@@ -14,6 +14,7 @@ from rich.text import Text
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.units import counted, format_count, format_seconds
 from meshplan.planner.answer.compare import cost_per_trillion_tokens
+from meshplan.planner.answer.fewest_gpus import FewestGpus
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan
@@ -54,13 +55,13 @@ from meshplan.planner.space.axis_rules import divisors
 SHOWN_REASONS = 3
 
 
-def print_answer(asked: Asked, result: SearchResult, plan: Plan) -> None:
+def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestGpus | None) -> None:
     """The whole answer on stdout."""
     out = console()
     print_question(out, asked)
     if plan.sizes:
         print_sizes(out, plan.sizes)
-    print_fit(out, asked.question)
+    print_fit(out, asked.question, fewest)
     print_batch(out, asked.question, plan)
     print_best(out, result, plan)
 

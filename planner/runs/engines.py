@@ -26,6 +26,11 @@ notes of NVIDIA Megatron Core 0.5.0 (github.com/NVIDIA/Megatron-LM/releases/tag/
 list "Rope and Swiglu fusion" as new.
 """
 
+LAST_LISTED = 2021
+"""DeepSpeed's ZeRO-3 has gathered several weights at once, without lists of ranks, since its
+release 0.6.0 of January 2022 (deepspeedai/DeepSpeed@4912e0ad).
+"""
+
 
 @cache
 def engine_name(framework: str) -> str:

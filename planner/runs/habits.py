@@ -11,7 +11,12 @@ from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.planner.runs.engines import LAST_UNFUSED, LAST_WITHOUT_FLASH, engine_name
+from meshplan.planner.runs.engines import (
+    LAST_LISTED,
+    LAST_UNFUSED,
+    LAST_WITHOUT_FLASH,
+    engine_name,
+)
 from meshplan.planner.runs.rows import Facts, Row
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
@@ -96,6 +101,8 @@ def _name_of(row: Row) -> str:
         return "megatron-deepspeed"
     if old and name == "gpt-neox":
         return "gpt-neox-unfused"
+    if name == "deepspeed" and row.year is not None and row.year <= LAST_LISTED:
+        return "deepspeed-2021"
     if name == "nanotron" and row.facts.stalling_p2p:
         return "nanotron-2024"
     if name == "megatron-bridge" and _slow_sinks(row.framework):
@@ -134,6 +141,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"context": facts.cp_kind}
     if facts.cuda_graph != "full_iteration" and facts.cuda_graph:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
+    if facts.gate == "dealt":
+        said |= {"deals_experts": True}
     if facts.dispatcher:
         said |= {"dispatch": DISPATCHES.get(facts.dispatcher, "deduplicated")}
     return said

@@ -41,6 +41,7 @@ class Facts:
     cp_kind: str
     dispatcher: str
     widest_ep: bool
+    gate: str
     hidden_exchanges: bool | None
     mtp_modules: int
     ends_are_layers: bool

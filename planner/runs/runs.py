@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class Run:
 
 
 MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
+MODELS_KEPT = 256  # the published runs are of 187 models
 MAX_COLUMNS = 500  # they have 87; a short row costs all of them
 
 SCHEDULE_WORDS: dict[str, Schedule] = {
@@ -132,10 +134,20 @@ def run_of(cells: Mapping[str, str]) -> Run:
 def _model(row: Row) -> Model:
     """The model that the row names in the catalogue, or else describes."""
     if not row.config:
-        return model_from_shape(row.shape, row.model)
+        return _described(tuple(row.shape.items()), row.model)
     if row.config not in model_names():
         raise SkippedRow(f"config {row.config!r} is no model of the catalogue")
-    return model_from_config(load_model_config(row.config), row.model)
+    return _named(row.config, row.model)
+
+
+@lru_cache(maxsize=MODELS_KEPT)
+def _described(shape: tuple[tuple[str, str], ...], name: str) -> Model:
+    return model_from_shape(dict(shape), name)
+
+
+@lru_cache(maxsize=MODELS_KEPT)
+def _named(config: str, name: str) -> Model:
+    return model_from_config(load_model_config(config), name)
 
 
 def _kept_in_16_bit(model: Model, row: Row) -> Model:

@@ -93,12 +93,10 @@ class BranchAndBound:
     ) -> None:
         self.space, self.coefficients = space, coefficients
         self.progress, self._reported = progress, time.perf_counter()
-        fits, bounds = coefficients.fits, coefficients.bounds
-        self.bounds = bounds
-        self.rows = np.flatnonzero(fits)[np.argsort(bounds[fits], kind="stable")]
+        self.bounds = coefficients.bounds
         self.next_row = 0
-        self.candidates = self._variants_in(np.arange(len(space.layouts)))
-        self.misfits = self.candidates - self._variants_in(self.rows)
+        self.candidates = space.layouts_in(np.arange(len(space.layouts)))
+        self._misfits = 0  # of rows that may fit
         self.fresh: list[_Layout] = []
         self.open: list[_Layout] = []
         self.best: dict[Kind, Found] = {}
@@ -109,10 +107,16 @@ class BranchAndBound:
         self._split_bounds: dict[int, int] = {}
         self._refuted = Refuted()
 
-    def _variants_in(self, rows: Ints) -> int:
-        return sum(
-            len(same) * len(self.space.variants(int(same[0]))) for same in self.space.shapes(rows)
-        )
+    @property
+    def rows(self) -> Ints:
+        """The rows that may fit, of those that are priced, in order of their bounds."""
+        return self.coefficients.rows
+
+    @property
+    def misfits(self) -> int:
+        """Layouts of priced rows that do not fit."""
+        whole = self.space.layouts_in(self.coefficients.priced)
+        return whole - self.space.layouts_in(self.rows) + self._misfits
 
     @property
     def bound(self) -> int | None:
@@ -121,8 +125,10 @@ class BranchAndBound:
 
     @property
     def _cheap_bound(self) -> int | None:
+        fresh = self.fresh[0].bound if self.fresh else None
+        self.coefficients.settle(self.next_row + 1, least(fresh, self.cutoff))
         row = int(self.bounds[self.rows[self.next_row]]) if self.next_row < len(self.rows) else None
-        return least(row, self.fresh[0].bound if self.fresh else None)
+        return least(row, fresh, self.coefficients.next_ns)
 
     @property
     def cutoff(self) -> int | None:
@@ -135,6 +141,7 @@ class BranchAndBound:
 
     def seed(self) -> None:
         """Plans of the likeliest kinds, so that the first bounds have a cutoff."""
+        self.coefficients.settle(1)
         rows, tried = self.rows, dict[Kind, int]()
         if not self.coefficients.holds(rows):
             rows = rows[:AHEAD]
@@ -229,7 +236,7 @@ class BranchAndBound:
             bound = self._split_bound(entry, problem, cutoff)
             if bound is None:
                 heapq.heappop(self.fresh)
-                self.misfits += 1
+                self._misfits += 1
                 return
             entry = entry._replace(bound=max(entry.bound, bound))
         if below is not None and entry.bound >= below:
@@ -243,6 +250,7 @@ class BranchAndBound:
         self._keep(raised, self.open)
 
     def _open_rows(self, cutoff: int | None) -> None:
+        self.coefficients.settle(self.next_row + ROWS_PER_BLOCK, cutoff)
         rows = self.rows[self.next_row : self.next_row + ROWS_PER_BLOCK]
         if cutoff is not None:
             rows = rows[self.bounds[rows] < cutoff]
@@ -263,7 +271,7 @@ class BranchAndBound:
         bounds = packing_bounds(run_as(self.space, self.coefficients, rows, variant), limits)
         finite = np.isfinite(bounds)
         if limits is None:
-            self.misfits += int((~finite).sum())
+            self._misfits += int((~finite).sum())
             rows, bounds = rows[finite], bounds[finite]
         else:
             bounds = np.where(finite, bounds, limits)
@@ -313,7 +321,7 @@ class BranchAndBound:
         bound, plan = self.solver.first_plan(problem)
         self._offer(entry.row, entry.variant, plan)
         if bound is None:
-            self.misfits += 1
+            self._misfits += 1
             return None
         bound = max(bound, entry.bound)
         if plan is not None and plan.objective <= bound:
@@ -362,7 +370,7 @@ class BranchAndBound:
             self.solved += 1
             return None
         if outcome.bound is None:
-            self.misfits += 1
+            self._misfits += 1
             return None
         bound = max(entry.bound, outcome.bound)
         if outcome.status == "INFEASIBLE":

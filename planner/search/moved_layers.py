@@ -2,12 +2,13 @@
 
 Where an engine cuts anywhere, layouts of several chunks per rank are solved over a list of cuts
 (`planner.space.stage_splits`). From the best one of the best few degrees, under each schedule and
-number of chunks, the search climbs: of all moves of a layer from
-chunk a to chunk b, and of all layers that need no longer recompute, those are simulated that no
-longest chain known so far forbids, the one that shortens the present chain most first; the first
-that is faster and fits is the next cut. A chain is learnt from each simulation, so that few are
-needed. Where it ends no such move is faster, or the budget is spent; nothing is proved of cuts that
-differ by more.
+number of chunks, the search climbs: of all moves of a layer from chunk a to chunk b, and of all
+layers that need no longer recompute, those are simulated that no longest chain known so far
+forbids, the one that shortens the present chain most first; the first that is faster and fits is
+the next cut. A layer that is moved recomputes only where it does not fit otherwise. A chain is
+learnt from each simulation, so that few are needed. Where it ends no such move is faster, or the
+budget is spent; nothing is proved of cuts that differ by more. Before, cuts of few chunks move many
+layers at once (`planner.search.balanced_counts`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,13 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
+from meshplan.planner.search.balanced_counts import BalancedCounts, least_recomputed
 
 BUDGET = 5_000_000  # played actions, some 20 ns each
 MOST_CHAINED = 4_000_000  # longer orders take too much memory too
 CHAINED = 20  # a longest chain takes so many passes over the actions
+DESCENT = 200_000  # actions in the time of a descent of `BalancedCounts`
+MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of a cut that it looks at; descents in vain
 WEIGHED = 5_000  # actions in the time that a move is weighed in
 FASTER = 1 - 1e-6
 FIELDS = ("layers", "selective_layers", "full_layers")
@@ -39,40 +43,76 @@ class MovedLayers:
         self.actions = 2 * problem.chunks * problem.m
         self.spent = self.simulated = 0
         self._chains = np.zeros((0, 4 * problem.chunks + 1 + problem.pp))
+        few = problem.chunks <= MOST_BALANCED
+        self.balanced = BalancedCounts(problem, times) if few else None
 
     def best(self, stages: tuple[Stage, ...], step_s: float) -> tuple[tuple[Stage, ...], float]:
         """The cut where the climb from `stages`, which take `step_s`, ends, and its step."""
         if not can_move(self.problem) or CHAINED * self.actions > self.budget:
             return stages, step_s
         self._learn(stages)
+        stages, step_s = self._balanced(stages, step_s)
+        found, found_s = self._climbed(stages, step_s)
+        if found_s < step_s:
+            stages, step_s = self._balanced(found, found_s)
+        return self._climbed(stages, step_s) if step_s < found_s else (found, found_s)
+
+    def _climbed(self, stages: tuple[Stage, ...], step_s: float) -> tuple[tuple[Stage, ...], float]:
+        """Where single moves lead from a cut whose chain is known."""
         while (found := self._faster(stages, step_s)) is not None:
             stages, step_s = found
             self._learn(stages)
         return stages, step_s
 
+    def _balanced(
+        self, stages: tuple[Stage, ...], step_s: float
+    ) -> tuple[tuple[Stage, ...], float]:
+        """The fastest cut on the way of `BalancedCounts` from `stages`, if nothing recomputes."""
+        balanced, misses = self.balanced, 0
+        if balanced is None or not _is_bare(self.problem, stages):
+            return stages, step_s
+        while misses < MOST_MISSES and self.spent < self.budget:
+            self.spent += DESCENT
+            counts = balanced.least([stage.layers for stage in stages])
+            if balanced.longest_s(counts) >= step_s * FASTER:
+                break
+            moved, misses = least_recomputed(self.problem, counts), misses + 1
+            moved_s = self._played_s(moved)
+            self._learn(moved)
+            if moved_s < step_s * FASTER and evaluate(self.problem, moved) is not None:
+                stages, step_s, misses = moved, moved_s, 0
+        return stages, step_s
+
+    def _played_s(self, stages: tuple[Stage, ...]) -> float:
+        self.spent, self.simulated = self.spent + self.actions, self.simulated + 1
+        return self.times.step_s(stages)
+
     def _faster(
         self, stages: tuple[Stage, ...], step_s: float
     ) -> tuple[tuple[Stage, ...], float] | None:
         """The first neighbour that is faster and fits."""
-        for moved in self._neighbours(stages):
-            if self.spent > self.budget:
-                return None
-            self.spent += WEIGHED
-            if self._bound_s(moved) >= step_s * FASTER:
-                continue
-            moved_s = self.times.step_s(moved)
-            self.spent, self.simulated = self.spent + self.actions, self.simulated + 1
-            if moved_s >= step_s * FASTER:
-                self._learn(moved)
-            elif evaluate(self.problem, moved) is not None:
-                return moved, moved_s
+        for ways in self._neighbours(stages):
+            for moved in ways:
+                if self.spent > self.budget:
+                    return None
+                self.spent += WEIGHED
+                if self._bound_s(moved) >= step_s * FASTER:
+                    break  # nor is one that recomputes more
+                moved_s = self._played_s(moved)
+                if moved_s >= step_s * FASTER:
+                    self._learn(moved)
+                    break
+                if evaluate(self.problem, moved) is not None:
+                    return moved, moved_s
         return None
 
-    def _neighbours(self, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
-        """Layers that recompute no more; then moves, what shortens the longest chain most first."""
+    def _neighbours(self, stages: tuple[Stage, ...]) -> Iterator[list[tuple[Stage, ...]]]:
+        """Layers that recompute no more; then moves, what shortens the longest chain most first,
+        each in all modes of the layer, the one that recomputes least first.
+        """
         for at, stage in enumerate(stages):
             for less in _kept(stage) if 0 in self.problem.modes else ():
-                yield (*stages[:at], less, *stages[at + 1 :])
+                yield [(*stages[:at], less, *stages[at + 1 :])]
         replayed = any(stage.selective_layers or stage.full_layers for stage in stages)
         alike, weight = self.problem.uniform and not replayed, self._weights(stages)
         by_gain = weight[None, :] - weight[:, None]  # [from, to]
@@ -83,10 +123,12 @@ class MovedLayers:
             if at == to or stages[at].layers <= self.problem.fewest_layers(at):
                 continue
             for less in _without_one(stages[at]):
+                ways = []
                 for more in _with_one(stages[to], self.problem.modes):
                     moved = list(stages)
                     moved[at], moved[to] = less, more
-                    yield tuple(moved)
+                    ways.append(tuple(moved))
+                yield ways
 
     def _weights(self, stages: tuple[Stage, ...]) -> Floats:
         """[chunk] seconds that a layer more takes of the longest known chain."""
@@ -118,6 +160,12 @@ class MovedLayers:
         ends = [float(rank == chain.rank) for rank in range(p.pp)]
         self._chains = np.vstack([self._chains, [*chain.counts, chain.hops, *ends]])
         self.spent += CHAINED * self.actions
+        if self.balanced is not None and _is_bare(p, tuple(stages)):
+            self.balanced.learn(chain, after.reduce_s[chain.rank] + after.rest_s)
+
+
+def _is_bare(problem: StageProblem, stages: tuple[Stage, ...]) -> bool:
+    return least_recomputed(problem, [stage.layers for stage in stages]) == stages
 
 
 def can_move(problem: StageProblem) -> bool:
@@ -145,7 +193,7 @@ def _without_one(stage: Stage) -> Iterator[Stage]:
 
 def _with_one(stage: Stage, modes: tuple[int, ...]) -> Iterator[Stage]:
     """With one layer more, in each allowed mode."""
-    for mode in modes:
+    for mode in sorted(modes):
         more = {"layers": stage.layers + 1}
         if mode:
             more[FIELDS[mode]] = getattr(stage, FIELDS[mode]) + 1

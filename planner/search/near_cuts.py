@@ -1,6 +1,6 @@
 """Where moves of layers begin: cuts of several chunks near a layout, one for each way to run it.
 
-The found cut, and the likeliest of its other schedules and numbers of chunks, the fewest first.
+The found cut, and the likeliest of each schedule and number of chunks, the fastest first.
 What is faster than the layout is offered to the proof; nothing is proved of the others.
 """
 
@@ -20,7 +20,7 @@ from meshplan.planner.search import budget as costs
 from meshplan.planner.search import moved_layers
 from meshplan.planner.search.found import Timed
 from meshplan.planner.search.known_chains import KnownChains
-from meshplan.planner.search.second_core import done_ahead
+from meshplan.planner.search.second_core import done_ahead, done_of_each
 from meshplan.planner.search.simulated_cuts import Likely, likely_cut
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -28,7 +28,8 @@ ALIKE = (
     "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel",
     "micro_batch_size", "zero_stage",
 )  # fmt: skip
-NEAR = 1.05  # times the step of the layout: cuts where moves begin
+NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
+FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
 @dataclass(slots=True)
@@ -76,18 +77,37 @@ class NearCuts:
     def _beside(
         self, found: Timed, row: int, variants: Sequence[Variant], tally: costs.Tally, started: bool
     ) -> Iterator[Timed]:
-        """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
-        limit_s = found.step_s * NEAR
+        """The likeliest cut in each variant of several chunks that is nearly as fast, but for the
+        found one: of few chunks the fastest first, then the others when they are asked for.
+        """
+        if not variants:
+            return
+        most = moved_layers.MOST_BALANCED // self.problem_of(row, variants[0])[0].pp
+
+        def near_s(variant: Variant) -> float:
+            return found.step_s * (NEAR_OF_FEW if variant.virtual_stages <= most else NEAR)
 
         def likely(variant: Variant) -> Likely:
-            times_of = partial(self.times_of, row, variant)
-            return likely_cut(*self.problem_of(row, variant), self.known, limit_s, times_of)
+            problem, passes = self.problem_of(row, variant)
+            times_of, cuts = partial(self.times_of, row, variant), FEW
+            if variant.virtual_stages > most:
+                cuts = 1
+            return likely_cut(problem, passes, self.known, near_s(variant), times_of, cuts)
+
+        def timed(variant: Variant, each: Likely) -> Iterator[Timed]:
+            tally.left -= each.work
+            own = started and variant == found.variant
+            known = own and each.plan and each.plan.stages == found.plan.stages
+            if each.plan and not known and each.step_s < near_s(variant):
+                yield Timed(each.step_s, found.row, variant, each.plan)
 
         fewest_first = sorted(variants, key=lambda each: each.virtual_stages)
-        for variant, (step_s, plan, work) in done_ahead(likely, fewest_first):
-            tally.left -= work
-            if plan and not (started and variant == found.variant) and step_s < limit_s:
-                yield Timed(step_s, found.row, variant, plan)
+        few = [each for each in fewest_first if each.virtual_stages <= most]
+        pairs = zip(few, done_of_each(likely, few), strict=True)
+        starts = [start for pair in pairs for start in timed(*pair)]
+        yield from sorted(starts, key=lambda each: each.step_s)
+        for pair in done_ahead(likely, fewest_first[len(few) :]):
+            yield from timed(*pair)
 
 
 def rows_beside(layouts: Layouts, bounds: Floats, own: int, limit_s: float) -> list[int]:

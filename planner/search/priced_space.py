@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints, Layouts
+from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.price_passes import PassSeconds
-from meshplan.costmodels.step.prices import Prices, busy_s
+from meshplan.costmodels.step.prices import Prices, busy_s, mean_states_bytes
 from meshplan.costmodels.step.prices import price as closed_form_price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -62,15 +62,22 @@ def closed_form(layouts: Layouts, question: Question) -> Prices:
     return closed_form_price(layouts, question.setting)
 
 
-def busy_below(space: Space, rows: Ints, setting: Setting, limit_s: float) -> Ints:
-    """Those of `rows` whose mean rank is not surely busy for `limit_s`: no other is as fast."""
+def busy_ns(question: Question, space: Space) -> Floats:
+    """For how long the mean rank of each row is surely busy, in nanoseconds: no step is shorter."""
+    rows, setting = np.arange(len(space.layouts)), question.setting
     firsts = blocks(len(rows), ROWS_PER_GLANCE)
 
-    def block(first: int) -> Ints:
-        some = rows[first : first + firsts.step]
-        return some[busy_s(space.layouts.take(some), setting) * SAFETY < limit_s]
+    def block(first: int) -> Floats:
+        some = space.layouts.take(rows[first : first + firsts.step])
+        return np.floor(busy_s(some, setting) * (SAFETY * NS_PER_S))
 
     return np.concatenate(done_of_each(block, firsts))
+
+
+def may_hold_states(question: Question, space: Space, rows: Ints) -> Ints:
+    """Those of `rows` whose mean rank has room for the states that it keeps: no other fits."""
+    kept = mean_states_bytes(space.layouts.take(rows), question.setting) * SAFETY
+    return rows[kept <= question.cluster.fillable_bytes]
 
 
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:

@@ -1,58 +1,149 @@
-"""The prices of the rows of a space: of a large one only bounds are kept, and what is asked for.
+"""The prices of the rows of a space, found in the order in which they may be asked for.
 
-A row's prices take some 350 bytes, and of a large space few rows are ever opened: it is priced in
-blocks, of which the bound and whether a row may fit stay, and rows are priced again when they are
-opened.
+A row's prices take some 350 bytes and most of the time that is spent on it, and of a large space
+few rows are ever opened. Where each row has a least time that costs little, rows are priced in its
+order, as far as is asked. Of the first their prices stay; of the others their bound, and whether
+they may fit, and they are priced again when they are opened.
 """
 
-from functools import partial
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.layouts import Floats, Ints, each_once
 from meshplan.planner.bounds.inner import row_bounds, row_fits
-from meshplan.planner.problem.coefficients import Coefficients
-from meshplan.planner.search.priced_space import ROWS_PER_PRICE, Pricer, Question, price_space
+from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.search.priced_space import (
+    Pricer,
+    Question,
+    may_hold_states,
+    price_space,
+)
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
-ALL = 65_536  # rows whose prices are all kept
+ALL = 16_384  # rows whose prices are all kept
+TOGETHER = 16_384  # rows that are priced when the next is asked for
 AHEAD = 4096  # that are priced together when one of them is opened
 
 
-class RowPrices:
-    """`bounds` and `fits` of every row (`planner.bounds.inner`), and the prices of those asked for.
+class _Fitting(NamedTuple):
+    """Of rows that were priced together those that may fit, their bounds and prices."""
 
-    cap_kib  what a plan may fill of a GPU
+    rows: Ints
+    bounds: Floats
+    prices: Coefficients | None
+
+
+class RowPrices:
+    """Which rows may fit, in order of their bounds (`planner.bounds.inner`), and prices of any row.
+
+    busy_ns  of each row, below which no step of its plans is; None: they are priced at once. Bounds
+             of the closed form that are below it (some of V shapes) are raised to it
+    rows     those that may fit, of those that are priced, in order of `bounds`. The first of them
+             are settled: no row that is not priced comes before
     """
 
-    def __init__(self, question: Question, space: Space, price: Pricer) -> None:
+    def __init__(
+        self, question: Question, space: Space, price: Pricer, busy_ns: Floats | None = None
+    ) -> None:
         self.question, self.space, self.price = question, space, price
-        rows = len(space.layouts)
-        self._slot = np.full(rows, -1, np.int32)
-        if rows <= ALL:
-            self._held = price_space(question, space, price)
-            self._slot[:] = np.arange(rows)
-            self.bounds, self.fits = row_bounds(space, self._held), row_fits(space, self._held)
-        else:
-            self._held = self._priced(np.arange(1)).take(np.arange(0))
-            firsts = blocks(rows, ROWS_PER_PRICE)
-            parts = done_of_each(partial(self._bounded, firsts.step), firsts)
-            self.bounds, self.fits = map(np.concatenate, zip(*parts, strict=True))
-        self.cap_kib = self._held.cap_kib
+        number = len(space.layouts)
+        self.is_busy = busy_ns is not None
+        self.busy_ns = np.zeros(number) if busy_ns is None else busy_ns
+        self._order = np.argsort(self.busy_ns, kind="stable")
+        self._priced = 0  # of the order
+        self.rows, self.bounds = self._order[:0], np.full(number, np.inf)
+        self._slot, self._misfits = np.full(number, -1, np.int32), np.zeros(number, bool)
+        self._held: Coefficients | None = None
+        if busy_ns is None:
+            self._price_next(number)
 
-    def _bounded(self, rows: int, first: int) -> tuple[Floats, Bools]:
-        """The bounds of a block of rows, and whether each may fit."""
-        part = self.space.take(np.arange(first, min(first + rows, len(self._slot))))
-        prices = price_space(self.question, part, self.price)
-        return row_bounds(part, prices), row_fits(part, prices)
+    @property
+    def next_ns(self) -> int | None:
+        """The least time of the rows that are not priced; None: all are."""
+        return int(self._next) if self._priced < len(self._order) else None
+
+    @property
+    def _next(self) -> float:
+        left = self._order[self._priced : self._priced + 1]
+        return float(self.busy_ns[left[0]]) if len(left) else np.inf
+
+    @property
+    def priced(self) -> Ints:
+        """The rows that are priced."""
+        return self._order[: self._priced]
+
+    def settle(self, number: int, below_ns: int | None = None) -> None:
+        """Price on until the first `number` of `rows` are settled, or all below a limit."""
+        limit = np.inf if below_ns is None else below_ns
+        while self._next < limit and not self._settled(number):
+            self._price_next(TOGETHER)
+
+    def in_order(self, most: int) -> Iterator[int]:
+        """The first rows by bound, priced as far as they are asked for."""
+        for number in range(1, most + 1):
+            self.settle(number)
+            yield from self.rows[number - 1 : number].tolist()
+
+    def _settled(self, number: int) -> bool:
+        last = self.rows[number - 1 : number]
+        return len(last) == 1 and float(self.bounds[last[0]]) < self._next
+
+    def _price_next(self, number: int) -> None:
+        """Price some more of the order."""
+        settled = self.rows[self.bounds[self.rows] < self._next]
+        some = self._order[self._priced : self._priced + number]
+        firsts, kept = blocks(len(some), TOGETHER), self._priced < ALL
+        found = done_of_each(
+            lambda first: self._fitting(some[first : first + firsts.step], kept), firsts
+        )
+        self._misfits[some] = True
+        for block in found:
+            self._misfits[block.rows] = False
+            self.bounds[block.rows] = block.bounds
+            if block.prices is not None:
+                self._keep(block.rows, block.prices)
+        left = np.sort(np.concatenate([self.rows[len(settled) :], *(each.rows for each in found)]))
+        left = left[np.argsort(self.bounds[left], kind="stable")]
+        self.rows, self._priced = np.concatenate([settled, left]), self._priced + len(some)
+
+    def _fitting(self, rows: Ints, kept: bool) -> _Fitting:
+        """Those of `rows` that may fit, with their bounds; and their prices if these are kept."""
+        rows, prices = self.fitting(rows)
+        bounds = np.maximum(row_bounds(self.space.take(rows), prices), self.busy_ns[rows])
+        return _Fitting(rows, bounds, prices if kept else None)
+
+    def below(self, limit_s: float) -> Ints:
+        """The rows that are not surely slower."""
+        return np.flatnonzero(self.busy_ns < limit_s * NS_PER_S)
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        rows = rows[~self._misfits[rows]]
+        if self.is_busy:  # else prices are made up
+            rows = may_hold_states(self.question, self.space, rows)
+        held = self._slot[rows] >= 0
+        parts = [each for each in (rows[held], rows[~held]) if len(each)] or [rows]
+        rows = np.concatenate(parts)
+        prices = Coefficients.joined(
+            self.take(each) if self.holds(each) else self._prices_of(each) for each in parts
+        )
+        fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
+        fit = fit[np.argsort(rows[fit])]
+        return rows[fit], prices.take(fit)
 
     def hold(self, rows: Ints) -> None:
         """Price those of `rows`, all different, that are not priced yet."""
         new = rows[self._slot[rows] < 0]
         if len(new):
-            self._slot[new] = len(self._held.fixed_kib) + np.arange(len(new))
-            self._held = Coefficients.joined([self._held, self._priced(new)])
+            self._keep(new, self._prices_of(new))
+
+    def _keep(self, rows: Ints, prices: Coefficients) -> None:
+        kept = 0 if self._held is None else len(self._held.fixed_kib)
+        self._slot[rows] = kept + np.arange(len(rows))
+        self._held = prices if self._held is None else Coefficients.joined([self._held, prices])
 
     def holds(self, rows: Ints) -> bool:
         """Whether all of `rows` are priced."""
@@ -62,9 +153,12 @@ class RowPrices:
         """The prices of `rows`; of many that are not held they are not kept."""
         if not self.holds(rows):
             if len(rows) > AHEAD:
-                return self._priced(rows)
+                return self._prices_of(rows)
             self.hold(each_once(rows))
-        return self._held.take(self._slot[rows].astype(np.int64))
+        held = self._held if self._held is not None else self._prices_of(rows)
+        return held.take(self._slot[rows].astype(np.int64))
 
-    def _priced(self, rows: Ints) -> Coefficients:
+    def _prices_of(self, rows: Ints) -> Coefficients:
+        if not len(rows):  # tables have an entry at least
+            return self._prices_of(self._order[:1]).take(rows)
         return price_space(self.question, self.space.take(rows), self.price)

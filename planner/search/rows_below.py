@@ -1,6 +1,7 @@
 """The rows that a proof looks at: those whose bound is below a limit, with their passes."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -8,7 +9,8 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
-from meshplan.planner.search.priced_space import busy_below
+from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.search.priced_space import as_simulated
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
@@ -16,26 +18,67 @@ NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 BLOCK = 16_384  # rows that are priced and bounded together
 
 
-def passes_below(
-    space: Space, rows: Ints, setting: Setting, limit_s: float
-) -> tuple[Ints, PassSeconds]:
-    """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
-    not kept takes no memory. Most are busy for longer, and their passes are not priced.
+class RowsBelow(NamedTuple):
+    """Rows, their passes, and their prices with the seconds of these passes."""
+
+    rows: Ints
+    passes: PassSeconds
+    prices: Coefficients
+
+
+class Source(Protocol):
+    """What rows are looked for among."""
+
+    def below(self, limit_s: float) -> Ints:
+        """The rows that may be faster, by what costs little."""
+        ...
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        ...
+
+
+class Given(NamedTuple):
+    """Just these rows."""
+
+    rows: Ints
+    prices: Priced
+
+    def below(self, limit_s: float) -> Ints:
+        """All of them."""
+        return self.rows
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """All of `rows`."""
+        return rows, self.prices.take(rows)
+
+
+def rows_below(space: Space, source: Source, setting: Setting, limit_s: float) -> RowsBelow:
+    """The rows of `source` whose bound is below the limit: in blocks, so that what is not kept
+    takes no memory.
     """
-    rows = busy_below(space, rows, setting, limit_s)
+    rows = source.below(limit_s)
     firsts = blocks(len(rows), BLOCK)
 
-    def block(first: int) -> tuple[Ints, PassSeconds]:
-        some = rows[first : first + firsts.step]
-        layouts = space.layouts.take(some)
-        passes = pass_seconds(layouts, setting)
-        below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
-        return some[below], passes.take(below)
+    def block(first: int) -> RowsBelow:
+        some, prices = source.fitting(rows[first : first + firsts.step])
+        part = space.take(some)
+        passes = pass_seconds(part.layouts, setting)
+        below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
+        passes = passes.take(below)
+        return RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
 
     done = done_of_each(block, firsts)
-    kept, parts = np.concatenate([rows for rows, _ in done]), [each for _, each in done]
+    kept = np.concatenate([each.rows for each in done])
+    passes, priced = [each.passes for each in done], [each.prices for each in done]
     done.clear()  # `joined` lets go what it has joined
-    return kept, PassSeconds.joined(parts)
+    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each(priced)))
+
+
+def _each(parts: list[Coefficients]) -> Iterator[Coefficients]:
+    """Each of `parts`, which is let go."""
+    while parts:
+        yield parts.pop(0)
 
 
 def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:

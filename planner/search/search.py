@@ -32,7 +32,6 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.units import counted
-from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
@@ -40,12 +39,13 @@ from meshplan.planner.search.branch_and_bound import Progress as Progress
 from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
 from meshplan.planner.search.priced_space import (
     Pricer,
+    busy_ns,
     closed_form,
-    price_space,
     space_of,
 )
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.row_prices import RowPrices
+from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.search.v_shaped_seeds import seed_v_shapes
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -87,8 +87,10 @@ class SearchResult:
     cuts         listed: of layouts of several chunks per rank that may be faster those of a list
     bound_s      nothing is faster; gap = 1 - bound_s / best
     candidates   legal layouts (all axes but the cut into stages)
-    priced       rows that the cost model priced; their schedules and chunks share a price
-    misfits      layouts dropped by memory        bounded   layouts never solved: bound too high
+    priced       rows that the cost model priced, or those busy for too long were bounded by; their
+                 schedules and chunks share a price
+    misfits      layouts of priced rows dropped by memory
+    bounded      layouts never solved: bound too high
     simulated    cuts into stages that were timed by the event simulation
     dropped      rows dropped before pricing, by rule
     """
@@ -130,7 +132,7 @@ def search(
     if not len(space.layouts):
         gpus = counted(q.gpus, "GPU")
         raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
-    coefficients = RowPrices(question, space, price)
+    coefficients = RowPrices(question, space, price, busy_ns(q, space) if simulate else None)
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
     run.seed()
@@ -170,7 +172,7 @@ def _simulated(
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
-        rows=np.sort(run.rows) if run.best else rows_that_may_fit(run.space, run.coefficients),
+        rows=run.coefficients if run.best else _refused(run),
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
@@ -205,6 +207,11 @@ def _simulated(
     return _result(run, tuple(solutions), bound_s, started, listed, simulated)
 
 
+def _refused(run: BranchAndBound) -> Given:
+    """Rows none of which fits by its prices, and that may when every moment is counted."""
+    return Given(rows_that_may_fit(run.space, run.coefficients), run.coefficients)
+
+
 class Faster(NamedTuple):
     """The fastest layout found below a limit, with its step, and a lower bound of every step, the
     limit where none is below that; `work` of the budget was spent.
@@ -223,10 +230,10 @@ def faster_than(
     limit is near, bounds leave so little that no first plans are needed.
     """
     space = space_of(question)
-    coefficients = price_space(question, space, closed_form)
+    prices = RowPrices(question, space, closed_form, busy_ns(question, space))
     proof = Simulated(
-        question, space, coefficients, simulate, partial(layout_of_row, space.layouts),
-        rows=np.flatnonzero(row_fits(space, coefficients)), limit_s=limit_s, budget=budget,
+        question, space, prices, simulate, partial(layout_of_row, space.layouts),
+        rows=prices, limit_s=limit_s, budget=budget,
     )  # fmt: skip
     open_s = proof.prove(None)
     work = budget - proof.tally.left

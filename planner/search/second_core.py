@@ -16,11 +16,13 @@ from typing import TypeVar
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
+Other = TypeVar("Other")
 
 NUMBER = 4  # bytes of the number of a piece; a pipe holds 16,384 of them
 AHEAD = 8  # pieces that are done before they are asked for
 FEW_ROWS = 4096  # a half of which is not worth a process
 _second = threading.Lock()  # the second processor
+_meanwhile = list[int]()  # the process that has it for longer than a call here
 
 
 def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list[Done]:
@@ -54,9 +56,29 @@ def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
     return done_of_each(lambda piece: piece(), pieces)
 
 
+def done_meanwhile(work: Callable[[], Done], other: Callable[[], Other]) -> tuple[Done, Other]:
+    """What both give, neither of which needs the other: a forked process finds `other` while `work`
+    runs here, which has the second processor from when that process is done.
+    """
+    if not is_idle():
+        return work(), other()
+    with _second:
+        child, reading = _forked(other)
+    _meanwhile.append(child)
+    try:
+        done = work()
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        _meanwhile.remove(child)
+        sent = _sent(child, reading)
+    return done, other() if sent is None else pickle.loads(sent)
+
+
 def is_idle() -> bool:
     """Whether a second processor would take part now."""
-    return _has_second_core() and not _second.locked()
+    return _has_second_core() and not _second.locked() and all(map(_has_ended, _meanwhile))
 
 
 def blocks(rows: int, most: int) -> range:
@@ -71,24 +93,25 @@ def _has_second_core() -> bool:
     return alone and len(os.sched_getaffinity(0)) > 1
 
 
+def _has_ended(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def _shared(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> dict[int, Done]:
     """What this process did of `pieces`, by number, and the other one unless it failed."""
     queue, numbers = os.pipe()
     os.write(numbers, b"".join(at.to_bytes(NUMBER, "big") for at in range(len(pieces))))
     os.close(numbers)
-    child, reading = _forked(work, pieces, queue)
+    child, reading = _forked(lambda: _taken(work, pieces, queue))
     try:
         done = _taken(work, pieces, queue)
-        with os.fdopen(reading, "rb", closefd=False) as pipe:
-            sent = pipe.read()
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise
     finally:
-        os.close(reading)
         os.close(queue)
-        _, failed = os.waitpid(child, 0)
-    return done if failed else done | pickle.loads(sent)
+        sent = _sent(child, reading)
+    return done if sent is None else done | pickle.loads(sent)
 
 
 def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> dict[int, Done]:
@@ -100,9 +123,9 @@ def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -
     return done
 
 
-def _forked(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> tuple[int, int]:
-    """A process that takes from `queue` and ends, and what to read its answers from: nothing where
-    it failed.
+def _forked(work: Callable[[], object]) -> tuple[int, int]:
+    """A process that does `work` and ends, and what to read its answer from: nothing where it
+    failed.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -112,9 +135,22 @@ def _forked(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) 
     failed = 1
     try:
         os.close(reading)
-        sent = pickle.dumps(_taken(work, pieces, queue), pickle.HIGHEST_PROTOCOL)
+        sent = pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(sent)
         failed = 0
     finally:
         os._exit(failed)  # nothing of the parent's is flushed or cleaned up twice
+
+
+def _sent(child: int, reading: int) -> bytes | None:
+    """What a forked process answers, pickled, when it has ended; None where it failed."""
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            sent = pipe.read()
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        _, failed = os.waitpid(child, 0)
+    return None if failed else sent

@@ -23,7 +23,6 @@ from functools import partial
 import numpy as np
 
 from meshplan.costmodels.layout import Layout, Stage
-from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Priced
@@ -37,9 +36,9 @@ from meshplan.planner.search.near_cuts import NearCuts, rows_beside
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import PathSearch
-from meshplan.planner.search.priced_space import Question, as_simulated
+from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import MixAnswer
-from meshplan.planner.search.rows_below import NEARLY, passes_below
+from meshplan.planner.search.rows_below import NEARLY, Given, Source, rows_below
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -67,7 +66,7 @@ class Simulated:
         layout_of: Callable[[int, Variant, StagePlan], Layout],
         *,
         first: Iterable[Found] = (),
-        rows: Ints | None = None,
+        rows: Source | None = None,
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
     ) -> None:
@@ -79,11 +78,11 @@ class Simulated:
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
-        every = np.arange(len(space.layouts)) if rows is None else rows
+        source = rows or Given(np.arange(len(space.layouts)), coefficients)
         most_s = min(limit_s, self.best_s * NEARLY)
-        self.kept, self.passes = passes_below(space, every, self.setting, most_s)
+        below = rows_below(space, source, self.setting, most_s)
+        self.kept, self.passes, self.prices = below
         self.space = replace(space, layouts=space.layouts.take(self.kept))
-        self.prices = as_simulated(coefficients.take(self.kept), self.passes)
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self._settled: list[Open] = []
         self._moved: dict[Kind, Timed] = {}

@@ -13,7 +13,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -83,16 +83,23 @@ def likely_cut(
     known: KnownChains,
     limit_s: float,
     times_of: Callable[[tuple[Stage, ...]], CutTimes],
+    most: int,
 ) -> Likely:
-    """Where layers can move between chunks of a rank: a plan of the cut with the smallest bound,
-    or by rule of thumb where that must recompute, if some cut is below the limit.
+    """Where layers can move between chunks of a rank: a plan of the first of the `most` cuts with
+    the smallest bounds that fits with nothing recomputed; where the very first does not, one by
+    rule of thumb if that is faster.
     """
     if problem.vpp == 1 or not can_move(problem):
         return Likely(math.inf, None, 0)
-    tally = costs.Tally(left=0)
-    cut = next(cuts_below(problem, passes, known, lambda: limit_s, tally), None)
-    plan = (evaluate(problem, cut.least) or first_counts(problem)) if cut else None
-    step_s = times_of(plan.stages).step_s(plan.stages) if plan else math.inf
+    tally, plans = costs.Tally(left=0), list[StagePlan | None]()
+    for cut in islice(cuts_below(problem, passes, known, lambda: limit_s, tally), most):
+        plans.append(evaluate(problem, cut.least))
+        if plans[-1]:
+            break
+    if plans and not plans[0]:
+        plans.append(first_counts(problem))
+    timed = [(times_of(plan.stages).step_s(plan.stages), plan) for plan in plans if plan]
+    step_s, plan = min(timed, key=lambda each: each[0], default=(math.inf, None))
     return Likely(step_s, plan, -tally.left)
 
 

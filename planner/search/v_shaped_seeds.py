@@ -46,6 +46,7 @@ def _looked_at(
 
 
 def _blocks(run: BranchAndBound, cutoff: int) -> Iterator[Ints]:
+    run.coefficients.settle(MOST_ROWS, cutoff)
     for first in range(0, min(len(run.rows), MOST_ROWS), ROWS):
         rows = run.rows[first : first + ROWS]
         rows = rows[run.bounds[rows] < cutoff]

@@ -141,6 +141,10 @@ class Space:
             )  # fmt: skip
         return known
 
+    def layouts_in(self, rows: Ints) -> int:
+        """How many layouts `rows` are: each once for each of its variants."""
+        return sum(len(same) * len(self.variants(int(same[0]))) for same in self.shapes(rows))
+
     def take(self, rows: Ints) -> "Space":
         """Some of the rows."""
         return replace(self, layouts=self.layouts.take(rows))

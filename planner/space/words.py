@@ -41,6 +41,8 @@ RECOMPUTED = {
     "alike": "layers recompute only where memory asks for it, all alike",
 }
 """By `Legality.recompute_layers`."""
+BEATEN = "; a kind is left out where another takes no longer in any pass"
+"""It may still end earlier: `costmodels.step.kind_costs`."""
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node (of up to 8 ranks where a node has fewer "
     "GPUs, of 16 where the batch has fewer sequences than there are nodes)",
@@ -70,7 +72,8 @@ def space_words(
         lines.append(f"selective recomputation of {named}: {one}no other set")
     kinds, _ = context_kinds(model, training, engine)
     if allowed := [kind for kind in kinds if pins.allows("context_kind", kind)]:
-        lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
+        beaten = BEATEN if len(allowed) > 1 else ""
+        lines.append(f"context parallelism by {_or(allowed)}, the same in all layers{beaten}")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
     if engine.kernels.counts_passes:
         lines.append(f"{BOUNDED}; in several chunks per rank of few layers what fits when every "
@@ -108,7 +111,8 @@ def _dispatch_words(engine: Engine, pins: Pins) -> Iterator[str]:
     if kinds := [kind for kind in named if pins.allows("dispatcher", kind)]:
         others = [kind for kind in every if kind not in named]
         opens = f"; a pin opens {_or(others)}" if others else ""
-        yield f"tokens to experts by {_or(kinds)}, where GPUs and groups allow it{opens}"
+        beaten = BEATEN if len(kinds) > 1 else ""
+        yield f"tokens to experts by {_or(kinds)}, where GPUs and groups allow it{beaten}{opens}"
 
 
 def _or(kinds: Sequence[str], before_last: str = " or ") -> str:

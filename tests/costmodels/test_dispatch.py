@@ -28,6 +28,10 @@ from meshplan.hardware_profiles.load_models import load_model_config
         pytest.param(1.0, Routing(8, 8, 4), 1.0, id="one place is always reached"),
         pytest.param(3.0, Routing(2, 4, 2), 5 / 3, id="3 places cut 4 groups: no limit, 5/3"),
         pytest.param(8.0, Routing(8, 8, 4), 3.5995, id="DeepSeek-V3, 8 nodes: 4 (1 - (3/4)^8)"),
+        pytest.param(8.0, Routing(8, 8, 4, 256), 1.0, id="256 dealt out, 8 nodes of 32: one"),
+        pytest.param(64.0, Routing(8, 8, 4, 256), 2.0, id="64 ranks of 4: two"),
+        pytest.param(4.0, Routing(6, 0, 0, 12), 2.0, id="0-5 and 6-11, 3 to a place: two"),
+        pytest.param(4.0, Routing(2, 0, 0, 12), 4 / 3, id="2-3 and 8-9 of six straddle: 1 + 2/6"),
     ],
 )
 def test_places_by_hand(places: float, routing: Routing, expected: float):
@@ -50,6 +54,17 @@ def test_places_as_drawn(places: int):
     assert distinct(float(places), Routing(copies, groups, top)) == pytest.approx(
         met / 20_000, rel=0.01
     )
+
+
+@pytest.mark.parametrize("places", [2, 4, 8, 32])
+@pytest.mark.parametrize(("experts", "copies"), [(128, 4), (512, 22), (384, 8), (64, 6)])
+def test_places_as_dealt(places: int, experts: int, copies: int):
+    """AutoModel's own line of code, arange(tokens x copies) % experts, read by place."""
+    choices = np.arange(experts * copies).reshape(-1, copies) % experts
+    met = [len(set(token)) for token in (choices * places // experts).tolist()]
+    dealt = distinct(float(places), Routing(copies, 0, 0, experts))
+    assert dealt == pytest.approx(np.mean(met), rel=1e-12)
+    assert dealt <= distinct(float(places), Routing(copies)) + 1e-9
 
 
 def test_a_limit_never_sends_more():

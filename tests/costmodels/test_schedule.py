@@ -15,7 +15,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule import steady_state
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
 from meshplan.costmodels.schedule.held_micro_batches import fullest_moments, moments
-from meshplan.costmodels.schedule.in_flight import in_flight, rank_of_chunk
+from meshplan.costmodels.schedule.in_flight import _rank_vectors, in_flight, rank_of_chunk
 from meshplan.costmodels.schedule.orders import order
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import end_s, play
@@ -150,6 +150,19 @@ def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work)
                 arrived[stage, "I" if kind == "B" else kind, i] = end
                 done.append((action, start, end))
     return Timeline(tuple(map(tuple, played)))
+
+
+@pytest.mark.parametrize("pp", [2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2),
+                          ("interleaved_1f1b", 3)],
+)  # fmt: skip
+def test_long_runs_hold_no_more(schedule: Schedule, vpp: int, pp: int):
+    """What is counted of a few micro-batches is what a long run holds."""
+    for m in (2 * pp, 2 * pp + 1, 3 * pp - 1, 4 * pp + 1, 6 * pp + 2):
+        assert in_flight(schedule, pp, vpp, m) == tuple(
+            _rank_vectors(schedule, pp, vpp, m, rank) for rank in range(pp)
+        )
 
 
 @pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), [*GOLDEN, ("zb_v", 4, 2, 20)])

@@ -268,6 +268,45 @@ def test_gathered_weights_are_copied_out(
     assert sent.unpacked_bytes(BILLION) == unpacked_bytes
 
 
+@pytest.mark.parametrize(
+    ("engine", "weights", "pieces", "listed_s"),
+    [
+        pytest.param("deepspeed", 1e9, 4, 0.0, id="each is more than the bucket: four rings"),
+        pytest.param("deepspeed", 1e8, 2, 0.0, id="two buckets of 5e7"),
+        pytest.param("deepspeed", 1e7, 1, 0.0, id="less than a bucket: one ring"),
+        pytest.param("deepspeed-2021", 1e7, 4, 4 * 8e-5, id="each alone, eight ranks listed"),
+        pytest.param("torchtitan", 1e9, 1, 0.0, id="FSDP2: a layer at once"),
+    ],
+)
+def test_weights_sent_one_by_one(
+    cluster: Cluster, engine: str, weights: float, pieces: int, listed_s: float
+):
+    """Four matrices over two nodes: each ring of eight ranks has seven hops of 10 us more."""
+    sent = traffic(cluster, engine, data_parallel=8, zero_stage=3)
+    alone, layer = RankParameters(dense=weights), RankParameters(dense=weights, matrices=4)
+    more_s = sent.forward_s(layer) - sent.forward_s(alone)
+    assert more_s == pytest.approx((pieces - 1) * 7 * 10e-6)
+    back_s = sent.backward_s(layer, again=1) - sent.backward_s(alone, again=1)
+    assert back_s == pytest.approx(2 * more_s)
+    assert sent.listed_s(layer) == pytest.approx(listed_s)
+
+
+def test_large_layers_are_gathered_a_third_time(models, cluster: Cluster):
+    """Replayed, a layer of 1e9 numbers gives back the half with more than 5e8 behind it, which the
+    backward meets after twice as many; without a replay there is nothing to give back.
+    """
+    sent = traffic(cluster, "deepspeed", data_parallel=8, zero_stage=3)
+    assert sent.given_back(BILLION) == 0.5
+    assert sent.given_back(RankParameters(dense=5e8)) == 0.0
+    assert traffic(cluster, "torchtitan", data_parallel=8, zero_stage=3).given_back(BILLION) == 0.0
+    setting = replace(setting_of(models, cluster, 8, hides=0.0), engine=load_engine("deepspeed"))
+    state = setting.engine.state.model_copy(update={"reuse_distance": 1.0})
+    setting = replace(setting, engine=setting.engine.model_copy(update={"state": state}))
+    step = StepModel(setting, Layout(data_parallel=8, zero_stage=3, stages=even_stages(8, 1)))
+    assert step.gathered_again(0, "none") == 1.0
+    assert step.gathered_again(0, "full") == pytest.approx(2.0)
+
+
 def test_copies_of_gathered_weights_take_the_device(models, cluster: Cluster):
     """Forward and again backward in a layer, once at an end; at the rate of a copy."""
     setting = replace(setting_of(models, cluster, 8, hides=1.0), engine=load_engine("torchtitan"))

@@ -8,6 +8,7 @@ import pytest
 from nightly import cases
 from random_plans import (
     ANYTHING,
+    ENGINES,
     Habits,
     differences,
     missing_facts,
@@ -22,7 +23,6 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost
 from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, read_config
-from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.case.plan_file import Plan, PlanModel
 from meshplan.planner.case.resolve import resolve
@@ -113,7 +113,7 @@ def test_random_plans_cover_what_they_claim() -> None:
     plans = [random_plan(rng, ANYTHING) for _ in range(LAYOUTS)]
     models = [model_named(plan.model.name) for plan in plans]
     kinds = [kind for model in models for kind in model.kinds]
-    assert {plan.engine for plan in plans} == set(engine_names())
+    assert {plan.engine for plan in plans} == set(ENGINES)
     assert {plan.layout.schedule for plan in plans} == set(SCHEDULES)
     assert sum(plan.layout.virtual_stages > 1 for plan in plans) >= LAYOUTS // 10
     assert sum(plan.layout.expert_parallel > 1 for plan in plans) >= LAYOUTS // 10

@@ -250,7 +250,7 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(meshplan.planner.search.branch_and_bound, "PROGRESS_S", 0.0)
-    monkeypatch.setattr("meshplan.planner.cli.plan.SearchLine", Interrupting)
+    monkeypatch.setattr("meshplan.planner.cli.planned.SearchLine", Interrupting)
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
                  "--global-batch", "512", "--json")  # fmt: skip
     report = json.loads(result.stdout)["search"]
@@ -310,8 +310,8 @@ def test_compare_sets_a_config_beside_the_plan() -> None:
 def test_arithmetic_has_one_thread_and_leaves_no_trace() -> None:
     """What a command starts later has the threads that the user gave it."""
     program = (
-        "import os; from meshplan.planner.cli.main import ONE_THREAD, Commands;"
-        "Commands().get_command(None, 'plan');"
+        "import os; from meshplan.planner.cli.start_up import ONE_THREAD, import_numpy;"
+        "import_numpy();"
         "print(len(os.listdir('/proc/self/task')), ONE_THREAD in os.environ)"
     )
     given = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}

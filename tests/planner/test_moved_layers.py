@@ -1,72 +1,25 @@
 """Single layers moved between chunks: what is found, and where it ends."""
 
 import math
-import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from simulated_oracle import DENSE, MOE, PINNED, random_question
+from chunked_cuts import chunked, climbs
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.price_passes import pass_seconds
-from meshplan.costmodels.step.setting import Setting
-from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.problem.stage_problem import (
-    StagePlan,
     StageProblem,
     evaluate,
-    stage_problem,
 )
 from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.near_cuts import rows_beside
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.search.priced_space import space_of
 
-FREE = ("native", "torchtitan", "generic")
 CLOSE = 1 - 1e-6
-
-
-def chunked(seed: int) -> Question:
-    """Layers of two kinds in several chunks of an engine that cuts anywhere."""
-    draw, q = random.Random(seed), random_question(seed)
-    layers, kinds = draw.randint(5, 9), draw.choice(((0,), (0, 1), (0, 0, 1)))
-    pattern = (kinds * layers)[:layers]
-    model = replace(q.model, kinds=(DENSE, MOE)[: max(kinds) + 1], pattern=pattern, mtp_layers=0)
-    pins = parse_pins({**PINNED, "pipeline_parallel": "2..", "virtual_stages": "2.."})
-    return replace(q, engine=load_engine(draw.choice(FREE)), model=model, pins=pins)
-
-
-def climbs(seeds: range) -> Iterator[tuple[StageProblem, CutTimes, tuple[Stage, ...]]]:
-    """A random layout of each question, and a cut of its list that fits."""
-    for seed in seeds:
-        draw, q = random.Random(seed), chunked(seed)
-        space = space_of(q)
-        if not len(space.layouts):
-            continue
-        row = draw.randrange(len(space.layouts))
-        if not (variants := space.variants(row)):
-            continue
-        variant = draw.choice(variants)
-        problem = stage_problem(space, price_space(q, space, closed_form), row, variant)
-        mode = draw.choice(problem.modes)
-        cuts = [
-            tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
-            for counts in problem.splits or ()
-        ]
-        fitting = [stages for stages in cuts if evaluate(problem, stages)]
-        if fitting:
-            stages = draw.choice(fitting)
-            setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
-            layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
-            passes = pass_seconds(space.layouts, setting)
-            yield problem, CutTimes(setting, layout, passes, row, variant.columns), stages
 
 
 def moves(problem: StageProblem, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:

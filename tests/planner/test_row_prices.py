@@ -5,23 +5,23 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from meshplan.costmodels.step.prices import busy_s
+from meshplan.costmodels.step.prices import busy_s, mean_states_bytes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds, row_fits
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.search import row_prices
 from meshplan.planner.search.priced_space import (
     Question,
-    busy_below,
+    busy_ns,
     closed_form,
     price_space,
     space_of,
 )
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import bounds_of_rows, passes_below
+from meshplan.planner.search.rows_below import Given, bounds_of_rows, rows_below
 
 ASKED = Arguments(
     model="mixtral-8x7b", gpus=64, cluster="dgx-h100", engine="torchtitan", global_batch=256
@@ -42,7 +42,7 @@ def test_rows_are_priced_as_all_at_once(
     asked for twice, in any order, and more of them than are kept.
     """
     monkeypatch.setattr(row_prices, "ALL", kept)
-    monkeypatch.setattr(row_prices, "ROWS_PER_PRICE", 1000)
+    monkeypatch.setattr(row_prices, "TOGETHER", 1000)
     monkeypatch.setattr(row_prices, "AHEAD", 100)
     space = space_of(question)
     whole, found = (
@@ -50,16 +50,50 @@ def test_rows_are_priced_as_all_at_once(
         RowPrices(question, space, closed_form),
     )
     assert len(space.layouts) > 2000
-    assert found.cap_kib == whole.cap_kib
-    assert (found.bounds == row_bounds(space, whole)).all()
-    assert (found.fits == row_fits(space, whole)).all()
-    assert 0 < np.count_nonzero(found.fits) < len(found.fits)
+    fits, bounds = np.flatnonzero(row_fits(space, whole)), row_bounds(space, whole)
+    assert (found.rows == fits[np.argsort(bounds[fits], kind="stable")]).all()
+    assert (found.bounds[fits] == bounds[fits]).all()
+    assert 0 < len(fits) < len(bounds)
     draw = np.random.default_rng(1)
     for count in (1, 7, 50, 300, 50):
         rows = draw.integers(0, len(space.layouts), count)
         assert _columns(found.take(rows)) == _columns(whole.take(rows))
     found.hold(np.arange(10))
     assert found.holds(np.arange(10))
+
+
+@pytest.mark.parametrize("kept", [pytest.param(0, id="none"), pytest.param(10**6, id="all")])
+@pytest.mark.parametrize("engine", ["torchtitan", "native", "megatron"])
+def test_rows_in_order_are_those_of_pricing_all(
+    monkeypatch: pytest.MonkeyPatch, engine: str, kept: int
+) -> None:
+    """The first rows by bound, however far they are priced; what is left would come later, and of
+    those below a limit the ones that fit are the same, with the same prices.
+    """
+    monkeypatch.setattr(row_prices, "ALL", kept)
+    monkeypatch.setattr(row_prices, "TOGETHER", 200)
+    asked = ask(replace(ASKED, engine=engine)).question
+    space = space_of(asked)
+    whole, busy = price_space(asked, space, closed_form), busy_ns(asked, space)
+    fits, bounds = row_fits(space, whole), np.maximum(row_bounds(space, whole), busy)
+    rows = np.flatnonzero(fits)[np.argsort(bounds[fits], kind="stable")]
+    found = RowPrices(asked, space, closed_form, busy)
+    assert not len(found.rows)
+    for number in (1, 5, 50):
+        found.settle(number)
+        assert (found.rows[:number] == rows[:number]).all()
+        assert (found.bounds[found.rows] == bounds[found.rows]).all()
+    left = np.setdiff1d(rows, found.priced)
+    assert len(left)
+    assert found.next_ns is not None
+    assert bounds[left].min() >= found.next_ns > bounds[rows[49]]
+    below = found.below(float(np.quantile(bounds[rows], 0.2)) / NS_PER_S)
+    fit, prices = found.fitting(below)
+    assert (fit == below[fits[below]]).all()
+    assert _columns(prices) == _columns(whole.take(fit))
+    found.settle(len(rows) + 1)
+    assert (found.rows == rows).all()
+    assert found.next_ns is None
 
 
 def test_the_answer_is_that_of_all_prices_kept(
@@ -83,23 +117,32 @@ def test_the_answer_is_that_of_all_prices_kept(
 def test_rows_left_out_unpriced_are_those_that_their_bound_leaves_out(
     model: str, engine: str
 ) -> None:
-    """No row is busy for longer than the bound of its simulated step, and at any limit the rows
-    kept and their passes are those of pricing all.
+    """No row is busy for longer than the bound of its simulated step, nor has its mean rank more
+    states than prices say; and at any limit the rows kept, their passes and prices are those of
+    pricing all.
     """
     q = ask(replace(ASKED, model=model, engine=engine)).question
     space, setting = space_of(q), Setting.fitted(q.model, q.training, q.cluster, q.engine)
     every = np.arange(len(space.layouts))
-    kept, passes = passes_below(space, every, setting, np.inf)
+    prices = price_space(q, space, closed_form)
+    kept, passes, simulated = rows_below(space, Given(every, prices), setting, np.inf)
     assert (kept == every).all()
     bounds = bounds_of_rows(space, passes)
     busy = busy_s(space.layouts.take(every), setting)
     assert (busy <= bounds * (1 + 1e-12)).all()
     assert np.quantile(busy / bounds, 0.9) > 0.9
     limit_s = float(np.quantile(bounds, 0.1))
-    kept, passes = passes_below(space, every, setting, limit_s)
-    assert (kept == np.flatnonzero(bounds < limit_s)).all()
+    source = RowPrices(q, space, closed_form, busy_ns(q, space))
+    kept, passes, some = rows_below(space, source, setting, limit_s)
+    assert (kept == np.flatnonzero((bounds < limit_s) & row_fits(space, prices))).all()
     assert (bounds_of_rows(space.take(kept), passes) == bounds[kept]).all()
-    assert len(busy_below(space, every, setting, limit_s)) < len(every) / 2
+    assert _columns(some) == _columns(simulated.take(kept))
+    assert len(source.below(limit_s)) < len(every) / 2
+    counts, pp = np.array(space.kind_counts), space.layouts.pipeline_parallel
+    states = prices.layer_state_kib @ counts + prices.embedding_state_kib + prices.head_state_kib
+    least = mean_states_bytes(space.layouts.take(every), setting) / 1024
+    assert (least * (1 - 1e-12) <= states / pp).all()
+    assert np.median(least / (states / pp)) > 0.9
 
 
 def test_a_limit_leaves_the_layout_that_meets_it(question: Question) -> None:

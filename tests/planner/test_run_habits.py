@@ -61,10 +61,14 @@ def test_releases_have_engines_of_their_own(framework: str, note: str, engine: s
         ("GPT-NeoX / DeeperSpeed", "2022", "gpt-neox-unfused"),
         ("PyTorch FSDP1 (fms-fsdp)", "2024", "llm-foundry"),
         ("fsdp2", "2024", "torchtitan"),
+        ("DeepSpeed ZeRO-3", "2021", "deepspeed-2021"),
+        ("DeepSpeed ZeRO-3", "2022", "deepspeed"),
     ],
 )
 def test_frameworks_have_the_engine_of_their_time(framework: str, year: str, engine: str) -> None:
-    """Before FlashAttention Megatron-LM ran Megatron-DeepSpeed's kernels; llm-foundry is FSDP1."""
+    """Before FlashAttention Megatron-LM ran Megatron-DeepSpeed's kernels; llm-foundry is FSDP1;
+    DeepSpeed 0.6.0 of January 2022 gathers without lists of ranks.
+    """
     assert engine_of({"framework": framework, "year": year}).name == engine
 
 

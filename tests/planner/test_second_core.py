@@ -61,6 +61,53 @@ def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> No
     assert errors == ["divided by nothing"] * 2
 
 
+MEANWHILE = """
+import json, os, sys, time
+from meshplan.planner.search.second_core import done_meanwhile, done_of_each, is_idle
+
+def other():
+    if os.getpid() != own and len(sys.argv) > 2:
+        raise MemoryError  # only where it is forked
+    return os.getpid(), [pid for pid in done_of_each(lambda _: os.getpid(), [1, 2])]
+
+def work():
+    busy = not is_idle()
+    alone = done_of_each(lambda _: os.getpid(), [1, 2])
+    deadline = time.monotonic() + 20
+    while not is_idle() and len(os.sched_getaffinity(0)) > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)  # until the other process is done
+    shared = done_of_each(lambda piece: time.sleep(piece) or os.getpid(), [0.05, 0.05])
+    return busy, alone, shared
+
+own = os.getpid()
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[: int(sys.argv[1])])
+(busy, alone, shared), (process, its) = done_meanwhile(work, other)
+try:
+    done_meanwhile(lambda: 1 // 0, lambda: time.sleep(60))
+except ZeroDivisionError:
+    print(json.dumps([len(os.sched_getaffinity(0)), own, busy, alone, shared, process, its]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
+def test_one_thing_is_found_while_another_runs(cores: int, fails: bool) -> None:
+    """The second processor is the other process's until that is done, and neither it nor what fails
+    in it is divided again; where the first fails, nobody waits for the other.
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", MEANWHILE, str(cores), *["fails"] * fails],
+        capture_output=True, text=True, check=True, timeout=50,
+    )  # fmt: skip
+    has, own, busy, alone, shared, process, its = json.loads(found.stdout)
+    assert (process == own) == (has == 1 or fails)
+    assert len(set(shared)) == has
+    if has > 1:
+        assert busy
+        assert alone == [own] * 2
+        assert fails or its == [process] * 2
+
+
 @pytest.mark.parametrize(("rows", "most", "expected"), [
     pytest.param(0, 100, [0], id="none: one empty block"),
     pytest.param(4096, 9000, [0], id="4096 are few"),

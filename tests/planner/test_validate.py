@@ -394,3 +394,12 @@ def test_a_row_that_ends_before_its_id_is_skipped() -> None:
     """A line cut off is no defect of ours."""
     with pytest.raises(SkippedRow, match="before its id"):
         run_of({"suite": "own", "id": None})  # type: ignore[dict-item]
+
+
+def test_a_file_of_columns_alone_is_refused(tmp_path):
+    """An empty score would look like a clean one to a pipeline that reads the exit code."""
+    own = tmp_path / "own.csv"
+    own.write_text("id,model,gpu\n")
+    refusal = CliRunner().invoke(app, ["validate", str(own)])
+    assert refusal.exit_code == 2
+    assert "own.csv: no run below the line of columns" in refusal.stderr

@@ -1,0 +1,231 @@
+"""`meshplan plan` at work: the question that was typed, the search, the answer in three steps.
+
+What only some answers need (a comparison, tables, what would fit) is imported when they are made.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from meshplan.costmodels.units import counted
+from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.fewest_gpus import FewestGpus, fewest_gpus
+from meshplan.planner.answer.full_plan import full_plan
+from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.answer.ties import ROBUST_CANDIDATES
+from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.plan_findings import Sizes
+from meshplan.planner.cli.progress import SearchLine
+from meshplan.planner.report.output import console, print_json
+from meshplan.planner.search.search import NoLayoutFits, SearchResult
+from meshplan.planner.search.second_core import done_meanwhile
+
+if TYPE_CHECKING:
+    from meshplan.planner.answer.compare import Comparison, Yours
+    from meshplan.planner.case.reading import Reading
+
+PIN_AXES = {
+    "dp": "data_parallel",
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "vpp": "virtual_stages",
+    "cp": "context_parallel",
+    "ep": "expert_parallel",
+    "etp": "expert_tensor_parallel",
+    "zero": "zero_stage",
+    "shard_group": "shard_group",
+    "micro_batch": "micro_batch_size",
+    "schedule": "schedule",
+    "recompute": "recompute",
+    "recompute_modules": "recompute_modules",
+    "sequence_parallel": "sequence_parallel",
+    "cp_kind": "context_kind",
+    "dispatcher": "dispatcher",
+    "modules_apart": "modules_apart",
+    "offload_optimizer": "optimizer_offload",
+    "offload_activations": "activation_offload",
+}
+"""The axis that each flag pins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be told of the answer, and where: the options under their names."""
+
+    out: Path | None
+    top: int
+    robust: bool
+    time_limit: float | None
+    price_per_gpu_hour: float | None
+    compare: Path | None
+    dry_run: bool
+    as_json: bool
+
+
+def arguments_of(given: Mapping[str, Any]) -> Arguments:
+    """What was typed, of the options `given` by name; the number of GPUs apart."""
+    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
+    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
+    return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
+
+
+def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
+    """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
+    asked, sizes, yours = _asked(arguments, gpus, wanted)
+    result, fewest = _searched(asked, wanted)
+    plan = full_plan(asked, result, robust=wanted.robust, top=wanted.top)
+    plan = plan.model_copy(update={"sizes": sizes})
+    if wanted.out:
+        write_plan(plan, wanted.out)
+    found = compared(asked, plan, yours, wanted.price_per_gpu_hour) if yours else None
+    if wanted.as_json:
+        _print_document(plan, wanted, found)
+    else:
+        from meshplan.planner.report.plan import print_answer
+
+        print_answer(asked, result, plan, fewest)
+        _print_beside(plan, wanted, found)
+    if wanted.dry_run:
+        from meshplan.planner.report.dry_run import dry_run_line
+
+        print(dry_run_line(plan, asked.question), file=sys.stderr if wanted.as_json else sys.stdout)
+    if wanted.out:
+        print(f"wrote {wanted.out}", file=sys.stderr)
+
+
+def _asked(
+    arguments: Arguments, gpus: str, wanted: Wanted
+) -> tuple[Asked, Sizes | None, "Yours | None"]:
+    """The question, the sizes that were tried for it, and the config to compare with."""
+    beside = _beside(wanted.compare)
+    taken = beside.engine if beside and not (arguments.engine or arguments.learned) else None
+    if taken:
+        arguments = replace(arguments, engine=taken)
+    sizes = _sizes(arguments, wanted) if gpus == "auto" else None
+    asked = ask(replace(arguments, gpus=sizes.knee_gpus if sizes else _count(gpus)))
+    if taken:
+        name = asked.question.engine.name
+        note = f"engine {name}, that of {wanted.compare} (--engine chooses another)"
+        asked = replace(asked, notes=(*asked.notes, note))
+    return asked, sizes, _yours(asked, beside) if beside else None
+
+
+def _print_document(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:
+    added = {}
+    if found:
+        from meshplan.planner.report.comparison import comparison_document
+
+        added["comparison"] = comparison_document(str(wanted.compare), found)
+    print_json({**plan.model_dump(mode="json"), **added})
+
+
+def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:
+    """What was asked beside the answer, for people."""
+    if wanted.price_per_gpu_hour is not None:
+        from meshplan.planner.report.plan import print_cost
+
+        print_cost(plan, wanted.price_per_gpu_hour)
+    if found:
+        from meshplan.planner.report.comparison import print_comparison
+
+        print_comparison(console(), str(wanted.compare), found)
+
+
+def _yours(asked: Asked, beside: "Reading") -> "Yours":
+    from meshplan.planner.answer.compare import yours_of
+
+    return yours_of(asked.question, asked.cluster_name, beside)
+
+
+def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | None]:
+    """The search and meanwhile, for people, the fewest GPUs; where nothing fits exits with 3."""
+    top = max(wanted.top, ROBUST_CANDIDATES) if wanted.robust else wanted.top
+    search = partial(searched, asked, top, wanted.time_limit)
+    try:
+        if wanted.as_json:
+            return search(), None
+        return done_meanwhile(search, partial(fewest_gpus, asked.question))
+    except NoLayoutFits as error:
+        _refuse(asked, error, as_json=wanted.as_json)
+
+
+def _beside(path: Path | None) -> "Reading | None":
+    """The config to compare with."""
+    if path is None:
+        return None
+    from meshplan.planner.report.plan import read_beside
+
+    return read_beside(path)
+
+
+def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":
+    """The config beside the best layout of its own question: the plan, unless it asks another."""
+    from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
+
+    own = same_question(asked.question, yours.case)
+    if own is asked.question:
+        return compare(yours, case_at(own, answer.layout), gpu_hour_price=price)
+    said = why_not_the_plan(asked.question, yours.case)
+    try:
+        result = solve(own, 1)
+    except NoLayoutFits:
+        raise NoLayoutFits(
+            f"--compare {yours.path}: no layout fits for its question ({said})"
+        ) from None
+    best = result.solutions[0].layout
+    found = compare(yours, case_at(own, best), gpu_hour_price=price)
+    proved = "" if result.status == "OPTIMAL" else f" (not proved: {result.gap:.1%} is open)"
+    note = f"{said}: so ours is the best layout of its question{proved}, not the plan above"
+    return replace(found, notes=(note, *found.notes))
+
+
+def _count(text: str) -> int:
+    """The number of accelerators; raises `BadQuestion`."""
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+        raise BadQuestion(f"--gpus {text!r} is no whole number from 1 on; write 8, or auto")
+    return int(text)
+
+
+def _sizes(arguments: Arguments, wanted: Wanted) -> Sizes:
+    """The sizes tried for `--gpus auto`, each named on stderr as it is planned."""
+    from meshplan.planner.sweep.auto import find_sizes
+
+    ask(arguments)  # what is wrong with the question is said before any size is tried
+
+    def told(number: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rplanning {counted(number, 'GPU')} ...", end="\r", file=sys.stderr, flush=True)
+
+    return find_sizes(
+        arguments, price=wanted.price_per_gpu_hour, time_limit_s=wanted.time_limit, told=told
+    )
+
+
+def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult:
+    """The search, with a line on stderr once it takes longer than a second."""
+    line = SearchLine()
+    try:
+        return solve(asked.question, top, time_limit_s, line)
+    finally:
+        line.close()
+
+
+def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
+    """Say what came closest, what it lacks and what would do; exit code 3."""
+    from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines, most_asked
+    from meshplan.planner.search.footprint import explain as explain_misfit
+
+    question = asked.question
+    why = explain_misfit(question, most_gpus=most_asked(question))
+    fuller = fits_fuller(asked)
+    if as_json:
+        print_json(misfit_document(question, why, fuller))
+    lines = [str(error), *misfit_lines(question, why, fuller)]
+    print("error: " + "\n  ".join(lines), file=sys.stderr)
+    raise typer.Exit(3)
