@@ -21,7 +21,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +33,6 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of
-from meshplan.planner.search.likely_ways import likely_ways
 from meshplan.planner.search.refuted import Refuted
 from meshplan.planner.search.row_prices import AHEAD, RowPrices
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -42,9 +41,6 @@ from meshplan.planner.stages.solve import Solver
 WINDOWS = (0.03, 0.25)
 NEAR = 1.3  # a cutoff so close to the bound is window enough
 SPREAD = 1.5
-FIRST_KINDS, FIRST_WAYS = 12, 2
-"""So many kinds get first plans, of so many ways to run them."""
-WAYS_LOOKED_AT = 256
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
 RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
@@ -138,21 +134,6 @@ class BranchAndBound:
     def ranked(self) -> list[Found]:
         """The best plan of each kind, the fastest first."""
         return sorted(self.best.values(), key=lambda found: found[:2])
-
-    def seed(self) -> None:
-        """Plans of the likeliest kinds, so that the first bounds have a cutoff."""
-        self.coefficients.settle(1)
-        rows, tried = self.rows, dict[Kind, int]()
-        if not self.coefficients.holds(rows):
-            rows = rows[:AHEAD]
-            self.coefficients.hold(rows)
-        ways = likely_ways(self.space, self.coefficients.take(rows), rows)
-        for place, variant, _ in islice(ways, WAYS_LOOKED_AT):
-            kind = kind_of(self.space.layouts, int(rows[place]))
-            known = kind in tried or len(tried) < FIRST_KINDS
-            if known and tried.setdefault(kind, 0) < FIRST_WAYS:
-                tried[kind] += 1
-                self.plan(int(rows[place]), variant)
 
     def plan(self, row: int, variant: Variant) -> bool:
         """Whether a layout gets a first plan, which is offered."""

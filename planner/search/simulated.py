@@ -168,6 +168,7 @@ class Simulated:
             return
 
         most_s = partial(self._nearly_s, k)
+
         def limit_s(row: int) -> float:
             own = self.best.get(kind_of(self.layouts, int(self.kept[row])))
             return min(most_s(), own.step_s) if own else most_s()

@@ -12,7 +12,6 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Ints
-from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.stage_problem import (
@@ -54,10 +53,7 @@ def _priced_without(problem: StageProblem) -> list[tuple[int, tuple[int, ...]]]:
 def _even_counts(problem: StageProblem) -> list[tuple[int, ...]]:
     layers, chunks = len(problem.pattern), problem.chunks
     if problem.splits is not None:
-        even = sorted(problem.splits, key=lambda n: (max(n[1:-1]), max(n)))[:ENGINE_SPLITS]
-        least = np.argsort(Pairs.below(problem.alone, np.array([np.inf])).bare_ns, kind="stable")
-        fast = [problem.splits[at] for at in least[:ENGINE_SPLITS].tolist()]
-        return list(dict.fromkeys(fast + even))
+        return sorted(problem.splits, key=lambda n: (max(n[1:-1]), max(n)))[:ENGINE_SPLITS]
     mean_ns = max(1, sum(
         count * times[problem.modes[0]]
         for count, times in zip(problem.kind_counts, problem.layer_ns, strict=True)
