@@ -182,7 +182,7 @@ def _simulated(
         if not proof.best:
             gpus = counted(question.gpus, "GPU")
             raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
-    open_s = proof.prove(deadline, k)
+    open_s = proof.prove(deadline)
     if counts:
         CountedMemory(proof).look()
     if k > 1:

@@ -103,13 +103,12 @@ class Simulated:
         self.tally.simulated += 1
         self._judge(found.row, found.variant, found.plan)
 
-    def prove(self, deadline: float | None, k: int = 1) -> float:
+    def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
-        none is below the best. Bounds are found up to where the `k` best kinds may ask for them.
+        none is below the best.
         """
         self.tally.deadline = deadline
-        near_s = partial(self._nearly_s, k) if k > 1 else None
-        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, near_s)
+        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
             self._move_layers(self.ranked(), beside=True)
@@ -167,7 +166,9 @@ class Simulated:
         if self.tally.late:
             return
 
-        most_s = partial(self._nearly_s, k)
+        def most_s() -> float:
+            ranked, nearly_s = self.ranked(), self.best_s * NEARLY
+            return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
         def limit_s(row: int) -> float:
             own = self.best.get(kind_of(self.layouts, int(self.kept[row])))
@@ -179,18 +180,8 @@ class Simulated:
         self._settle_below(most_s, limit_s)
         self._move_layers(self.ranked()[1:k])
 
-    def _nearly_s(self, k: int) -> float:
-        """What a layout must be below to be one of the `k` best kinds and nearly as fast as the
-        best.
-        """
-        ranked, nearly_s = self.ranked(), self.best_s * NEARLY
-        return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
-
     def _settle_below(
-        self,
-        most_s: Callable[[], float],
-        limit_s: Callable[[int], float],
-        bound_s: Callable[[], float] | None = None,
+        self, most_s: Callable[[], float], limit_s: Callable[[int], float]
     ) -> list[Open]:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
         the most; those of their cuts that stay open.
@@ -198,7 +189,7 @@ class Simulated:
         left, settled = list[Open](), list[Open]()
         try:
             while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
-                if not self._far_below(most_s()) and self._closer((bound_s or most_s)()):
+                if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
