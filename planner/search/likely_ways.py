@@ -9,15 +9,17 @@ m micro-batches, of every way to run a row but the V shapes (`planner.search.v_s
     recomputed  the fraction of layers with which the first rank fits, in the mode in which it
                 takes least; in whole layers of each chunk where that is the engine's rule
     step        `planner.problem.closed_form`: m micro-batches through the slowest chunk of each
-                row, in the most even split, or the longer head or embedding; and the bubble
+                row, the longest run of so many layers in the most even split, or the longer head or
+                embedding; and the bubble
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -106,7 +108,7 @@ def _estimates_ns(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
     pp, vpp = ways.pp, ways.vpp
     work = _work_ns(c, ways, counts)
     embedding, head = c.embedding_ns[at], c.head_ns[at]
-    chunk = ways.slowest / counts.sum() * work
+    chunk = _longest(space, c, ways) * work
     rows = vpp * chunk + np.maximum(0.0, head - chunk)
     rows += np.where(vpp > 1, np.maximum(0.0, embedding - chunk), 0.0)
     every = work + embedding + head
@@ -134,6 +136,19 @@ def _work_ns(prices: Coefficients, ways: _Ways, counts: Ints) -> Floats:
         longer = np.where(fraction <= 1, fraction, NEVER) * np.maximum(each[at, column] - work, 1)
         added = np.where(ways.may(mode), np.minimum(added, longer), added)
     found: Floats = work + added
+    return found
+
+
+def _longest(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
+    """[way] the longest run of the layers of the slowest chunk, as a share of all layers."""
+    each = prices.layer_ns[ways.place, :, ways.columns(ways.first_modes())].astype(float)
+    whole, found = np.ceil(ways.slowest).astype(np.int64), np.zeros(len(ways.slowest))
+    for layers in each_once(whole).tolist():
+        runs = sliding_window_view(np.array(space.stack), layers)
+        counts = np.stack([(runs == kind).sum(axis=1) for kind in range(each.shape[1])])
+        at = whole == layers
+        found[at] = (each[at] @ np.unique(counts, axis=1)).max(axis=1)
+    found *= ways.slowest / whole / (each @ np.array(space.kind_counts))
     return found
 
 
