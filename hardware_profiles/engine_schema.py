@@ -31,8 +31,9 @@ RecomputeModule = Literal[
     "norm", "pointwise", "linear_half", "attention", "experts",
 ]  # fmt: skip
 """What selective recompute replays (`costmodels.operations.replayed`). The first seven are modules
-of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer, are
-together torchtitan's policy by operation; `attention` and `experts` are a fork's, in no plan.
+of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer and
+those of its routed experts, are together torchtitan's policy by operation; `attention` and
+`experts` are a fork's, in no plan.
 """
 
 
@@ -228,6 +229,8 @@ class KernelHabits(Frozen):
     attention       the attention kernel: the first FlashAttention is half as fast as
                     FlashAttention-2, its Triton version in the backward alone; the second does not
                     use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
+    uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
+                    AMD's GPUs has another kernel (`Kernels.sdpa_forward`)
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
                     of gathering it again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
@@ -254,6 +257,8 @@ class KernelHabits(Frozen):
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
                     once
+    loss_chunks     or over so many equal chunks of tokens, whose input's gradient is gathered in
+                    fp32
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
@@ -272,6 +277,9 @@ class KernelHabits(Frozen):
                     latents instead of the hidden states
     deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
                     token are neighbours
+    weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
+                    product, and back
+    sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -293,6 +301,7 @@ class KernelHabits(Frozen):
     """
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
+    uses_sdpa: bool = False
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"
@@ -305,6 +314,7 @@ class KernelHabits(Frozen):
     logits_bytes: float = 10.0
     cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
+    loss_chunks: int = Field(default=1, ge=1)
     keeps_buffers: bool = False
     gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False
@@ -313,6 +323,8 @@ class KernelHabits(Frozen):
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False
+    weighs_apart: bool = False
+    sorts_once: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()

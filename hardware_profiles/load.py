@@ -95,6 +95,7 @@ def first_fault(error: ValidationError, whole: str) -> str:
     first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     field, shown = ".".join(map(str, first["loc"])) or whole, repr(first["input"])
     fault = "no such field" if first["type"] == "extra_forbidden" else first["msg"]
+    fault = fault.removeprefix("Value error, ")  # pydantic's, before what we say ourselves
     got = f" (got {shown})" if len(shown) <= SHOWN_INPUT else ""
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{field}: {fault}{got}{more}"
@@ -169,16 +170,21 @@ def _scaled(document: dict[str, Any], base: Gpu, target: Gpu) -> dict[str, Any]:
     return {**kept, **points, **known, "gpu": target.name}
 
 
+COMPOSED_PER_S = r"[^:/]+:\d+:[\d.]+Gb/s"
+
+
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """A built-in cluster by name, a profile file by path, or this machine: `local-cpu[:PROCESSES]`.
 
     The name of a GPU stands for the cluster it is usually found in, and GPU:PER_NODE:NETWORK
-    ("h100-sxm:8:400Gb") for one that is composed.
+    ("h100-sxm:8:400Gb", or 400Gb/s) for one that is composed.
 
     A file that names its GPU (`gpu = "h100-sxm"`) gets our datasheet, and our kernels if it has
     none. Raises `UnknownProfile`.
     """
     text = str(name_or_path)
+    if re.fullmatch(COMPOSED_PER_S, text):
+        text = text.removesuffix("/s")
     if text.endswith(".toml") or "/" in text or isinstance(name_or_path, Path):
         return _cluster(_read(Path(text)), text)
     if text.split(":")[0] == LOCAL_CPU:
@@ -275,7 +281,10 @@ def compose_cluster(
     )
 
 
-UNSTATED = ("scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward")
+UNSTATED = (
+    "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
+    "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward",
+)  # fmt: skip
 """Of `Kernels`, what no part of a profile's content is while it is the default."""
 
 
@@ -283,7 +292,8 @@ def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
-    rates of scans and of chosen keys, it is what it was before profiles had any of them.
+    rates of scans, of chosen keys and of PyTorch's attention, it is what it was before profiles had
+    any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}

@@ -118,6 +118,9 @@ class Kernels(Frozen):
     attention_half_forward, attention_half_backward
                            keys that a query meets (half of them, if causal) at which attention
                            reaches half of that rate
+    sdpa_forward, sdpa_backward, sdpa_half_forward, sdpa_half_backward
+                           the same four of the kernel behind PyTorch's
+                           scaled_dot_product_attention, where that is not FlashAttention-2 (None)
     sparse_backward, sparse_half_backward
                            the same of the backward over keys that each query chose, one head of
                            keys for all: its fraction of the 16-bit peak (None: as any other's), and
@@ -149,6 +152,10 @@ class Kernels(Frozen):
     flash2_fraction: Positive = 1.0
     attention_half_forward: Positive = 128.0
     attention_half_backward: Positive = 128.0
+    sdpa_forward: Positive | None = None
+    sdpa_backward: Positive | None = None
+    sdpa_half_forward: Positive = 128.0
+    sdpa_half_backward: Positive = 128.0
     sparse_backward: Positive | None = None
     sparse_half_backward: Positive = 128.0
     scan_forward: Positive = 0.07

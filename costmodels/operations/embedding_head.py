@@ -23,6 +23,7 @@ from meshplan.costmodels.operations.layers import layer_operations, norm
 from meshplan.costmodels.operations.streams import from_streams, made_streams
 
 CHUNK_TILE = 128
+GATHERED_BYTES = 4.0  # of each number of the input's gradient, which equal chunks add to
 
 
 def embedding_operations(site: Site) -> tuple[Operation, ...]:
@@ -92,10 +93,12 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     forward, backward = loss_bytes(site.itemsize, fused=fused)
     loss = Pointwise(
         name="cross_entropy", forward_bytes=forward * logits, backward_bytes=backward * logits,
-        kernels=2 if fused else 8,
+        kernels=(2 if fused else 8) * site.kernels.loss_chunks,
         measured_as=("cross_entropy", "cross_entropy"),
     )  # fmt: skip
-    parts = ceil(shard.tokens / chunk_rows(site)[0]) if site.kernels.loss_chunk_bytes else 1
+    parts: Number = site.kernels.loss_chunks
+    if site.kernels.loss_chunk_bytes:
+        parts = ceil(shard.tokens / chunk_rows(site)[0])
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False, parts=parts)
     entering = gather_tokens(site, "head_input")
     if site.kernels.chunked_loss:  # both gradients are taken while the input is there
@@ -129,12 +132,16 @@ def _final_norm(site: Site) -> Pointwise:
 def logits_bytes(site: Site) -> Number:
     """What the last stage holds at the peak of the loss beside the layers' activations.
 
-    Of chunks, the gradient of the one before (16 bit) is there until the next is done. Where
+    Of equal chunks, each is done before the next, and the gradient of their input is gathered. Of
+    others, the gradient of the one before (16 bit) is there until the next is done. Where
     buffers are counted (`kept_buffers`), so is the gradient of the head's input beside that of the
     logits, if both are more than the loss held.
     """
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
-    each = site.bytes_per_logit
+    each, chunks = site.bytes_per_logit, site.kernels.loss_chunks
+    if chunks > 1:
+        gathered = GATHERED_BYTES * site.shard.tokens * site.model.hidden
+        return each * site.shard.tokens / chunks * columns + gathered
     if not site.kernels.loss_chunk_bytes:
         logits = site.shard.tokens * columns
         after = site.itemsize * logits + site.gathered_bytes if site.kernels.keeps_buffers else 0.0

@@ -14,6 +14,10 @@ who goes where, and sends weights of all experts with each copy (`routing_maps`)
 ranks hold different tokens (sequence parallel), so ep may run through tp, cp
 and dp.
 
+What this rank's experts are given, and what comes back, is charged to the exchange that brought it,
+and without one (ep = 1) to the copy: what replays copies alone, and no exchange, keeps it. Of
+DeepEP's single copies all rows are counted there.
+
 What comes back is kept for the gradient of the router's weights where they multiply it here: not
 where experts weigh their own rows, as they must where one copy of a token comes back
 (Megatron-Core's flex dispatcher: NVIDIA/Megatron-LM@4af25fe8 megatron/core/transformer/moe,
@@ -72,18 +76,29 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
         yield _of_routing(site, "weights", 4.0 * copies, backward_count=1)
     yield from routing_maps(site, experts.experts)
-    beside = weight_bytes(site, experts.experts)
-    yield exchange_tokens("dispatch", (site.itemsize * h + beside) * copies, routing)
-    yield gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
-    received = site.itemsize * rows * h
+    beside, received = weight_bytes(site, experts.experts), site.itemsize * rows * h
     in_8_bit = site.kernels.keeps_casts or site.kernels.receives_casts
-    yield replace(permute("sort_by_expert", received, saved=received), kept_cast=in_8_bit)
+    exchanged = where(shard.ep > 1, 1.0, 0.0)
+    yield replace(
+        exchange_tokens("dispatch", (site.itemsize * h + beside) * copies, routing),
+        saved_bytes=exchanged * received,
+        kept_cast=in_8_bit,
+    )
+    yield gather_experts(site, "expert_input", received, "all_gather")
+    kept = (1.0 - exchanged) * received
+    again = exchanged if site.kernels.sorts_once else 1.0
+    yield replace(permute("sort_by_expert", again * received, saved=kept), kept_cast=in_8_bit)
     yield from _products(site, experts, rows)
-    yield permute("unsort", site.itemsize * rows * h)
+    yield permute("unsort", again * received)
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
-    yield exchange_tokens("combine", site.itemsize * copies * h, routing)
     back = sent * site.itemsize * copies * h
-    yield permute("unpermute", back, saved=0.0 if site.kernels.weighs_inside_experts else back)
+    elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
+    kept = 0.0 if elsewhere else back
+    combine = exchange_tokens("combine", site.itemsize * copies * h, routing)
+    yield replace(combine, saved_bytes=exchanged * kept)
+    if site.kernels.weighs_apart:
+        yield weigh(copies * h)
+    yield permute("unpermute", back, saved=(1.0 - exchanged) * kept)
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
     if experts.shared_ffn:
@@ -107,7 +122,7 @@ def _shared_gate(site: Site, tokens: Number) -> Iterator[Operation]:
     )
     yield Pointwise(
         name="gated_shared", forward_bytes=2 * size, backward_bytes=4 * size, saved_bytes=size,
-        modules=("shared_experts",),
+        modules=("shared_experts", "pointwise"),
     )  # fmt: skip
 
 
@@ -154,7 +169,7 @@ def choose(tokens: Number, experts: int) -> Pointwise:
     scores = tokens * experts
     return Pointwise(
         name="top_k", forward_bytes=12.0 * scores, backward_bytes=8.0 * scores, kernels=10,
-        modules=("moe",),
+        modules=("moe", "pointwise"),
     )  # fmt: skip
 
 
@@ -174,8 +189,19 @@ def permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
         kernels=2,
         measured_as=("permute", "permute"),
         saved_bytes=saved,
-        modules=("moe",),
+        modules=("moe", "pointwise"),
     )
+
+
+def weigh(elements: Number) -> Pointwise:
+    """Rows of 16 bits times a weight each, as PyTorch's own kernels: a copy in fp32, which is kept,
+    6 bytes of each number, the product 8, and back 6; backward a copy 6, the rows' gradient 8, that
+    of the weights 12 and their sum 4, and back 6.
+    """
+    return Pointwise(
+        name="weigh", forward_bytes=20.0 * elements, backward_bytes=36.0 * elements, kernels=3,
+        saved_bytes=4.0 * elements, modules=("moe", "pointwise"),
+    )  # fmt: skip
 
 
 def exchange_tokens(name: str, size_bytes: Number, routing: Routing) -> Communication:

@@ -175,6 +175,7 @@ class Communication:
                core attention (ring); "first_chunk": under that of the first of cp chunks of keys;
                "expert": under the experts; "nothing"
     present    1 in the layouts that have it, 0 in the others
+    kept_cast  see `Matmul`
     """
 
     name: str
@@ -189,6 +190,7 @@ class Communication:
     present: Number = 1
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0
+    kept_cast: bool = False
 
 
 Operation = Matmul | AttentionCore | Scan | Pointwise | Communication

@@ -14,6 +14,15 @@ operations again and drops the bytes that they save; what it reads stays, saved 
                     norm where that is in the first product's kernel
     shared_experts  the experts that all tokens visit, with the exchange around them
     moe             router, dispatch, routed and shared experts, combine
+    norm, pointwise kernels between products and exchanges, copies of tokens among them
+    linear_half     every second product of a layer; all products of routed experts and their router
+
+The last three are the policy of torchtitan's selective checkpointing: its list holds mm and the
+exchanges, of which every second mm is replayed all the same, and no grouped_mm; the router's shape
+is replayed always and not counted (pytorch/torchtitan@b5bcd76
+torchtitan/distributed/activation_checkpoint.py, `_get_default_save_ops`, `SelectiveAC`,
+`force_recompute_mm_shapes_by_fqns`; torch 2.13 _functorch/partitioners.py,
+`compute_intensive_ops`).
 
 Source: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/transformer_config.py
 (recompute_modules); transformer_layer.py, multi_latent_attention.py (qkv_up_proj_and_rope_apply),
@@ -38,8 +47,14 @@ HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
 def replayed_of(
     operations: Sequence[Operation], modules: Iterable[RecomputeModule]
 ) -> list[Operation]:
-    """The operations of `modules`; with "linear_half" every second matrix product too."""
+    """The operations of `modules`, and those products that "linear_half" names."""
     named = {part for module in modules for part in HOLDS.get(module, (module,))}
-    products = [id(op) for op in operations if isinstance(op, Matmul)]
-    second = set(products[1::2] if "linear_half" in named else ())
-    return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in second]
+    again = _linear_half(operations) if "linear_half" in named else set()
+    return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in again]
+
+
+def _linear_half(operations: Sequence[Operation]) -> set[int]:
+    """Every second product; of those that experts and their router make all, which do not count."""
+    products = [op for op in operations if isinstance(op, Matmul)]
+    counted = [id(op) for op in products if "moe" not in op.modules]
+    return {*counted[1::2], *(id(op) for op in products if "moe" in op.modules)}

@@ -73,6 +73,7 @@ class Device:
     recipe: Recipe
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     permutes_by_index: bool = False
+    uses_sdpa: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -199,6 +200,8 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
     kernels = device.kernels
     if backward and op.chosen and kernels.sparse_backward:
         return kernels.sparse_backward, kernels.sparse_half_backward
+    if (own := _of_sdpa(device, backward=backward)) is not None:
+        return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     flash = device.attention in ("flash2", *OLDER_KERNELS)
     if flash:
@@ -207,6 +210,18 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
     half = kernels.attention_half_backward if backward else kernels.attention_half_forward
     return efficiency * min(1.0, op.narrowest / 128.0) ** narrowness, half
+
+
+def _of_sdpa(device: Device, *, backward: bool) -> tuple[float, float] | None:
+    """The same of PyTorch's own kernel, where it runs and is not FlashAttention-2."""
+    kernels = device.kernels
+    if not device.uses_sdpa or device.attention != "flash2":
+        return None
+    if backward and kernels.sdpa_backward:
+        return kernels.sdpa_backward, kernels.sdpa_half_backward
+    if not backward and kernels.sdpa_forward:
+        return kernels.sdpa_forward, kernels.sdpa_half_forward
+    return None
 
 
 def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:

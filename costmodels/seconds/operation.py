@@ -81,6 +81,8 @@ def forward_flops_of(op: Operation, *, full: bool = False) -> Number:
 
 def is_kept_cast(op: Operation) -> bool:
     """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
+    if isinstance(op, Communication):
+        return op.kept_cast
     if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
         return False
     feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))

@@ -7,7 +7,7 @@ is that of the two largest parts.
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
@@ -20,7 +20,7 @@ from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
 )
-from meshplan.costmodels.memory.states import update_bytes
+from meshplan.costmodels.memory.states import Sharding, update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
@@ -124,11 +124,21 @@ def _largest_gathered_bytes(weights: Table) -> Floats:
     rank, parts = weights.rank, parts_of(weights)
     if not rank.setting.engine.kernels.counts_passes:
         return weights.most(2 * gathered_bytes(rank, part) for part in parts[:-2])
-    sizes = [part.dense + part.expert for part in parts]
-    zero, ranks = rank.layout.zero_stage, rank.traffic.sharding.dense_ranks
-    gradient = where(zero >= 2, 8.0, 0.0) + where((zero >= 1) & (ranks > 1), 8.0 / ranks, 0.0)
-    whole = gradient + where(zero >= 3, 4.0, 0.0)
-    return weights.most(whole * size for size in sizes)
+    zero, sharding = rank.layout.zero_stage, rank.traffic.sharding
+    whole = where(zero >= 2, 8.0, 0.0) + where(zero >= 3, 4.0, 0.0)
+    return weights.most(
+        whole * (part.dense + part.expert) + where(zero >= 1, _arriving_bytes(part, sharding), 0.0)
+        for part in parts
+    )
+
+
+def _arriving_bytes(part: RankParameters, sharding: Sharding) -> Number:
+    """What arrives of a reduced fp32 gradient: of the experts or of the rest, each over the ranks
+    that share it, which may be many for one and few for the other.
+    """
+    shared = (part.dense, sharding.dense_ranks), (part.expert, sharding.expert_ranks)
+    dense, expert = (where(ranks > 1, 4.0 * count / ranks, 0.0) for count, ranks in shared)
+    return maximum(dense, expert)
 
 
 def _replay_bytes(work: Table) -> Floats:

@@ -8,9 +8,9 @@ the largest once-per-step sum of a rank,
 
 is the simulated step of one rank exactly. For a pipeline it is never above it by more than what
 comes after the slowest stage, sum over j behind it of c_j (nothing where the head is slowest), and
-by D; a rank's memory is never below the simulated one. Other schedules are in
-`planner.problem.closed_form`, with their bounds in docs/search.md (printed by
-`benchmarks.search.fidelity`).
+by D and its latencies, which `fixed_step_s` holds; a rank's memory is never below the simulated
+one. Other schedules are in `planner.problem.closed_form`, with their bounds in docs/search.md
+(printed by `benchmarks.search.fidelity`).
 
 Approximations: the gradients of an end hide under what the mean rank's layers leave of their
 backward; what a recomputing layer hides of its gradients is spread over the m micro-batches; what

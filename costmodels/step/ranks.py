@@ -103,7 +103,7 @@ class Rank:
         held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
-            kernels.attention, kernels.permutes_by_index,
+            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
         )  # fmt: skip
 
     @cached_property

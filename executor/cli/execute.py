@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from meshplan.executor.cli.job import EngineName, JobPart, Order, carry_out
 from meshplan.executor.cli.placing import USAGE, Where
@@ -19,6 +18,7 @@ from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.launch.written import given_of
 from meshplan.executor.onerank.command import Wanted
 from meshplan.planner.cli.options import AsJson
+from meshplan.planner.report.terminal import as_written
 
 DeviceName = Literal["cpu", "cuda"]
 
@@ -137,7 +137,7 @@ def execute(
             given=given_of(launcher, given or ()),
             steps=steps, warmup=warmup, band=band, timeout_s=timeout,
         )  # fmt: skip
-        result = carry_out(order, Console(stderr=as_json))
+        result = carry_out(order, as_written(stderr=as_json))
     except USAGE as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
@@ -28,6 +27,7 @@ from meshplan.executor.profile.record import partial_path
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.report.terminal import as_written
 
 QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minutes on a busy host
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
@@ -185,5 +185,5 @@ def _report(cluster: Cluster, out: Path) -> None:
     table.add_row("usable memory", format_bytes(cluster.usable_memory_bytes or 0.0))
     for name in ("slow_ranks", "slow_links", "outliers"):
         table.add_row(name.replace("_", " "), cluster.conditions[name])
-    Console().print(table)
+    as_written().print(table)
     typer.echo(f"\nwritten: {out}\nnext: meshplan plan MODEL --cluster {out} ...")

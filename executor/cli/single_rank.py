@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from meshplan.executor.cli.placing import USAGE
 from meshplan.executor.launch.failures import RankFailed
@@ -15,6 +14,7 @@ from meshplan.executor.launch.preflight import profile_of
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
 from meshplan.planner.case.plan_file import read_plan, write_plan
+from meshplan.planner.report.terminal import as_written
 
 
 def run_dry(
@@ -55,5 +55,5 @@ def run_for_real(plan: Path, wanted: Wanted, *, as_json: bool) -> int:
     if as_json:
         typer.echo(run.model_dump_json(indent=1))
     else:
-        print_run(run, Console())
+        print_run(run, as_written())
     return 0

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meshplan.costmodels.layout import InvalidLayout
@@ -33,6 +32,7 @@ from meshplan.executor.dryrun.work import Work
 from meshplan.executor.engine.step.engine import Engine, Job
 from meshplan.executor.engine.step.pipeline import Batch
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
+from meshplan.planner.report.terminal import as_written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ def main() -> None:
     if options.json:
         print(json.dumps([asdict(result) for result in results]))
         return
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = as_written(width=None if sys.stdout.isatty() else 120)
     for table in tables(plan, results):
         console.print(table)
     print(f"{len(results)} of {layout.world_size} ranks, {sum(r.wall_s for r in results):.1f} s")

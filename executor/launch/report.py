@@ -17,7 +17,7 @@ def print_result(result: RunResult, console: Console) -> None:
     console.print(comparison(result))
     if result.ranks:
         console.print(ranks_table(result))
-    console.print(verdict(result), highlight=False)
+    console.print(verdict(result))
 
 
 def comparison(result: RunResult) -> Table:

@@ -16,8 +16,8 @@ def print_run(run: OneRankRun, console: Console) -> None:
         title = f"{run.layout}, rank {rank} alone on {run.device}"
         console.print(parts_table(title, parts, _shown))
     for line in notes(run):
-        console.print(f"- {line}", highlight=False)
-    console.print(_step(run.step), highlight=False)
+        console.print(f"- {line}")
+    console.print(_step(run.step))
 
 
 def notes(run: OneRankRun) -> Iterator[str]:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
-from rich.console import Console
 from rich.table import Table
 
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve
 from meshplan.hardware_profiles.load import UnknownProfile, load_cluster
 from meshplan.hardware_profiles.schema import Cluster, CurvePoint, MatmulPoint
 from meshplan.hardware_profiles.surface import matmul_surface
+from meshplan.planner.report.terminal import as_written
 
 MATMUL_LIMIT = {"cpu": 0.10}
 GPU_MATMUL_LIMIT = 0.05
@@ -111,7 +111,7 @@ def main() -> int:
             refit.name, str(len(refit.errors)), f"{refit.median:.1%}", f"{tail:.1%}",
             f"{refit.limit:.0%}", "" if refit.trustworthy else "above",
         )  # fmt: skip
-    Console().print(table)
+    as_written().print(table)
     return 0 if all(refit.trustworthy for refit in found) else 1
 
 

@@ -2,7 +2,9 @@
 none, so what reads or writes a file imports this then.
 """
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -15,8 +17,13 @@ CYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there 
 
 
 def parsed(text: str) -> Any:
-    """What the text says; raises `UnreadableConfig` and `YAMLError`, as `check_yaml` does."""
+    """What the text says, JSON or YAML; raises `UnreadableConfig` and `YAMLError`, as `check_yaml`
+    does.
+    """
     check_yaml(text)
+    if text.lstrip().startswith("{"):
+        with suppress(ValueError):
+            return json.loads(text)  # of whose numbers YAML 1.1 takes 1e-05 for a word
     return yaml.load(text, Loader=CYAML)
 
 

@@ -180,7 +180,8 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=width, no_color=not color, highlight=False, force_terminal=color)
+    console = Console(width=width, no_color=not color, force_terminal=color,
+                      highlight=False, markup=False, emoji=False)  # fmt: skip
     table = Table(box=None, pad_edge=False)
     for name, justify in (("config", "left"), ("verdict", "left"), ("layout", "left"),
                           ("peak", "right"), ("margin", "right"), ("step", "right"),
@@ -195,8 +196,8 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
         if table.row_count:
             console.print(table)
         for finding in findings:
-            _print_details(finding, lambda line: console.print(line, markup=False, soft_wrap=True))
-        console.print(summary(findings), markup=False)
+            _print_details(finding, lambda line: console.print(line, soft_wrap=True))
+        console.print(summary(findings))
     return captured.get().rstrip("\n")
 
 

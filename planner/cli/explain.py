@@ -34,6 +34,7 @@ from meshplan.planner.report.evidence import NONE, evidence_line
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
+    WHEN_WRITTEN,
     bullets,
     dropped_table,
     fits_line,
@@ -73,14 +74,14 @@ def explain(
     """
     loaded = read_plan(plan)
     now = priced(case_of(loaded))
-    current = repriced(loaded, now)
+    current, moved = repriced(loaded, now), has_moved(loaded, now)
     others = alternatives_of(current, now.case) if html or as_json else ()
     if as_json:
         print_json(document(current, now.parts, others))
     else:
-        print_explanation(current, now)
+        print_explanation(current, now, loaded if moved else None)
     if html:
-        write_page(html, plan, current, now, others)
+        write_page(html, plan, current, now, others, moved=moved)
     if trace:
         model = step_model_of(now.case)
         title = f"{current.model.name} {current.layout.label}"
@@ -90,14 +91,20 @@ def explain(
 
 
 def write_page(
-    html: Path, file: Path, plan: Plan, now: PricedLayout, others: tuple[Alternative, ...]
+    html: Path,
+    file: Path,
+    plan: Plan,
+    now: PricedLayout,
+    others: tuple[Alternative, ...],
+    *,
+    moved: bool,
 ) -> None:
     """Write the page to `html`, with the commands that run `file` and its engine's own files."""
     from meshplan.planner.report.page.page import Explained, page
 
     commands, exported = launch_of(file, plan, now)
     explained = Explained(
-        plan=plan, now=now, alternatives=others, commands=commands, exported=exported
+        plan=plan, now=now, alternatives=others, commands=commands, exported=exported, moved=moved
     )
     write_text(html, page(explained))
     print(f"wrote {html}", file=sys.stderr)
@@ -120,12 +127,10 @@ def repriced(plan: Plan, now: PricedLayout) -> Plan:
     """`plan` with today's prediction; says on stderr when that is no longer the one in the file."""
     for note in now.case.notes:
         print(f"note: {note}", file=sys.stderr)
-    step_time_s = now.prediction.step_time_s
-    before = plan.prediction.step_time_s if plan.prediction else step_time_s
-    if abs(step_time_s / before - 1) > DRIFT:
+    if plan.prediction and has_moved(plan, now):
         print(
-            f"note: the file predicts {format_seconds(before)}, this version "
-            f"{format_seconds(step_time_s)}",
+            f"note: the file predicts {format_seconds(plan.prediction.step_time_s)}, this version "
+            f"{format_seconds(now.prediction.step_time_s)}",
             file=sys.stderr,
         )
     return plan.model_copy(
@@ -134,6 +139,13 @@ def repriced(plan: Plan, now: PricedLayout) -> Plan:
             "evidence": nearest_runs(now.case),
         }
     )  # fmt: skip
+
+
+def has_moved(plan: Plan, now: PricedLayout) -> bool:
+    """Whether today's prediction is not the file's: by another version, or an edit by hand."""
+    if plan.prediction is None:
+        return False
+    return abs(now.prediction.step_time_s / plan.prediction.step_time_s - 1) > DRIFT
 
 
 def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ()) -> dict[str, Any]:
@@ -161,19 +173,23 @@ def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ())
     }  # fmt: skip
 
 
-def print_explanation(plan: Plan, now: PricedLayout) -> None:
-    """The explanation on stdout."""
+def print_explanation(plan: Plan, now: PricedLayout, written: Plan | None = None) -> None:
+    """The explanation on stdout; `written` is the plan as its file has it, where that is another
+    prediction's, of which the proof and what follows are then.
+    """
     out, gpus = console(), counted(plan.cluster.gpus, "GPU")
     out.print(Text(f"{plan.model.name} on {gpus} of {plan.cluster.name}: ")
               + Text(plan.layout.label, style="bold"))  # fmt: skip
-    for title, parts in _sections(plan, now, out.width).items():
+    for title, parts in _sections(plan, now, out.width, written).items():
         if title and parts:
             out.print(Text(f"\n{title}", style="bold"))
         for part in parts:
             out.print(indented(part))
 
 
-def _sections(plan: Plan, now: PricedLayout, width: int) -> dict[str, list[RenderableType]]:
+def _sections(
+    plan: Plan, now: PricedLayout, width: int, written: Plan | None
+) -> dict[str, list[RenderableType]]:
     """What is printed under which heading; of empty sections nothing is."""
     prediction, search = plan.prediction, plan.search
     assert prediction is not None
@@ -181,6 +197,7 @@ def _sections(plan: Plan, now: PricedLayout, width: int) -> dict[str, list[Rende
     trained = (trained_line(now.case), *(words.removeprefix(", ") for words in said))
     notes = (unmeasured_line(prediction), fits_line(prediction), host_line(plan))
     crowded = crowded_words(needed_bytes(prediction.memory), now.case.cluster)
+    then = f", {WHEN_WRITTEN}" if written else ""
     dropped: list[RenderableType] = []
     if search and search.dropped:
         dropped = ["dropped before pricing:", dropped_table(search.dropped)]
@@ -194,10 +211,12 @@ def _sections(plan: Plan, now: PricedLayout, width: int) -> dict[str, list[Rende
             *([Text(crowded, style="bold red")] if crowded else []),
         ],
         "Measured runs nearby": [bullets(list(map(evidence_line, plan.evidence)) or [NONE])],
-        "Proof": [
+        f"Proof{then}": [
             *([bullets(proof_lines(search, plan.choice))] if search else []),
             *dropped,
         ],
-        "What the others lost by": [runners_table(plan, width)] if plan.runners_up else [],
-        "Why not a little different": [bullets(plan.reasons)] if plan.reasons else [],
+        f"What the others lost by{then}":
+            [runners_table(written or plan, width)] if plan.runners_up else [],
+        f"Why not a little different{then if written and written.reasons else ''}":
+            [bullets(plan.reasons)] if plan.reasons else [],
     }  # fmt: skip

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from meshplan.planner.case.learned_file import with_learned, write_learned
 from meshplan.planner.case.settings import Settings
@@ -33,6 +32,7 @@ from meshplan.planner.learn.cases import (
     measured_run,
 )
 from meshplan.planner.report.output import print_json
+from meshplan.planner.report.terminal import as_written
 
 Logs = Annotated[list[Path], typer.Argument(help="Training logs, each of one run.")]
 Configs = Annotated[
@@ -90,7 +90,7 @@ def learn(
     if as_json:
         print_json(learned.model_dump(mode="json"))
     else:
-        print_learned(learned, found, Console(highlight=False))
+        print_learned(learned, found, as_written())
     if out:
         write_learned(learned, out)
         print(f"wrote {out}", file=sys.stderr)
@@ -106,7 +106,7 @@ def _which(paths: list[Path], source: LogSource, *, as_json: bool) -> None:
     if as_json:
         print_json(lesson.document())
     else:
-        print_lesson(lesson, Console(highlight=False))
+        print_lesson(lesson, as_written())
 
 
 def diagnose(
@@ -149,7 +149,7 @@ def diagnose(
     if as_json:
         print_json(document(said))
     else:
-        print_diagnosis(said, Console(highlight=False))
+        print_diagnosis(said, as_written())
     raise typer.Exit(int(not said.inside and said.measured_s > said.prediction.step_time_s))
 
 

@@ -9,6 +9,7 @@ A command's module is imported when the command is called, so that `meshplan --h
 once and a command pays only for what it needs.
 """
 
+import errno
 import gc
 import importlib
 import os
@@ -101,6 +102,10 @@ ARITHMETIC = frozenset({"sweep", "what-if", "explain", "ui", "check", "validate"
 
 WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
 """Commands whose `--json` took a file before it meant the same in all."""
+
+
+UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Why standard output takes no more, which is none of our faults."""
 
 
 class Commands(TyperGroup):
@@ -223,9 +228,16 @@ def meshplan(
 def main() -> None:
     """The console entry."""
     try:
-        app()
-    except BrokenPipeError:  # the reader of a pipe left: no message, the conventional code
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:  # else the reader of a pipe left: no message
+            print(f"error: cannot write standard output: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     finally:
         gc.freeze()  # what ends with the process is not looked through for garbage

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import counted
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.fewest_gpus import FewestGpus, fewest_gpus
@@ -21,6 +22,7 @@ from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
+from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.search import NoLayoutFits, SearchResult
@@ -118,6 +120,10 @@ def _asked(
 
 def _print_document(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:
     added = {}
+    if wanted.price_per_gpu_hour is not None:
+        from meshplan.planner.report.plan import cost_document
+
+        added["cost"] = cost_document(plan, wanted.price_per_gpu_hour)
     if found:
         from meshplan.planner.report.comparison import comparison_document
 
@@ -139,8 +145,12 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
 
 def _yours(asked: Asked, beside: "Reading") -> "Yours":
     from meshplan.planner.answer.compare import yours_of
+    from meshplan.planner.case.resolve import MissingFacts
 
-    return yours_of(asked.question, asked.cluster_name, beside)
+    try:
+        return yours_of(asked.question, asked.cluster_name, beside)
+    except (InvalidLayout, MissingFacts, UnreadableConfig) as error:
+        raise BadQuestion(f"--compare {beside.path}: {error}") from None
 
 
 def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | None]:

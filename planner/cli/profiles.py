@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args
 
 import typer
-from rich.console import Console
 
 from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from meshplan.hardware_profiles.schema import Cluster, Dtype
@@ -26,6 +25,7 @@ from meshplan.planner.profiles.report import (
     profile_table,
 )
 from meshplan.planner.report.output import print_json
+from meshplan.planner.report.terminal import as_written
 
 profiles_app = typer.Typer(
     help="Known GPUs and clusters: list, show, compare, import measurements.\n\n"
@@ -156,7 +156,7 @@ def _list(*, as_json: bool) -> None:
 
 
 def _print(*tables: Any) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = as_written(width=None if sys.stdout.isatty() else 160)
     for table in tables:
         console.print(table)
 

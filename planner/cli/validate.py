@@ -18,6 +18,7 @@ from meshplan import hardware_profiles
 from meshplan.costmodels.units import counted
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.output import print_json
+from meshplan.planner.report.terminal import as_written
 from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import read_runs, run_of
@@ -158,7 +159,7 @@ def _percent(value: float | None, signed: bool = False) -> str:
 
 
 def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
-    console = Console()
+    console = as_written()
     table = Table("suite", "rows", "median", "p90", "bias", "6ND at MFU 0.42", title="Step time")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -185,7 +186,7 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
     _print_choice(console, report)
     reasons = Counter(row.reason for row in results if isinstance(row, Skipped))
     for reason, count in reasons.most_common(8):
-        console.print(f"skipped {count}: {reason}", highlight=False)
+        console.print(f"skipped {count}: {reason}")
 
 
 def _print_choice(console: Console, report: dict[str, Any]) -> None:

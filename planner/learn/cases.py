@@ -164,16 +164,20 @@ def case_at(path: Path, source: LogSource) -> Case:
 
 def config_beside(log: Path, source: LogSource) -> Path:
     """The one plan or config in the log's folder; raises `UnusableRun` where there is not one."""
+    if not log.exists():
+        raise UnusableRun(f"{log}: cannot be read: no such file")
     names = _recognised(sorted(_files(log.parent)), log, source)
     if len(names) != 1:
-        found = ", ".join(path.name for path in names) or "none"
+        found = ", ".join(path.name for path in names[:SHOWN_BESIDE]) or "none"
+        if len(names) > SHOWN_BESIDE:
+            found += f" and {len(names) - SHOWN_BESIDE} more"
         raise UnusableRun(
             f"{log}: the config of its run is not clear (beside it: {found}); name it with --config"
         )
     return names[0]
 
 
-MOST_BESIDE = 100
+MOST_BESIDE, SHOWN_BESIDE = 100, 6
 
 
 def _files(folder: Path) -> list[Path]:

@@ -153,7 +153,7 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
     table = _table("hypothesis: it would explain the gap if", "explains", "step then", "gain")
     for reason in d.reasons:
         table.add_row(
-            f"{reason.name} [{reason.evidence}]; to try: {reason.try_this}".replace("[", "\\["),
+            f"{reason.name} [{reason.evidence}]; to try: {reason.try_this}",
             f"{reason.explains:.0%}", format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
         )  # fmt: skip
     console.print(table)

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
 
@@ -294,7 +294,7 @@ def _difference_table(found: ProfileComparison) -> Table:
     table.add_column("")
     for difference in found.differences:
         table.add_row(
-            escape(difference.field),
+            difference.field,
             f"{difference.before:.4g}",
             f"{difference.after:.4g}",
             f"{difference.relative:+.1%}",
@@ -303,5 +303,5 @@ def _difference_table(found: ProfileComparison) -> Table:
     return table
 
 
-def _verdict(*, worse: bool) -> str:
-    return "[red]worse[/red]" if worse else "better"
+def _verdict(*, worse: bool) -> Text:
+    return Text("worse", style="red") if worse else Text("better")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from meshplan.costmodels.units import format_count, format_seconds
 from meshplan.planner.case.plan_file import MeasuredRun
 
-NONE = "none (nobody publishes runs of CPU processes)"
+NONE = "none (we know of no published runs of CPU processes)"
 
 
 def nearest_line(runs: Sequence[MeasuredRun]) -> str:

@@ -6,7 +6,7 @@ Tables are imported when one is made: a document needs none.
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -49,5 +49,6 @@ def listing(*headings: str, left: tuple[str, ...] = ()) -> "Table":
         show_header=bool(headings),
     )
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in left else "right")
+        justify: Literal["left", "right"] = "left" if heading in left else "right"
+        table.add_column(heading, justify=justify, overflow="fold")  # no figure is cut short
     return table

@@ -81,9 +81,8 @@ def print_question(out: Console, asked: Asked) -> None:
         + optimizer_words(q.training)
     )
     out.print(
-        f"{batch:,} sequences of {q.training.seq_len:,} = {format_count(tokens)} tokens a step"
-        + image_words(q.training)
-        + packed_words(q.training)
+        f"{counted(batch, 'sequence')} of {q.training.seq_len:,} = "
+        f"{format_count(tokens)} tokens a step" + image_words(q.training) + packed_words(q.training)
     )
     if line := trained_line(q):
         out.print(line)
@@ -178,14 +177,22 @@ def _counts(result: SearchResult) -> str:
     return f"under the closed form {fates}; the best of them were simulated first"
 
 
-def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:
+def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:
     """What a step and a trillion tokens cost at that price, in its currency."""
     assert plan.prediction is not None
-    rate = plan.prediction.tokens_per_s_per_gpu
-    step = plan.prediction.step_time_s * plan.cluster.gpus / 3600 * price_per_gpu_hour
-    tokens = cost_per_trillion_tokens(rate, price_per_gpu_hour)
-    at = f"\nat {price_per_gpu_hour:g} per GPU-hour"
-    console().print(f"{at}: {step:,.2f} a step, {tokens:,.0f} a trillion tokens")
+    rate, step_s = plan.prediction.tokens_per_s_per_gpu, plan.prediction.step_time_s
+    return {
+        "price_per_gpu_hour": price_per_gpu_hour,
+        "step": step_s * plan.cluster.gpus / 3600 * price_per_gpu_hour,
+        "trillion_tokens": cost_per_trillion_tokens(rate, price_per_gpu_hour),
+    }
+
+
+def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:
+    """The same for people."""
+    cost = cost_document(plan, price_per_gpu_hour)
+    paid = f"{cost['step']:,.2f} a step, {cost['trillion_tokens']:,.0f} a trillion tokens"
+    console().print(f"\nat {price_per_gpu_hour:g} per GPU-hour: {paid}")
 
 
 def read_beside(config: Path) -> Reading:

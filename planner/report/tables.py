@@ -98,7 +98,7 @@ def parts_table(parts: TimeParts) -> Table:
     """Where the step time goes, largest first, with a bar each."""
     table = listing()
     for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=justify == "right")
+        table.add_column(justify=justify, no_wrap=justify == "right", overflow="fold")
     total_s = parts.total_s
     for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         share = seconds / total_s
@@ -155,7 +155,7 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
-OTHERS = "runs of other engines (of this one nobody publishes what ran out of memory)"
+OTHERS = "other runs (of this engine on such GPUs we know of none out of memory)"
 
 
 def fits_line(prediction: Prediction) -> str:
@@ -242,6 +242,10 @@ def stages_line(plan: Plan) -> str:
         modules = ", ".join(plan.layout.selective_modules)
         told.append(f"{selective} of {total} selectively recomputed: {modules}")
     return ", ".join(told)
+
+
+WHEN_WRITTEN = "when the file was written"
+"""Of what was found with a prediction that is no longer the plan's."""
 
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:

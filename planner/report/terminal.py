@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
@@ -81,6 +81,11 @@ def _lines(items: Sequence[Text], gap: str, width: int) -> Iterator[Text]:
         yield line
 
 
+def as_written(**options: Any) -> Console:
+    """A console that prints text as it is: in what users name, `[x]` and `:x:` are no markup."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
 def standard_output(width: int | None) -> Console:
     """A console on standard output whose lines end where their text does."""
-    return Console(file=Unpadded(sys.stdout), width=width, highlight=False)  # type: ignore[arg-type]
+    return as_written(file=Unpadded(sys.stdout), width=width)

@@ -28,8 +28,19 @@ LIGER = {
     "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
     "chunked_loss": True, "loss_chunk_bytes": 1e9,
 }  # fmt: skip
+FIRST_CHUNKED = 2026
+"""torchtitan's configurations have their loss in chunks since 2026-04-27
+(pytorch/torchtitan@786e26f8); rows of that year from before say `whole`.
+"""
+WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
 TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True, "sorts_once": True}
+"""torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
+(pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
+torchtitan/models/moe.py), which the compiler fuses with the copy beside it; without it the copies
+are PyTorch's indexing and scatter_add, one each where nothing is sent.
+"""
 COMPILED = ("torchtitan", "llm-foundry")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
 
@@ -77,9 +88,10 @@ def engine_of(row: Row) -> Engine:
     """The engine that prices the row, with the habits that its facts name."""
     engine = load_engine(_name_of(row))
     titan = "torchtitan" in (engine.name, engine.fitted_as)
-    kernels = _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
+    kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
+    kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and (engine.fitted_as or engine.name) in COMPILED:
-        kernels |= NOT_COMPILED
+        kernels |= NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {})
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
@@ -110,6 +122,16 @@ def _name_of(row: Row) -> str:
     return name
 
 
+def _chunks_loss(row: Row, engine: Engine) -> bool:
+    """Whether an engine whose loss has equal chunks had them: other trainers that FSDP2 stands for
+    have none.
+    """
+    if engine.kernels.loss_chunks == 1 or row.facts.fused_loss == "chunks":
+        return True
+    old = row.year is not None and row.year < FIRST_CHUNKED
+    return not old and engine.name in row.framework.lower() and row.facts.fused_loss != "whole"
+
+
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:
     """Whether Megatron-LM trained a Llama before it fused SwiGLU; NeMo's tree was another."""
     old = row.year is not None and row.year <= LAST_UNFUSED
@@ -137,6 +159,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= LIGER
     if facts.fused_loss == "te":
         said |= TE_LOSS
+    if facts.gradient_add == "added":
+        said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}
     if facts.cuda_graph != "full_iteration" and facts.cuda_graph:

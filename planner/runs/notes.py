@@ -32,7 +32,9 @@ FACTS = {
     "compiled": "0: torch.compile was off",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks",
-    "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits",
+    "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
+    " chunks, whole: torchtitan's loss in equal chunks of tokens or at once",
+    "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",

@@ -33,6 +33,7 @@ class Facts:
     recomputed_share: float
     fused_kernels: str
     fused_loss: str
+    gradient_add: str
     fp8_scaling: str
     bf16_layers: str
     stalling_p2p: bool

@@ -34,6 +34,7 @@ from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, st
 from meshplan.costmodels.training import Images, Lora, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
@@ -368,11 +369,8 @@ def _recompute(words: str) -> tuple[str, tuple[RecomputeModule, ...]]:
         return "none", ("core_attention",)
     if words == "full":
         return "full", ("core_attention",)
+    named = re.split(r"[\s+,()]+", words)
+    found = tuple(each for name, modules in MODULES.items() if name in named for each in modules)
     if "per-op" in words or "graph sac" in words or "default policy" in words:
-        return "selective", ("pointwise", "norm", "linear_half")
-    found = tuple(
-        module for name, modules in MODULES.items()
-        if name in words.replace("+", " ").replace(",", " ").replace("(", " ").split()
-        for module in modules
-    )  # fmt: skip
+        return "selective", (*load_engine("torchtitan").legality.recompute_modules, *found)
     return "selective", found or ("core_attention",)

@@ -151,7 +151,10 @@ def search(
         if finished and run.best:
             seed_v_shapes(run)
         deadline = deadline if finished else started
-        return _simulated(run, question, simulate, k, deadline, started)
+        try:
+            return _simulated(run, question, simulate, k, deadline, started)
+        except KeyboardInterrupt:  # before there was anything of it to keep
+            return _simulated(run, question, simulate, k, started, started)
     open_bound = least(run.bound, run.unsolved_bound)
     solutions = tuple(_solution(question, space, found, open_bound) for found in run.ranked()[:k])
     best = run.ranked()[0].objective

@@ -151,9 +151,10 @@ def _parse_range(axis: str, item: str) -> tuple[int, int]:
         raise PinError(
             f"{axis} {item!r} is not a whole number or a range; write 8, 1,3 or 1..16"
         ) from None
-    if first > last or first < 0:
+    if first > last:
         raise PinError(f"{axis} {item!r} holds no value; write the smaller number first: 1..16")
     if first < least or first > most or (high and last > most):
-        known = f"from {least} to {most}" if axis in LARGEST else f"at least {least}"
+        too_small = first < least and axis not in LARGEST
+        known = f"at least {least}" if too_small else f"from {least} to {most}"
         raise PinError(f"{axis} {item!r} does not exist; it is {known}")
     return first, last

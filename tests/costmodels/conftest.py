@@ -81,12 +81,7 @@ MODELS = {
     ),
 }  # fmt: skip
 CHUNKED: tuple[Schedule, ...] = ("interleaved_1f1b", "zb_v", "dualpipe_v")
-DRAWN = tuple(name for name in engine_names() if name != "deepspeed-2021")
-"""It differs from `deepspeed` in what `test_weight_traffic` works by hand; its place in the list
-would draw other cases of all engines, among them two that are not understood yet: a tower on the
-first of four stages of Megatron-Bridge beyond its bound, a native rank's memory priced 1 % below.
-"""
-PIPELINED = tuple(n for n in DRAWN if load_engine(n).legality.zero_with_pipeline)
+PIPELINED = tuple(n for n in engine_names() if load_engine(n).legality.zero_with_pipeline)
 CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
 TUNING = Tuning(
     launch_s=4e-6,
@@ -193,7 +188,7 @@ def random_case(
     `plain`: one chunk per rank.
     """
     model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
-    named = load_engine(engine or draw(st.sampled_from(PIPELINED if pipelined else DRAWN)))
+    named = load_engine(engine or draw(st.sampled_from(PIPELINED if pipelined else engine_names())))
     cluster = draw(st.sampled_from(list(CLUSTERS.values())))
     rules = named.legality
     ranks = {None: (1, 2, 4), True: (2, 4), False: (1,)}[pipelined]

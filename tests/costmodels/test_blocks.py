@@ -20,7 +20,7 @@ from meshplan.costmodels.operations.embedding_head import (
     logits_bytes,
 )
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul
+from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.training import Training
@@ -196,10 +196,28 @@ def test_ends_save_what_the_paper_adds(name: str):
     ],
 )
 def test_a_loss_over_a_cut_vocabulary_holds_more(engine: str, t: int, each: int):
-    """torchtitan's loss parallel; s b V / t logits."""
+    """torchtitan's loss parallel, of all tokens at once; s b V / t logits."""
     where = site(gpt(64, 6144, 48), 2, t, sequence_parallel=True)
-    where = replace(where, kernels=load_engine(engine).kernels)
-    assert float(logits_bytes(where)) == each * S * 2 * V / t
+    at_once = load_engine(engine).kernels.model_copy(update={"loss_chunks": 1})
+    assert float(logits_bytes(replace(where, kernels=at_once))) == each * S * 2 * V / t
+
+
+def test_a_loss_in_equal_chunks_by_hand():
+    """torchtitan's, 4,096 tokens in 8: 512 V logits of 6 bytes at a time, 4 s b h of gradient; 8
+    products, and kernels of the loss, of as many FLOPs.
+    """
+    where = site(gpt(64, 6144, 48), 2, 1, sequence_parallel=False)
+    kernels = load_engine("torchtitan").kernels
+    chunks, whole = (
+        replace(where, kernels=kernels.model_copy(update={"loss_chunks": n})) for n in (8, 1)
+    )
+    assert float(logits_bytes(chunks)) == 6 * 512 * V + 4 * S * 2 * 6144
+    for each, n in ((chunks, 8), (whole, 1)):
+        _, _, head, loss = head_operations(each)
+        assert isinstance(head, Matmul)
+        assert isinstance(loss, Pointwise)
+        assert (head.parts, loss.kernels) == (n, 2 * n)
+        assert head.forward_flops == 2 * S * 2 * V * 6144
 
 
 @pytest.mark.parametrize(

@@ -189,28 +189,6 @@ def test_narrow_heads_by_hand(device: Device, kernel: str, fraction: float, shar
 
 
 @pytest.mark.parametrize(
-    ("gpu", "seq_len", "forward", "backward"),
-    [
-        ("mi300x", 1024, 322e12, 265e12),
-        ("mi300x", 4096, 509e12, 402e12),
-        ("mi300x", 10240, 547e12, 440e12),
-        ("mi355x", 2048, 963e12, 630e12),
-        ("mi355x", 8192, 1312e12, 773e12),
-    ],
-)
-def test_published_attention(gpu: str, seq_len: int, forward: float, backward: float):
-    """Eight causal sequences of 64 heads of 128, as ROCm/aiter timed its kernels: within 8 %."""
-    device = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"])
-    core = AttentionCore(
-        name="attention", queries=8.0 * seq_len, keys=seq_len / 2, all_keys=float(seq_len),
-        heads=64, head_dim=128, v_head_dim=128, fused=True,
-    )  # fmt: skip
-    seconds = [attention_s(device, core, backward=backward) for backward in (False, True)]
-    assert core.forward_flops / seconds[0] == pytest.approx(forward, rel=0.08)
-    assert 2.5 * core.forward_flops / seconds[1] == pytest.approx(backward, rel=0.08)
-
-
-@pytest.mark.parametrize(
     ("asked", "rate"),
     [
         pytest.param("flash2", 1e12, id="FlashAttention-2's own"),

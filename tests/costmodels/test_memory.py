@@ -168,7 +168,8 @@ def test_what_zero_3_holds_of_the_ends_at_the_loss(engine: str, embedding: int, 
         StepModel(replace(setting, model=each), la).memory()[-1].transient for each in layers
     )
     numbers = (model.vocab - 128) * model.hidden
-    logits = (model.vocab - 128) * 2048 * setting.engine.kernels.logits_bytes
+    kernels = setting.engine.kernels
+    logits = (model.vocab - 128) * 2048 / kernels.loss_chunks * kernels.logits_bytes
     held = 2 + min(setting.engine.state.gradient_bytes, 4.0)
     expected = (held + embedding * (pipeline == 1)) * numbers + logits
     assert big - small == pytest.approx(expected)

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import cases as examples
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, MODES, Layout, Stage
-from meshplan.costmodels.layouts import Layouts, distinct, each_once
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import in_flight
-from meshplan.costmodels.step.price_once import Room
 from meshplan.costmodels.step.price_passes import pass_seconds
 from meshplan.costmodels.step.prices import Prices, price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
+from meshplan.costmodels.step.rendezvous import once_s as beside_s
 from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.training import Lora, Training
+from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
@@ -31,7 +32,7 @@ SLACK = Tuning(
     queued_gathers=3.0,
     state_slack_fraction=0.02, activation_slack_fraction=0.1,
 )  # fmt: skip
-COMMON = settings(max_examples=40)
+COMMON = settings(max_examples=examples(40, nightly=1000))
 
 
 def priced(case) -> Prices:
@@ -78,6 +79,12 @@ def once_s(prices: Prices, case) -> float:
     return float(max(sums))
 
 
+def latency_s(prices: Prices, case) -> float:
+    """Of `fixed_step_s` the latencies of what is sent once, as the mean rank hides them."""
+    host_s = case.step.m * case.setting.tuning.micro_batch_s
+    return float(prices.fixed_step_s[0] - beside_s(case.setting, case.layouts)[0]) - host_s
+
+
 def step_s(prices: Prices, case) -> float:
     """(m - 1) X + sum c_j + D, the objective of the search for one chunk per rank."""
     times, m = chunk_times_s(prices, case), case.layout.num_micro_batches(case.setting.training)
@@ -120,14 +127,33 @@ def test_pipeline_is_bounded(cases: Callable[..., st.SearchStrategy], data: st.D
     """The closed form exceeds the simulation by at most what follows the slowest stage.
 
     A rank cannot be done before it has run all micro-batches after the first one reached it, so
-    the step is at least m X + sum of c_j before the slowest stage.
+    the step is at least m X + sum of c_j before the slowest stage. A rank with more than the mean
+    rank's layers hides more, so D may be counted in vain, its latencies too.
     """
     case = data.draw(cases(pipelined=True, uniform=True, plain=True))
-    prices, simulated = priced(case), case.step.time().step_time_s
+    prices = priced(case)
+    most_s = follows_s(prices, case) + once_s(prices, case) + latency_s(prices, case)
+    assert step_s(prices, case) - case.step.time().step_time_s <= most_s + RELATIVE
+
+
+def follows_s(prices: Prices, case) -> float:
+    """What follows the slowest stage."""
     times = chunk_times_s(prices, case)
-    slowest = times.index(max(times))
-    excess = step_s(prices, case) - simulated
-    assert excess <= sum(times[slowest + 1 :]) + once_s(prices, case) + RELATIVE
+    return sum(times[times.index(max(times)) + 1 :])
+
+
+def test_latencies_are_of_what_is_counted_once(models, case_of) -> None:
+    """Five of eight layers and the tower on the first of four stages, 64 replicas: the mean rank's
+    two layers hide less of the latencies than that rank does. Without them the bound is too low.
+    """
+    layout = real_layout(4, 4, 64, (5, 1, 1, 1))
+    training = Training(seq_len=512, global_batch_size=64 * 7, images=Images(tokens=256, number=1))
+    engine, cluster = load_engine("megatron-bridge"), load_cluster("dgx-h100")
+    case = case_of(Setting(models["seeing"], training, cluster, engine, SLACK), layout)
+    prices = priced(case)
+    excess_s = step_s(prices, case) - case.step.time().step_time_s
+    without_s = follows_s(prices, case) + once_s(prices, case)
+    assert without_s < excess_s <= without_s + latency_s(prices, case)
 
 
 def test_a_placed_module_is_a_part_of_the_stack(models, case_of) -> None:
@@ -364,31 +390,3 @@ def test_rows_differ_where_weights_leave_the_node(models, case_of):
         assert together.layer_s[row, 0, 0] == pytest.approx(alone_s, rel=RELATIVE)
         room = case.step.layer_cost(0, "none").forward
         assert (room.nearby_s > 0) == (row == 1)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**40)), min_size=1))
-def test_distinct_rows(rows: list[tuple[int, int]]):
-    """Each row finds itself among the distinct ones, of which no two are equal."""
-    columns = tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
-    first, of_row = distinct(columns)
-    found = [rows[i] for i in first]
-    assert len(set(found)) == len(found) == len(set(rows))
-    assert [found[i] for i in of_row] == rows
-
-
-@given(st.lists(st.integers(-3, 3)))
-def test_different_values_each_once(values: list[int]):
-    """As Python's own sets, of none too."""
-    assert each_once(np.array(values, np.int64)).tolist() == sorted(set(values))
-
-
-def test_the_ends_hide_under_what_the_layers_leave():
-    """Four layers of 1 s send 0.5 s each beside it, slowed by a quarter: 2 / 1.25 = 1.6 of 4 s are
-    used up, two ranks share the other 2.4, and of an end's 2 s 2 - 1.2 are seen, more than the
-    2 x 0.25 / 1.25 that it is slowed by.
-    """
-    one, two = np.ones(1), np.array([2.0])
-    room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), one, np.array([4.0]), two, 0.25)
-    seen = room.exposed(np.array([[0.5]]), np.array([[2.0, 0.0]]), np.zeros(1))
-    assert seen.ends_s[0] == pytest.approx([0.8, 0.0])
-    assert seen.layers_s[0, 0, 0] == pytest.approx(0.5 - 0.5 / 1.25)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from meshplan.costmodels.layout import Layout, RecomputeModule, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.operations.kinds import Matmul
 from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import _Priced, recompute_sets
@@ -104,6 +105,44 @@ def test_what_a_module_replays(
     """The operations by name, in forward order."""
     again = replayed_of(rank_of(engine).operations(kind), (module,))
     assert " ".join(op.name for op in again) == expected
+
+
+POLICY = ("norm", "pointwise", "linear_half")
+
+
+@pytest.mark.parametrize("experts_on", [1, 8])
+def test_torchtitans_list_keeps_no_product_of_routed_experts(experts_on: int) -> None:
+    """Kept: every second mm, attention, what an exchange brought; replayed: the router, grouped
+    products, and copies of rows.
+    """
+    rank = rank_of("torchtitan", data_parallel=8, expert_parallel=experts_on)
+    operations = rank.operations(1)
+    again = {op.name for op in replayed_of(operations, POLICY)}
+    assert {"router", "experts_up", "experts_down", "sort_by_expert", "unpermute"} <= again
+    assert not {"dispatch", "combine"} & again
+    both = 2 * (2 + 2)  # two rows of 2 MiB to the experts, and two back
+    kept = sum(float(op.saved_bytes) for op in operations if op.name in ("dispatch", "combine"))
+    assert kept / MIB == (both if experts_on > 1 else 0)
+    freed = {each: float(rank.replay_bytes(1, (each,))) / MIB for each in ("moe", "pointwise")}
+    alone = rank_of("torchtitan", data_parallel=8)
+    more = float(alone.replay_bytes(1, ("pointwise",))) / MIB - freed["pointwise"]
+    assert more == pytest.approx(kept / MIB)
+    assert freed["moe"] == pytest.approx(float(alone.replay_bytes(1, ("moe",))) / MIB)
+
+
+def test_every_second_mm_by_hand() -> None:
+    """Of a dense layer the products of the attention's output and the feed-forward's; those of
+    routed experts and their router run again and do not count.
+    """
+    rank = rank_of("torchtitan")
+    names = [[op.name for op in replayed_of(rank.operations(k), ("linear_half",))] for k in (0, 1)]
+    assert names[0] == ["attention_out", "down"]
+    of_experts = ["router", "experts_up", "experts_down"]
+    assert [name for name in names[1] if name in of_experts] == of_experts
+    products = [op.name for op in rank.operations(1) if isinstance(op, Matmul)]
+    counted = [name for name in products if name not in of_experts]
+    assert counted[-2:] == ["up", "down"]
+    assert [name for name in names[1] if name not in of_experts] == counted[1::2]
 
 
 def test_moe_holds_all_behind_its_norm() -> None:

@@ -9,7 +9,12 @@ from close import close
 
 from meshplan import hardware_profiles
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
-from meshplan.hardware_profiles.load import cluster_names, compose_cluster, load_cluster
+from meshplan.hardware_profiles.load import (
+    UnknownProfile,
+    cluster_names,
+    compose_cluster,
+    load_cluster,
+)
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -87,3 +92,10 @@ def test_composed_clusters_take_the_node_of_their_kind(gpu: str) -> None:
     assert cluster.network.bus_bandwidth.send == pytest.approx(25e9 * 0.8)
     assert cluster.kernels is not None
     assert cluster.kernels.gpu == cluster.gpu.name
+
+
+def test_composed_names_take_a_bandwidth_as_it_is_written_elsewhere() -> None:
+    """`400Gb/s`, as `--network` takes it, is no path."""
+    assert load_cluster("h100-sxm:8:400Gb/s") == load_cluster("h100-sxm:8:400Gb")
+    with pytest.raises(UnknownProfile, match="cannot be read"):
+        load_cluster("h100-sxm:8:400Gb/s/x")

@@ -256,7 +256,10 @@ def test_the_file_of_a_cpu_profile_and_an_older_one(tmp_path: Path) -> None:
 
 def _hash_of(cluster: Cluster) -> str:
     """By hand as before the columns were there."""
-    kernels = {"scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward"}
+    kernels = {
+        "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
+        "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward",
+    }  # fmt: skip
     document = cluster.model_dump(
         mode="json", exclude={"plan_memory_bytes": True, "pod": True, "kernels": kernels,
         "collective_points": {"__all__": {"processor_s", "apart"}},

@@ -91,7 +91,7 @@ def test_runs_on_gpus_are_no_evidence_for_processes_on_a_cpu() -> None:
     """The nearest one was an A100's; no CPU run is published."""
     on_cpu = replace(LLAMA, cluster=load_cluster("local-cpu:2"))
     assert nearest_runs(on_cpu) == ()
-    assert nearest_line(()) == "none (nobody publishes runs of CPU processes)"
+    assert nearest_line(()) == "none (we know of no published runs of CPU processes)"
 
 
 @pytest.mark.parametrize("cluster", ["local-cpu", "dgx-h100"])

@@ -288,6 +288,24 @@ def test_explain_writes_page_and_trace(tmp_path: Path) -> None:
     assert total == pytest.approx(document["prediction"]["step_time_s"])
 
 
+def test_a_proof_of_another_prediction_is_called_so(tmp_path: Path) -> None:
+    """Where the layout was changed by hand, nothing of what the file found is said of it."""
+    runner, plan = CliRunner(), tmp_path / "plan.yaml"
+    job = ["--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64", "--micro-batch", "1"]
+    planned = runner.invoke(app, ["plan", "llama-3.1-8b", *job, "--top", "3", "-o", str(plan)])
+    assert planned.exit_code == 0, planned.output
+    headings = "Proof", "What the others lost by", "Why not a little different"
+    assert set(headings) < set(runner.invoke(app, ["explain", str(plan)]).stdout.splitlines())
+    text = plan.read_text().replace("micro_batch_size: 1", "micro_batch_size: 4", 1)
+    plan.write_text(text)
+    page = tmp_path / "plan.html"
+    changed = runner.invoke(app, ["explain", str(plan), "--html", str(page)])
+    assert "note: the file predicts" in changed.stderr
+    said = {f"{heading}, when the file was written" for heading in headings}
+    assert said < set(changed.stdout.splitlines())
+    assert "Proof, when the file was written" in page.read_text()
+
+
 def found_at(document: Any, path: str) -> float:
     """What a document has at `a.0.b`."""
     for key in path.split("."):
@@ -295,12 +313,12 @@ def found_at(document: Any, path: str) -> float:
     return float(document)
 
 
-@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("columns", [40, 60, 100])
 def test_terminal_view_keeps_to_its_columns(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No line of `plan` and `explain` is longer than COLUMNS or ends with a blank, and the words of
-    the label are explained.
+    """No line of `plan` and `explain` is longer than COLUMNS or ends with a blank, no figure is cut
+    short, and the words of the label are explained.
     """
     monkeypatch.setenv("COLUMNS", str(columns))
     runner, plan = CliRunner(), str(tmp_path / "plan.yaml")
@@ -322,6 +340,7 @@ def test_terminal_view_keeps_to_its_columns(
         for line in shown.stdout.splitlines():
             assert len(line) <= columns, line
             assert line == line.rstrip(), line
+        assert "…" not in shown.stdout
         assert "pp2: pipeline ranks" in shown.stdout
         assert "nearest measured run" in shown.stdout or "Measured runs nearby" in shown.stdout
 

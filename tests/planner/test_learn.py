@@ -243,6 +243,17 @@ def test_the_same_run_twice_is_one_run(logs: list[str], tmp_path: Path) -> None:
     assert (code, "the same steps as" in error, error.count("\n")) == (2, True, 1)
 
 
+def test_whose_config_is_not_clear(logs: list[str]) -> None:
+    """A log that does not exist is called so; of many plans beside one a few are named."""
+    log = Path(logs[0])
+    missing = str(log.with_name("c.log"))
+    assert _called("diagnose", missing)[2] == f"error: {missing}: cannot be read: no such file\n"
+    for name in "abcdefg":
+        log.with_name(f"plan_{name}.yaml").write_text(log.with_name("plan.yaml").read_text())
+    said = "(beside it: plan.yaml, plan_a.yaml, plan_b.yaml, plan_c.yaml, plan_d.yaml, plan_e.yaml"
+    assert f"{said} and 2 more); name it with --config" in _called("diagnose", logs[0])[2]
+
+
 def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:
     """Its steps count, and what was expected of its memory stands beside the error."""
     log = Path(logs[0])
@@ -269,6 +280,7 @@ def test_diagnose(logs: list[str]) -> None:
     assert explains == sorted(explains, reverse=True)
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
+    assert "\\" not in out
 
 
 def test_which_runs_to_make(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import pytest
 from rows import ROW
 
+from meshplan.costmodels.step.setting import gradient_bytes
 from meshplan.costmodels.training import Images, Lora
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.cli.validate import BUILT_IN
@@ -192,3 +193,15 @@ def test_images_that_make_no_sense_skip_the_row(said: dict[str, str], reason: st
     """Tokens that a sequence holds, of a tower that the model has and the engine places."""
     with pytest.raises(SkippedRow, match=reason):
         run_of(ROW | said)
+
+
+def test_gradients_added_by_a_kernel_of_their_own() -> None:
+    """A weight's gradient of 16 bits comes to its fp32 buffer by 2 + 4 + 4 bytes instead of none,
+    and no tensor takes its place for autograd.
+    """
+    said, plain = (
+        run_of(ROW | {"framework": "Megatron-LM", "gradient_add": word}) for word in ("added", "")
+    )
+    moved = [gradient_bytes(run.engine, 2.0) for run in (said, plain)]
+    assert moved == [10.0, 0.0]
+    assert [run.engine.kernels.keeps_buffers for run in (said, plain)] == [False, True]

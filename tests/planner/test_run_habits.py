@@ -99,6 +99,7 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
         eager = engine_of({"framework": framework, "note": "eager"}).kernels
         assert (eager.fused_norm, eager.fused_gated, eager.fused_rope) == (False,) * 3
     eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels
+    assert eager.weighs_apart
     said = engine_of({"framework": "torchtitan", "note": "no torch.compile"}).kernels
     assert said == eager
     for framework, note in (("torchtitan", "torch.compile"), ("nanotron", "eager")):
@@ -108,6 +109,25 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
         row.time.step_time_s for row in predict_rows([TITAN, TITAN | {"note": "eager"}])
     )
     assert slow > 1.03 * compiled
+
+
+@pytest.mark.parametrize(
+    ("row", "chunks"),
+    [
+        pytest.param({"framework": "torchtitan", "year": "2025"}, 1, id="before"),
+        pytest.param({"framework": "torchtitan", "year": "2026"}, 8, id="since April 2026"),
+        pytest.param({"framework": "torchtitan"}, 8, id="as today"),
+        pytest.param(
+            {"framework": "torchtitan", "year": "2026", "fused_loss": "whole"}, 1, id="said"
+        ),
+        pytest.param({"framework": "prime-rl (FSDP2)", "year": "2026"}, 1, id="another trainer"),
+        pytest.param({"framework": "NeMo AutoModel", "year": "2026"}, 1, id="an engine apart"),
+    ],
+)
+def test_torchtitans_loss_is_in_chunks_since_2026(row: dict[str, str], chunks: int) -> None:
+    """Those of its own configurations; the table's gradient is then taken where its input is."""
+    kernels = engine_of(row).kernels
+    assert (kernels.loss_chunks, kernels.chunked_loss) == (chunks, chunks > 1)
 
 
 def test_a_note_says_that_tensor_parallel_is_asynchronous() -> None:

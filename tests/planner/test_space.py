@@ -266,6 +266,8 @@ def test_pins_are_read(text: str, inside: int, outside: int) -> None:
         ("tensor_parallel", "0", "at least 1"),
         ("zero_stage", "4", "from 0 to 3"),
         ("pipeline_parallel", "0..4", "'0..4' does not exist; it is at least 1"),
+        ("pipeline_parallel", "-1", "'-1' does not exist; it is at least 1"),
+        ("pipeline_parallel", "9" * 20, "does not exist; it is from 1 to 4611686018427387904"),
         ("micro_batch_size", "0..", "at least 1"),
         ("zero_stage", "4..9", "from 0 to 3"),
         ("zero_stage", "1..9", "from 0 to 3"),

@@ -3,6 +3,7 @@
 import pytest
 
 from meshplan.costmodels.layout import SELECTIVE
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -13,8 +14,10 @@ from meshplan.planner.report.tables import proof_lines
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import Pins, parse_pins
+from meshplan.planner.space.stage_splits import can_split
 from meshplan.planner.space.words import space_words
 
+ENDS_OR_EVEN = ("ends", "even")
 REPORT = SearchReport(
     price="event simulation", space=(), status="FEASIBLE", bound_s=9.0, gap=0.0, candidates=1,
     priced=1, cpsat_solves=0, simulated=1, wall_s=0.1, dropped={},
@@ -31,6 +34,20 @@ def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bo
     words = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
     told = any("a bound of its memory" in line for line in words)
     assert told == (engine.kernels.counts_passes or differ)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each for each in engine_names() if load_engine(each).legality.uneven_stages in ENDS_OR_EVEN],
+)
+def test_ends_in_place_of_a_layer_are_said(name: str) -> None:
+    """79 layers in 2 chunks of 4 ranks: only where the embedding or the head counts as the 80th."""
+    config, _ = read_model("llama-3.1-70b")
+    model = model_from_config({**config, "num_hidden_layers": 79}, "79 layers")
+    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
+    cut, *_ = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
+    told = "the embedding and the head each in the place of one layer" in cut
+    assert told == can_split(model, engine.legality, 4, 2)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,7 @@ CHUNKED: dict[Schedule, tuple[int, ...]] = {
 }
 MODULES: tuple[RecomputeModule, ...] = ("core_attention", "layernorm", "mlp")
 CLUSTER = "dgx-h100"
-ENGINES = {name: load_engine(name) for name in engine_names() if name != "deepspeed-2021"}
-"""All but a version of DeepSpeed that says the same as `deepspeed` in any file."""
+ENGINES = {name: load_engine(name) for name in engine_names()}
 
 
 @dataclass(frozen=True)

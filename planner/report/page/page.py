@@ -36,6 +36,7 @@ from meshplan.planner.report.page.waterfall import waterfall
 from meshplan.planner.report.streams import STREAMS, Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
+    WHEN_WRITTEN,
     host_line,
     memory_line,
     proof_lines,
@@ -55,6 +56,7 @@ class Explained:
 
     plan      with today's prediction and the nearest runs
     commands  that run the plan, and `exported` its own engine's files, None where it has none
+    moved     today's prediction is not the file's, whose proof it is
     """
 
     plan: Plan
@@ -62,6 +64,7 @@ class Explained:
     alternatives: tuple[Alternative, ...]
     commands: tuple[str, ...]
     exported: Exported | None
+    moved: bool = False
 
 
 def page(explained: Explained) -> str:
@@ -152,7 +155,8 @@ def _sections(explained: Explained, traffic: Traffic, timeline: StepTimeline) ->
     yield section("Measured runs nearby", facts.evidence(plan), name="evidence")
     yield section("Assumptions", facts.assumptions(plan, case), name="assumptions")
     if plan.search:
-        yield section("Proof", listed(proof_lines(plan.search, plan.choice)), name="proof")
+        heading = f"Proof, {WHEN_WRITTEN}" if explained.moved else "Proof"
+        yield section(heading, listed(proof_lines(plan.search, plan.choice)), name="proof")
     run = facts.launch(explained.commands, explained.exported)
     yield section("Run it", run, name="launch")
 

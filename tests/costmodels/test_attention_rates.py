@@ -1,0 +1,58 @@
+"""Attention kernels against published rates."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshplan.costmodels.operations.kinds import AttentionCore
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.tunings import Tuning
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "seq_len", "forward", "backward"),
+    [
+        ("mi300x", "cudnn", 1024, 322e12, 265e12),
+        ("mi300x", "cudnn", 4096, 509e12, 402e12),
+        ("mi300x", "cudnn", 10240, 547e12, 440e12),
+        ("mi355x", "cudnn", 2048, 963e12, 630e12),
+        ("mi355x", "cudnn", 8192, 1312e12, 773e12),
+        ("mi355x", "flash2", 2048, 353e12, 157e12),
+        ("mi355x", "flash2", 8192, 705e12, 224e12),
+        ("mi355x", "flash2", 16384, 789e12, 259e12),
+    ],
+)
+def test_published_attention(
+    gpu: str, kernel: str, seq_len: int, forward: float, backward: float
+) -> None:
+    """Eight causal sequences of 64 heads of 128, as ROCm/aiter timed its kernels and HipKittens
+    PyTorch's: within 8 %.
+    """
+    device = Device(
+        load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel, uses_sdpa=True
+    )
+    core = AttentionCore(
+        name="attention", queries=8.0 * seq_len, keys=seq_len / 2, all_keys=float(seq_len),
+        heads=64, head_dim=128, v_head_dim=128, fused=True,
+    )  # fmt: skip
+    seconds = [attention_s(device, core, backward=backward) for backward in (False, True)]
+    assert core.forward_flops / seconds[0] == pytest.approx(forward, rel=0.08)
+    assert 2.5 * core.forward_flops / seconds[1] == pytest.approx(backward, rel=0.08)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("gpu", "slower"), [("mi355x", True), ("h100-sxm", False)])
+def test_pytorch_has_a_kernel_of_its_own_on_amd(gpu: str, slower: bool, backward: bool) -> None:
+    """Where it calls FlashAttention-2 itself, who calls it makes no difference."""
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    package = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], "flash2")
+    of_pytorch, of_package = (
+        attention_s(replace(package, uses_sdpa=sdpa), core, backward=backward)
+        for sdpa in (True, False)
+    )
+    assert (of_pytorch > 1.5 * of_package) if slower else of_pytorch == of_package

@@ -1,0 +1,98 @@
+"""What commands print and keep on unusual occasions: odd names, a full disk, Ctrl-C, prices."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.cli.main import app
+from meshplan.planner.search.simulated import Simulated
+
+SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
+
+
+def run(*arguments: str) -> Result:
+    """The command with these arguments, in this process."""
+    return CliRunner().invoke(app, arguments)
+
+
+def test_refused_config_is_named(tmp_path: Path) -> None:
+    """What is wrong with the config to compare with is not taken for a fault of the question."""
+    config = tmp_path / "overrides.yaml"
+    config.write_text("model: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 8}\n"
+                      "train: {global_batch_size: 64, micro_batch_size: 1}\n")  # fmt: skip
+    result = run(*SMALL, "--compare", str(config))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: --compare {config}: 16 GPUs are not a multiple of")
+
+
+def test_json_document_is_a_plan_file(tmp_path: Path) -> None:
+    """What `--json` prints can be kept, explained and checked, whose numbers YAML would not read
+    (rms_norm_eps is 1e-05).
+    """
+    path = tmp_path / "plan.json"
+    document = run(*SMALL, "--top", "1", "--json").stdout
+    assert "1e-05" in document
+    path.write_text(document)
+    assert read_plan(path).model_dump(mode="json") == json.loads(document)
+    assert run("check", str(path)).exit_code == 0
+
+
+def test_price_is_in_the_json_document() -> None:
+    """The price that people are told of is in the document too, by the same figures."""
+    found = json.loads(run(*SMALL, "--top", "1", "--json", "--price-per-gpu-hour", "2").stdout)
+    step_s = found["prediction"]["step_time_s"]
+    assert found["cost"]["step"] == pytest.approx(16 * 2 * step_s / 3600)
+    per_token = found["cost"]["step"] / (64 * 4096)
+    assert found["cost"]["trillion_tokens"] == pytest.approx(1e12 * per_token)
+
+
+@pytest.mark.parametrize("folder", ["[red]", "a[/b]", ":smile: x"])
+def test_names_are_no_markup(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is printed as it is, whatever rich would make of its brackets and colons."""
+    monkeypatch.setenv("COLUMNS", "300")
+    path = tmp_path / folder / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(load_model_config("llama-3.2-1b")))
+    result = run("models", str(path))
+    assert result.exit_code == 0, result.output
+    assert f"plan {shlex.quote(str(path))} " in result.stdout
+
+
+def test_ctrl_c_between_two_stages_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the simulation is prepared keeps what was found; another ends it."""
+    left = [KeyboardInterrupt]
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return Simulated(*arguments, **options)
+
+    monkeypatch.setattr("meshplan.planner.search.search.Simulated", interrupted)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["search"]["status"] == "FEASIBLE"
+    left += [KeyboardInterrupt, KeyboardInterrupt]
+    assert run(*SMALL, "--json").exit_code == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_standard_output_is_one_line(unbuffered: str) -> None:
+    """Output that cannot be written is no fault of ours: one line, whenever it is noticed."""
+    command = [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write standard output: No space left on device\n"
