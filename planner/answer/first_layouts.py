@@ -12,6 +12,7 @@ from meshplan.costmodels.layout import Layout
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.priced_space import Question, busy_ns, closed_form, space_of
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
@@ -40,7 +41,7 @@ def first_layout(question: Question, most_s: float) -> TimedLayout | None:
     run = BranchAndBound(space, RowPrices(q, space, closed_form, busy[below]))
     if run.bound is None or run.bound / NS_PER_S > most_s:
         return None
-    run.seed()
+    seed_likely(run)
     run.prove(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
     if run.bound is not None and run.bound / NS_PER_S > most_s:
         return None

@@ -41,7 +41,6 @@ from meshplan.planner.stages.solve import Solver
 WINDOWS = (0.03, 0.25)
 NEAR = 1.3  # a cutoff so close to the bound is window enough
 SPREAD = 1.5
-FIRST_KINDS, FIRST_ROWS = 8, 1024  # the likeliest kinds, looked for among so many rows
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
 RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
@@ -135,20 +134,6 @@ class BranchAndBound:
     def ranked(self) -> list[Found]:
         """The best plan of each kind, the fastest first."""
         return sorted(self.best.values(), key=lambda found: found[:2])
-
-    def seed(self) -> None:
-        """A plan of each of the likeliest kinds, so that the first bounds have a cutoff."""
-        first: dict[Kind, tuple[int, list[Variant]]] = {}
-        for row in self.coefficients.in_order(FIRST_ROWS):
-            plain = [each for each in self.space.variants(row) if each.virtual_stages == 1]
-            if plain:
-                first.setdefault(kind_of(self.space.layouts, row), (row, plain))
-            if len(first) == FIRST_KINDS:
-                break
-        self.coefficients.hold(np.array([row for row, _ in first.values()], np.int64))
-        for row, plain in first.values():
-            for variant in plain:
-                self.plan(row, variant)
 
     def plan(self, row: int, variant: Variant) -> bool:
         """Whether a layout gets a first plan, which is offered."""

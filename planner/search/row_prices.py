@@ -6,7 +6,6 @@ order, as far as is asked. Of the first their prices stay; of the others their b
 they may fit, and they are priced again when they are opened.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -80,12 +79,6 @@ class RowPrices:
         limit = np.inf if below_ns is None else below_ns
         while self._next < limit and not self._settled(number):
             self._price_next(TOGETHER)
-
-    def in_order(self, most: int) -> Iterator[int]:
-        """The first rows by bound, priced as far as they are asked for."""
-        for number in range(1, most + 1):
-            self.settle(number)
-            yield from self.rows[number - 1 : number].tolist()
 
     def _settled(self, number: int) -> bool:
         last = self.rows[number - 1 : number]

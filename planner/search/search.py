@@ -37,6 +37,7 @@ from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.branch_and_bound import Progress as Progress
 from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
+from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.priced_space import (
     Pricer,
     busy_ns,
@@ -135,8 +136,9 @@ def search(
     coefficients = RowPrices(question, space, price, busy_ns(q, space) if simulate else None)
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
-    run.seed()
-    enough = (NEAR, MOST_STEPS) if simulate else (0.0, math.inf)
+    seed_likely(run)
+    likely = 0 if run.best else MOST_STEPS  # where none of them fits
+    enough = (NEAR, likely) if simulate else (0.0, math.inf)
     finished = run.prove(deadline, *enough)
     if not run.best and not finished:
         raise SearchEnded("the search was ended before it found a layout that fits")

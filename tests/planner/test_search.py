@@ -84,14 +84,15 @@ def test_no_time_gives_no_false_proof(asked: Question, price: Pricer) -> None:
 
 
 def test_interruption_returns_the_best_so_far(
-    asked: Question, pricer: Pricers, monkeypatch: pytest.MonkeyPatch
+    question: Questions, pricer: Pricers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while CP-SAT runs leaves a FEASIBLE answer whose bound is still a bound."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    price, pins = pricer(3, 5e7, 2), parse_pins({"virtual_stages": "2.."})
+    price, pins = pricer(1, 4e7, 2), parse_pins({"virtual_stages": "2.."})
+    asked = question((0,) * 5 + (1,) * 7, 8, 16)
     chunked = replace(asked, pins=pins, engine=load_engine("generic"))
     proved = search(chunked, price=price)
     assert proved.cpsat_solves > 0

@@ -95,5 +95,5 @@ def test_a_refusal_plans_no_chunks_that_no_mix_makes_fit(monkeypatch: pytest.Mon
     question = asking("qwen2.5-14b", "alps-gh200", "torchtitan", counts, virtual_stages="2..")
     found = nearest_miss(question)
     assert found is not None
-    assert found.layout.virtual_stages == 2
+    assert found.layout.virtual_stages > 1
     assert 0 < len(planned) < 100

@@ -5,6 +5,7 @@ import pytest
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.priced_space import closed_form, space_of
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.v_shaped_seeds import seed_v_shapes
@@ -21,7 +22,7 @@ def run() -> BranchAndBound:
     question = ask(ASKED).question
     space = space_of(question)
     run = BranchAndBound(space, RowPrices(question, space, closed_form))
-    run.seed()
+    seed_likely(run)
     return run
 
 

@@ -1,0 +1,167 @@
+"""Which rows are likely fast, and run how: an estimate of a step, with what memory asks for.
+
+Neither a bound nor a plan, but cheap for all rows at once. Bounds of rows know no memory, so their
+order is led by thousands of rows that fit slowly or not at all. With S ranks, V chunks on each and
+m micro-batches, of every way to run a row but the V shapes (`planner.search.v_shaped_seeds`):
+
+    held        layer-micro-batches of the fullest rank: min(m, S) of each of its layers, of
+                interleaved chunks S (V + 1) - 1 chunks
+    recomputed  the fraction of layers with which the first rank fits, in the mode in which it
+                takes least; in whole layers of each chunk where that is the engine's rule
+    step        `planner.problem.closed_form`: m micro-batches through the slowest chunk of each
+                row, the longest run of so many layers in the most even split, or the longer head or
+                embedding; and the bubble
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.space.module_splits import stack_splits
+
+PLACES = 2**20  # more than there are chunks
+NEVER = 1e30  # ns of what fits in no way
+
+
+def likely_ways(
+    space: Space, prices: Coefficients, rows: Ints
+) -> Iterator[tuple[int, Variant, float]]:
+    """The place in `rows`, which have these `prices`, a way to run it, and the estimate in ns of
+    those that likely fit; the likeliest first.
+    """
+    ways = _Ways.of(space, rows)
+    found = _estimates_ns(space, prices, ways)
+    for at in np.argsort(found, kind="stable").tolist():
+        if found[at] >= NEVER:
+            return
+        yield int(ways.place[at]), ways.variants[ways.which[at]], float(found[at])
+
+
+class _Ways(NamedTuple):
+    """[way] a row's place among those asked for, its variant's among `variants`, pipeline ranks,
+    chunks on each, micro-batches, and the layers of the slowest chunk.
+    """
+
+    place: Ints
+    which: Ints
+    pp: Ints
+    vpp: Ints
+    m: Ints
+    slowest: Floats
+    variants: list[Variant]
+
+    @classmethod
+    def of(cls, space: Space, rows: Ints) -> "_Ways":
+        """Those of `rows`."""
+        number: dict[Variant, int] = {}
+        place, which = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for places in space.shapes_at(rows):
+            each = [
+                number.setdefault(variant, len(number))
+                for variant in space.variants(int(rows[places[0]]))
+                if variant.schedule not in V_SHAPED
+            ]
+            place.append(np.repeat(places, len(each)))
+            which.append(np.tile(np.array(each, np.int64), len(places)))
+        at, variant = np.concatenate(place), np.concatenate(which)
+        pp = space.layouts.pipeline_parallel[rows[at]].astype(np.int64)
+        vpp = np.array([each.virtual_stages for each in number], np.int64)[variant]
+        m = space.layouts.num_micro_batches[rows[at]].astype(np.int64)
+        return cls(at, variant, pp, vpp, m, _slowest(space, pp, vpp), list(number))
+
+    def first_modes(self) -> Ints:
+        """[way] the mode that saves most, before anything else recomputes."""
+        return np.array([each.modes[0] for each in self.variants], np.int64)[self.which]
+
+    def may(self, mode: int) -> Bools:
+        """[way] whether layers may be in `mode` instead."""
+        return np.array([mode in each.modes[1:] for each in self.variants], bool)[self.which]
+
+    def columns(self, mode: Ints | int) -> Ints:
+        """[way] the column of the prices that holds a mode."""
+        columns = np.array([each.columns for each in self.variants], np.int64).reshape(-1, 3)
+        found: Ints = columns[self.which, mode]
+        return found
+
+    def whole(self, fraction: Floats) -> Floats:
+        """[way] a fraction of the layers; in whole layers of the slowest chunk if that counts."""
+        first = np.array([each.first for each in self.variants], bool)[self.which]
+        return np.where(first, np.ceil(fraction * self.slowest) / self.slowest, fraction)
+
+    @property
+    def held(self) -> Floats:
+        """[way] micro-batches of a mean rank's layers on the fullest one."""
+        chunks = np.where(self.vpp > 1, (self.pp * (self.vpp + 1) - 1) / self.vpp, self.pp)
+        found: Floats = np.minimum(chunks, self.m) / self.pp
+        return found
+
+
+def _estimates_ns(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
+    """[way] a step; beyond `NEVER` where it likely does not fit."""
+    c, at, counts = prices, ways.place, np.array(space.kind_counts)
+    pp, vpp = ways.pp, ways.vpp
+    work = _work_ns(c, ways, counts)
+    embedding, head = c.embedding_ns[at], c.head_ns[at]
+    chunk = _longest(space, c, ways) * work
+    rows = vpp * chunk + np.maximum(0.0, head - chunk)
+    rows += np.where(vpp > 1, np.maximum(0.0, embedding - chunk), 0.0)
+    every = work + embedding + head
+    once = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns)[at] / pp
+    found: Floats = ways.m * (np.maximum(rows, every / pp) + vpp * c.send_ns[at])
+    found = found + (pp - 1) / (pp * vpp) * every + once + c.fixed_step_ns[at]
+    return np.where(work < NEVER, found, NEVER)
+
+
+def _work_ns(prices: Coefficients, ways: _Ways, counts: Ints) -> Floats:
+    """[way] a micro-batch's layers on all ranks, with what must be recomputed."""
+    c, at, first = prices, ways.place, ways.columns(ways.first_modes())
+    each, saved = (np.einsum("rkx,k->rx", of, counts) for of in (c.layer_ns, c.layer_saved_kib))
+    held, work, kept = ways.held, each[at, first].astype(float), saved[at, first]
+    static = c.fixed_kib + c.embedding_state_kib - c.cap_kib
+    needed = static[at] + (c.layer_state_kib @ counts)[at] / ways.pp
+    needed += held * (kept + ways.pp * c.embedding_saved_kib[at])
+    lacks = needed + c.transient_kib[at, first]
+    added = np.where(lacks > 0, NEVER, 0.0)
+    for mode in (1, 2):
+        column = ways.columns(mode)
+        transient = np.maximum(c.transient_kib[at, first], c.transient_kib[at, column])
+        freed = np.maximum(held * (kept - saved[at, column]), 1.0)
+        fraction = ways.whole(np.maximum(needed + transient, 0.0) / freed)
+        longer = np.where(fraction <= 1, fraction, NEVER) * np.maximum(each[at, column] - work, 1)
+        added = np.where(ways.may(mode), np.minimum(added, longer), added)
+    found: Floats = work + added
+    return found
+
+
+def _longest(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
+    """[way] the longest run of the layers of the slowest chunk, as a share of all layers."""
+    each = prices.layer_ns[ways.place, :, ways.columns(ways.first_modes())].astype(float)
+    whole, found = np.ceil(ways.slowest).astype(np.int64), np.zeros(len(ways.slowest))
+    for layers in each_once(whole).tolist():
+        runs = sliding_window_view(np.array(space.stack), layers)
+        counts = np.stack([(runs == kind).sum(axis=1) for kind in range(each.shape[1])])
+        at = whole == layers
+        found[at] = (each[at] @ np.unique(counts, axis=1)).max(axis=1)
+    found *= ways.slowest / whole / (each @ np.array(space.kind_counts))
+    return found
+
+
+def _slowest(space: Space, pp: Ints, vpp: Ints) -> Floats:
+    """[way] layers of the slowest chunk, the mean of a rank's, in the most even split."""
+    shapes, which = np.unique(pp * PLACES + vpp, return_inverse=True)
+    layers = [_most_even(space, *divmod(shape, PLACES)) for shape in shapes.tolist()]
+    return np.array(layers, float)[which]
+
+
+def _most_even(space: Space, pp: int, vpp: int) -> float:
+    splits = stack_splits(space.model, space.legality, pp, vpp, space.apart)
+    if not splits:
+        return -(-len(space.stack) // (pp * vpp))
+    rows = np.array(splits).reshape(len(splits), vpp, pp).max(axis=2)
+    return float(rows.sum(axis=1).min()) / vpp
