@@ -26,7 +26,8 @@ from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.search import Progress, SearchResult, search
+from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.search import SearchResult, search
 from meshplan.planner.space.words import space_words
 
 MOST_REASONS = 8

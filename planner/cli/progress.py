@@ -5,7 +5,7 @@ import time
 from typing import TextIO
 
 from meshplan.costmodels.units import counted, format_seconds
-from meshplan.planner.search.search import Progress
+from meshplan.planner.search.progress import Progress
 
 QUIET_S = 1.0
 LINE_EVERY_S = 5.0
@@ -44,12 +44,13 @@ class SearchLine:
 
 def describe(progress: Progress, elapsed_s: float) -> str:
     """One line: time, the best plan and its distance from the bound, the work done."""
-    solves = counted(progress.cpsat_solves, "CP-SAT solve")
-    work = f"{counted(progress.candidates, 'layout')}, {solves}"
+    solves, simulated = counted(progress.cpsat_solves, "CP-SAT solve"), progress.simulated
+    done = solves if simulated is None else f"{simulated:,} simulated"
+    work = f"{counted(progress.candidates, 'layout')}, {done}"
     if progress.best_s is None:
         return f"searching {elapsed_s:.0f} s: nothing fits yet, {work}"
     gap = 1 - progress.bound_s / progress.best_s
     return (
         f"searching {elapsed_s:.0f} s: best {format_seconds(progress.best_s)}, at most "
-        f"{max(0.0, gap):.1%} from the bound of the closed form, {work}; Ctrl-C keeps the best"
+        f"{max(0.0, gap):.1%} from the bound of the {progress.price}, {work}; Ctrl-C keeps the best"
     )

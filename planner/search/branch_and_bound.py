@@ -21,6 +21,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of
+from meshplan.planner.search.progress import Progress, Telling
 from meshplan.planner.search.refuted import Refuted
 from meshplan.planner.search.row_prices import AHEAD, RowPrices
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -44,17 +46,7 @@ SPREAD = 1.5
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
 RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
-PROGRESS_S = 0.2
 NOTHING = 2**62  # a bound: no plan fits
-
-
-class Progress(NamedTuple):
-    """Where a running search stands; `best_s` is None before the first plan."""
-
-    best_s: float | None
-    bound_s: float
-    candidates: int
-    cpsat_solves: int
 
 
 class Found(NamedTuple):
@@ -88,7 +80,7 @@ class BranchAndBound:
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.space, self.coefficients = space, coefficients
-        self.progress, self._reported = progress, time.perf_counter()
+        self.tell = Telling(progress)
         self.bounds = coefficients.bounds
         self.next_row = 0
         self.candidates = space.layouts_in(np.arange(len(space.layouts)))
@@ -163,7 +155,7 @@ class BranchAndBound:
                     return True
                 if deadline is not None and time.perf_counter() >= deadline:
                     return False
-                self._report(bound)
+                self.tell(partial(self._progress, bound))
                 cheap = self._cheap_bound
                 if cheap is not None and (cutoff is None or cheap < cutoff):
                     self._advance(cutoff)
@@ -194,13 +186,9 @@ class BranchAndBound:
         except KeyboardInterrupt:
             return
 
-    def _report(self, bound: int) -> None:
-        now, best = time.perf_counter(), self.cutoff
-        if self.progress and now - self._reported >= PROGRESS_S:
-            self._reported = now
-            best_s = best / NS_PER_S if best is not None else None
-            solves = self.solver.solves
-            self.progress(Progress(best_s, bound / NS_PER_S, self.candidates, solves))
+    def _progress(self, bound: int) -> Progress:
+        best_s = self.cutoff / NS_PER_S if self.cutoff is not None else None
+        return Progress(best_s, bound / NS_PER_S, self.candidates, self.solver.solves)
 
     def _advance(self, cutoff: int | None) -> None:
         """Open the next rows, or give the fresh layout with the smallest bound its first plan."""

@@ -29,6 +29,7 @@ ALIKE = (
     "micro_batch_size", "zero_stage",
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
+SHARE = 3  # of what is left of the budget a start gets so large a part: others begin too
 FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
@@ -65,7 +66,7 @@ class NearCuts:
         for start in chain(starts, self._beside(found, row, variants, tally, started)):
             problem, _ = self.problem_of(row, start.variant)
             times = self.times_of(row, start.variant, start.plan.stages)
-            climb = moved_layers.MovedLayers(problem, times, self.budget)
+            climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE)
             stages, step_s = climb.best(start.plan.stages, start.step_s)
             tally.simulated += climb.simulated
             self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions

@@ -35,7 +35,6 @@ from meshplan.costmodels.units import counted
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.branch_and_bound import Progress as Progress
 from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.priced_space import (
@@ -45,6 +44,7 @@ from meshplan.planner.search.priced_space import (
     space_of,
 )
 from meshplan.planner.search.priced_space import Question as Question
+from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
@@ -177,7 +177,7 @@ def _simulated(
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
-        rows=run.coefficients if run.best else _refused(run),
+        rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
@@ -215,6 +215,17 @@ def _simulated(
 def _refused(run: BranchAndBound) -> Given:
     """Rows none of which fits by its prices, and that may when every moment is counted."""
     return Given(rows_that_may_fit(run.space, run.coefficients), run.coefficients)
+
+
+def _tell(run: BranchAndBound, proof: Simulated) -> None:
+    """Where the simulation stands."""
+
+    def progress() -> Progress:
+        best_s = proof.best_s if proof.best else None
+        bound_s, solves = min(proof.best_s, proof.open.least_s), run.solver.solves
+        return Progress(best_s, bound_s, run.candidates, solves, proof.tally.simulated)
+
+    run.tell(progress)
 
 
 class Faster(NamedTuple):

@@ -69,9 +69,10 @@ class Simulated:
         rows: Source | None = None,
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
+        tell: Callable[["Simulated"], None] = lambda _: None,
     ) -> None:
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
-        self.setting = question.setting
+        self.setting, self._tell = question.setting, tell
         self.best: dict[Kind, Timed] = {}
         self.limit_s, self.tally = limit_s, costs.Tally(left=budget)
         self._closer_work = budget // costs.CLOSER
@@ -189,6 +190,7 @@ class Simulated:
         left, settled = list[Open](), list[Open]()
         try:
             while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
+                self._tell(self)
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first

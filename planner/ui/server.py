@@ -31,7 +31,7 @@ from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.load import first_fault
 from meshplan.planner.case.limits import MAX_BYTES
 from meshplan.planner.case.settings import one_line
-from meshplan.planner.search.search import Progress
+from meshplan.planner.search.progress import Progress
 from meshplan.planner.ui.answers import (
     catalogue,
     compare_document,
@@ -149,7 +149,9 @@ def progress_line(progress: Progress, elapsed_s: float) -> str:
         return f"{elapsed_s:.0f} s: nothing fits yet, {progress.candidates:,} layouts"
     gap = max(0.0, 1 - progress.bound_s / progress.best_s)
     best = format_seconds(progress.best_s)
-    return f"{elapsed_s:.0f} s: best {best}, at most {gap:.1%} from the bound of the closed form"
+    return (
+        f"{elapsed_s:.0f} s: best {best}, at most {gap:.1%} from the bound of the {progress.price}"
+    )
 
 
 async def body_of(request: Request, kind: type[Asking]) -> Asking:

@@ -11,8 +11,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import meshplan.planner.cli.progress
-import meshplan.planner.search.branch_and_bound
-import meshplan.planner.search.search
+import meshplan.planner.search.progress
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.cli.main import EXIT_CODES, app, exit_code
 
@@ -246,10 +245,10 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted search answers with the best plan so far and its honest distance."""
 
     class Interrupting(meshplan.planner.cli.progress.SearchLine):
-        def __call__(self, progress: meshplan.planner.search.search.Progress) -> None:
+        def __call__(self, progress: meshplan.planner.search.progress.Progress) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(meshplan.planner.search.branch_and_bound, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(meshplan.planner.search.progress, "PROGRESS_S", 0.0)
     monkeypatch.setattr("meshplan.planner.cli.planned.SearchLine", Interrupting)
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
                  "--global-batch", "512", "--json")  # fmt: skip

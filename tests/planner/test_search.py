@@ -13,7 +13,8 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
-from meshplan.planner.search.search import NoLayoutFits, Progress, search
+from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.search import NoLayoutFits, search
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages.solve import Solver
@@ -173,7 +174,7 @@ def test_progress_reports_bounds(
     asked: Question, price: Pricer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it runs the search tells its best and its bound; the bound does not fall."""
-    monkeypatch.setattr("meshplan.planner.search.branch_and_bound.PROGRESS_S", 0.0)
+    monkeypatch.setattr("meshplan.planner.search.progress.PROGRESS_S", 0.0)
     seen: list[Progress] = []
     result = search(asked, price=price, progress=seen.append)
     assert seen
