@@ -52,6 +52,7 @@ FACTS = {
     " part of a layer, or several with blanks between",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
+    "optimizer_states": "bf16: weights, gradients and moments in 16 bits, as `plan` has it",
     "activation_offload": "the share of what layers keep for the backward that waited on the host",
     "adapters": "lora, or lora RANK TARGETS BASE in `plan`'s words: trained beside frozen weights",
     "other_config": "1: the layout is that of a config file beside the published result",

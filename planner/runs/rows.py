@@ -49,6 +49,7 @@ class Facts:
     cuda_graph: str
     shard_group: int
     optimizer_offload: bool
+    optimizer_states: str
     activation_offload: float
     adapters: str
     other_config: bool

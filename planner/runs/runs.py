@@ -31,7 +31,7 @@ from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
-from meshplan.costmodels.training import Images, Lora, Precision, Training
+from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
@@ -212,7 +212,17 @@ def _training(row: Row, model: Model, engine: Engine) -> Training:
         seq_len=row.seq_len, global_batch_size=row.global_batch,
         precision=known[known.index(precision)], lora=_lora(row, engine),
         packed_mean_length=row.packed_mean_length, images=_images(row, model, engine),
+        optimizer_states=_optimizer_states(row, engine),
     )  # fmt: skip
+
+
+def _optimizer_states(row: Row, engine: Engine) -> OptimizerStates | None:
+    """What the row says of them, None where it is what the engine does."""
+    said, known = row.facts.optimizer_states, engine.legality.optimizer_states
+    for states in known:
+        if said in ("", states):
+            return None if states == known[0] else states
+    raise SkippedRow(f"optimizer_states {said!r} of {engine.name}; known: {', '.join(known)}")
 
 
 def _layout(

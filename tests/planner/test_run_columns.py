@@ -205,3 +205,21 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
     moved = [gradient_bytes(run.engine, 2.0) for run in (said, plain)]
     assert moved == [10.0, 0.0]
     assert [run.engine.kernels.keeps_buffers for run in (said, plain)] == [False, True]
+
+
+def test_states_that_are_kept_in_16_bits() -> None:
+    """GPT-OSS 120B on 8 B200, weights, gradients and moments in bf16: 8 and not 16 bytes for each
+    of 116.8e9 / 8 parameters, 109 GiB less, and 2 less for each of 2 layers' 3.2e9 whole gradients,
+    12 GiB; what the engine cannot keep so skips the row.
+    """
+    published = {row["id"]: row for row in read_runs(BUILT_IN.with_name("elsewhere.csv"))}
+    row = published["lambdab200-oss120-full-1"]
+    half, whole = (
+        next(predict_rows([row | {"optimizer_states": word}])) for word in ("bf16", "fp32")
+    )
+    assert isinstance(half, Predicted)
+    assert isinstance(whole, Predicted)
+    assert whole.allocated_gib - half.allocated_gib == pytest.approx(109 + 12, rel=0.02)
+    assert half.reserved_gib == pytest.approx(float(row["mem_gb"]), rel=0.06)
+    with pytest.raises(SkippedRow, match="known: fp32"):
+        run_of(ROW | {"optimizer_states": "bf16"})
