@@ -15,7 +15,7 @@ space is faster by more than a millionth.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -37,6 +37,7 @@ from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
 from meshplan.planner.search.likely_seeds import seed_likely
+from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.priced_space import (
     Pricer,
     busy_ns,
@@ -217,12 +218,13 @@ def _refused(run: BranchAndBound) -> Given:
     return Given(rows_that_may_fit(run.space, run.coefficients), run.coefficients)
 
 
-def _tell(run: BranchAndBound, proof: Simulated) -> None:
-    """Where the simulation stands."""
+def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
+    """Where the simulation stands; `left`: cuts of settled layouts that are open still."""
 
     def progress() -> Progress:
-        best_s = proof.best_s if proof.best else None
-        bound_s, solves = min(proof.best_s, proof.open.least_s), run.solver.solves
+        best_s, solves = proof.best_s if proof.best else None, run.solver.solves
+        open_s = [proof.proved_s, proof.open.least_s, *(each.bound_s for each in left)]
+        bound_s = min(proof.best_s, *open_s)
         return Progress(best_s, bound_s, run.candidates, solves, proof.tally.simulated)
 
     run.tell(progress)

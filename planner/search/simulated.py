@@ -69,7 +69,7 @@ class Simulated:
         rows: Source | None = None,
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
-        tell: Callable[["Simulated"], None] = lambda _: None,
+        tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
         self.setting, self._tell = question.setting, tell
@@ -85,6 +85,7 @@ class Simulated:
         self.kept, self.passes, self.prices = below
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
+        self.proved_s = math.inf
         self._settled: list[Open] = []
         self._moved: dict[Kind, Timed] = {}
         self._ahead_of_turn = AheadOfTurn(self._mixes)
@@ -124,7 +125,7 @@ class Simulated:
                     break
         except KeyboardInterrupt:
             pass
-        bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
+        self.proved_s = bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
     def _move_layers(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
@@ -190,7 +191,7 @@ class Simulated:
         left, settled = list[Open](), list[Open]()
         try:
             while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
-                self._tell(self)
+                self._tell(self, left)
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first

@@ -51,6 +51,21 @@ def test_ends_in_place_of_a_layer_are_said(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pins", "told"),
+    [
+        pytest.param({}, 2, id="of several kinds and dispatchers one may be left out"),
+        pytest.param({"context_kind": "ring", "dispatcher": "deepep"}, 0, id="of one each none"),
+    ],
+)
+def test_kinds_that_are_left_out_are_said(pins: dict[str, str], told: int) -> None:
+    """A kind than which another takes no longer in any pass may still end a little earlier."""
+    _, model = read_model("qwen3-30b-a3b")
+    engine, training = load_engine("megatron"), Training(seq_len=4096, global_batch_size=64)
+    words = space_words(model, training, engine, parse_pins(pins), (SELECTIVE,), "all")
+    assert sum("another takes no longer in any pass" in line for line in words) == told
+
+
+@pytest.mark.parametrize(
     ("gap", "said"),
     [
         pytest.param(0.0001, "less than 0.1% below", id="0.01 % was left open: not 0.0%"),

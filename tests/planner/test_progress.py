@@ -1,0 +1,40 @@
+"""What a running search tells of itself."""
+
+import pytest
+
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cli.progress import describe
+from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.simulated import Simulated
+
+
+@pytest.mark.parametrize("budget", [25_000_000, 300_000], ids=["enough", "ended by the budget"])
+def test_no_bound_is_told_that_is_not_proved(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is told of the simulation is nearer to the best than what the answer proves."""
+    monkeypatch.setattr("meshplan.planner.search.progress.PROGRESS_S", 0.0)
+    monkeypatch.setitem(Simulated.__init__.__kwdefaults__, "budget", budget)
+    asked = Arguments(
+        model="qwen3-30b-a3b", gpus=16, cluster="dgx-h100", seq_len="8192", global_batch=64,
+        engine="native", pins={},
+    )  # fmt: skip
+    seen: list[Progress] = []
+    result = solve(ask(asked).question, 3, progress=seen.append)
+    assert (result.status == "OPTIMAL") == (budget > 1_000_000)
+    told = [each for each in seen if each.simulated is not None]
+    assert len(told) > 5
+    assert all(each.bound_s <= result.bound_s * (1 + 1e-6) for each in told)
+    assert all(each.best_s is None or each.best_s >= each.bound_s for each in told)
+
+
+@pytest.mark.parametrize(
+    ("simulated", "said"),
+    [
+        pytest.param(None, "2.0% from the bound of the closed form, 7 layouts, 3 CP-SAT solves"),
+        pytest.param(12, "2.0% from the bound of the event simulation, 7 layouts, 12 simulated"),
+    ],
+)
+def test_the_line_says_what_best_and_bound_are_of(simulated: int | None, said: str) -> None:
+    """1 - 9.8 / 10 is 2 %."""
+    line = describe(Progress(10.0, 9.8, 7, 3, simulated), 2.0)
+    assert line == f"searching 2 s: best 10.00 s, at most {said}; Ctrl-C keeps the best"
