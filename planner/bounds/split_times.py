@@ -1,7 +1,7 @@
 """Several chunks per rank: what passes take with each split of a list, and chains through them.
 
 Of each split the chains of `planner.bounds.simulated`, and those that are known
-(`planner.search.known_chains`), under any passes. In arrays of more than two axes chunks, ranks and
+(`planner.cuts.known_chains`), under any passes. In arrays of more than two axes chunks, ranks and
 chains come first: sums over a short last axis are slow.
 """
 

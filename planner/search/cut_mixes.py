@@ -8,12 +8,12 @@ from functools import cached_property
 
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.cuts.exact_mixes import ExactMixes
+from meshplan.planner.cuts.recompute_chains import MixAnswer, RecomputeChains
+from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.stage_problem import StageProblem
-from meshplan.planner.search.exact_mixes import ExactMixes
 from meshplan.planner.search.open_layouts import Open
-from meshplan.planner.search.recompute_chains import MixAnswer, RecomputeChains
 from meshplan.planner.search.second_core import done_of_each, is_idle
-from meshplan.planner.search.simulated_cuts import Cut
 
 
 class CutMixes:

@@ -15,13 +15,13 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts import moved_layers
+from meshplan.planner.cuts.known_chains import KnownChains
+from meshplan.planner.cuts.simulated_cuts import Likely, likely_cut
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
-from meshplan.planner.search import budget as costs
-from meshplan.planner.search import moved_layers
 from meshplan.planner.search.found import Timed
-from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.second_core import done_ahead, done_of_each
-from meshplan.planner.search.simulated_cuts import Likely, likely_cut
 from meshplan.planner.space.legal_layouts import Variant
 
 ALIKE = (

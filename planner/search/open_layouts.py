@@ -25,13 +25,13 @@ from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.bounds.split_chains import bounds_of_splits
 from meshplan.planner.bounds.stage_chains import cut_bounds
+from meshplan.planner.cuts.known_chains import KnownChains, Shape
+from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.dominated import dominated
-from meshplan.planner.search.known_chains import KnownChains, Shape
 from meshplan.planner.search.rows_below import bounds_of_rows
 from meshplan.planner.search.second_core import done_of_each
-from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 MOST_ROWS = 4096  # opened at a time
@@ -82,7 +82,7 @@ class OpenLayouts:
     ) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
-        self.work = 0  # of all bounds, in the unit of `planner.search.budget.BUDGET`
+        self.work = 0  # of all bounds, in the unit of `planner.cuts.budget.BUDGET`
         self.row_bounds = bounds_of_rows(space, passes)
         self._every = np.argsort(self.row_bounds, kind="stable")
         self._place = np.argsort(self._every)

@@ -1,16 +1,16 @@
 """One layout of one chunk per rank that may be cut anywhere: the likeliest cut is simulated, and
-its longest chain says which is the likeliest then (`planner.search.path_cuts`).
+its longest chain says which is the likeliest then (`planner.cuts.path_cuts`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.search import budget as costs
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.known_chains import KnownChains, Shape, actions_of
+from meshplan.planner.cuts.path_cuts import PathCuts
 from meshplan.planner.search.found import SETTLED
-from meshplan.planner.search.known_chains import KnownChains, Shape, actions_of
 from meshplan.planner.search.open_layouts import Open
-from meshplan.planner.search.path_cuts import PathCuts
 
 MOST_CUTS = 200
 

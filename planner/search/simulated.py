@@ -2,8 +2,8 @@
 
     bound      `planner.bounds.simulated` gives every layout a lower bound of its simulated step
     cuts       a layout whose bound is below the best simulated step is opened: its cuts into
-               stages, those of a list each with its own bound (`planner.search.simulated_cuts`);
-               where any is legal, the likeliest one after the other (`planner.search.path_cuts`)
+               stages, those of a list each with its own bound (`planner.cuts.simulated_cuts`);
+               where any is legal, the likeliest one after the other (`planner.cuts.path_cuts`)
     simulated  those below the best are simulated, the smallest bound first; a cut that needs no
                recomputation, and any cut of one chunk per rank, is then settled: nobody recomputes
                more than fits at least, and more never makes a step shorter
@@ -12,7 +12,7 @@
 
 The best simulated step is optimal when no open bound is below it by more than a millionth; else
 the smallest one is the honest distance. What is done is charged to a budget
-(`planner.search.budget`).
+(`planner.cuts.budget`).
 """
 
 import math
@@ -25,21 +25,21 @@ import numpy as np
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.known_chains import actions_of
+from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
+from meshplan.planner.cuts.recompute_chains import MixAnswer
+from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from meshplan.planner.search import budget as costs
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
-from meshplan.planner.search.known_chains import actions_of
 from meshplan.planner.search.near_cuts import NearCuts, rows_beside
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
-from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.search.rows_below import NEARLY, Given, Source, rows_below
-from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met

@@ -8,8 +8,8 @@ from chunked_cuts import climbs
 
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.cuts.balanced_counts import SHIFTS, BalancedCounts, least_recomputed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
-from meshplan.planner.search.balanced_counts import SHIFTS, BalancedCounts, least_recomputed
 
 Counts = tuple[int, ...]
 

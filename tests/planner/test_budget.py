@@ -12,10 +12,11 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.search import budget, cut_mixes
-from meshplan.planner.search.budget import Tally
+from meshplan.planner.cuts import budget
+from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.cuts.moved_layers import MovedLayers
+from meshplan.planner.search import cut_mixes
 from meshplan.planner.search.cut_mixes import AheadOfTurn
-from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from meshplan.costmodels.layouts import Floats
-from meshplan.planner.search import least_longest
-from meshplan.planner.search.least_longest import LeastLongest, Steps
+from meshplan.planner.cuts import least_longest
+from meshplan.planner.cuts.least_longest import LeastLongest, Steps
 
 Chains = list[tuple[list[Floats], float]]
 

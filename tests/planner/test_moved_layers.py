@@ -11,11 +11,11 @@ from chunked_cuts import chunked, climbs
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.problem.stage_problem import (
     StageProblem,
     evaluate,
 )
-from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.near_cuts import rows_beside
 from meshplan.planner.search.priced_space import space_of
 

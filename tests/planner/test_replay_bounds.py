@@ -16,13 +16,13 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_times import Replays
+from meshplan.planner.cuts.known_chains import KnownChains
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
     evaluate,
     stage_problem,
 )
-from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated

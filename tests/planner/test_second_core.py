@@ -10,9 +10,9 @@ from itertools import islice
 
 import pytest
 
+from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.search import cut_mixes, second_core
 from meshplan.planner.search.open_layouts import Open
-from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.search.second_core import AHEAD, blocks
 from meshplan.planner.space.legal_layouts import Variant
 

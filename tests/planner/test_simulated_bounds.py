@@ -31,6 +31,12 @@ from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulate
 from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_s
 from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.bounds.stage_chains import StageChains, cut_bounds
+from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.cuts.exact_mixes import ExactMixes
+from meshplan.planner.cuts.known_chains import KnownChains
+from meshplan.planner.cuts.path_cuts import PathCuts
+from meshplan.planner.cuts.recompute_chains import RecomputeChains
+from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import (
@@ -39,15 +45,9 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
-from meshplan.planner.search.budget import Tally
-from meshplan.planner.search.exact_mixes import ExactMixes
-from meshplan.planner.search.known_chains import KnownChains
-from meshplan.planner.search.path_cuts import PathCuts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.search.simulated_cuts import cuts_below
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9

@@ -16,10 +16,10 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.intervals import ProblemChains, intervals_below
+from meshplan.planner.cuts.least_longest import LeastLongest, Steps
 from meshplan.planner.problem.stage_problem import StageProblem
-from meshplan.planner.search import budget as costs
-from meshplan.planner.search.intervals import ProblemChains, intervals_below
-from meshplan.planner.search.least_longest import LeastLongest, Steps
 from meshplan.planner.stages.path import Intervals, stages_of
 
 SAFETY = 1 - 1e-9

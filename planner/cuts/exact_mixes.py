@@ -11,7 +11,7 @@ simulated step is shortest.
     after     shown(s), and all that s reduces less what its last backwards hide under x; the update
 
 All are linear in x and rounded down, so that the least t is a bound; what has it is a plan. Means
-of chains (`planner.search.recompute_chains`) cost less, but look at one cover of a rank at a time,
+of chains (`planner.cuts.recompute_chains`) cost less, but look at one cover of a rank at a time,
 and stay below what whole layers can do.
 """
 
@@ -25,10 +25,10 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.problem.recompute_mixes import mixes
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, starts_of
-from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
 GRAIN = 1e-9  # of the limit

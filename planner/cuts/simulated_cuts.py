@@ -1,7 +1,7 @@
 """The cuts of a list that may be faster than the best simulated step, each with a bound.
 
 One chunk per rank: each stage in the mix that takes least time of those that fit
-(`planner.stages.path`), bounded by the chains through it (`planner.search.intervals`). Where of
+(`planner.stages.path`), bounded by the chains through it (`planner.cuts.intervals`). Where of
 every virtual stage equally many of the first layers recompute, a cut has one mix, whatever its
 chunks: that of the fewest which fit (`planner.problem.first_layers`).
 
@@ -25,6 +25,10 @@ from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.bounds.split_times import SplitTimes
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.intervals import ProblemChains
+from meshplan.planner.cuts.known_chains import KnownChains
+from meshplan.planner.cuts.moved_layers import can_move
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
@@ -34,10 +38,6 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     starts_of,
 )
-from meshplan.planner.search import budget as costs
-from meshplan.planner.search.intervals import ProblemChains
-from meshplan.planner.search.known_chains import KnownChains
-from meshplan.planner.search.moved_layers import can_move
 from meshplan.planner.stages.heuristic import first_counts
 from meshplan.planner.stages.path import Intervals, stages_of
 

@@ -8,7 +8,7 @@ forbids, the one that shortens the present chain most first; the first that is f
 the next cut. A layer that is moved recomputes only where it does not fit otherwise. A chain is
 learnt from each simulation, so that few are needed. Where it ends no such move is faster, or the
 budget is spent; nothing is proved of cuts that differ by more. Before, cuts of few chunks move many
-layers at once (`planner.search.balanced_counts`).
+layers at once (`planner.cuts.balanced_counts`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomputed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
-from meshplan.planner.search.balanced_counts import BalancedCounts, least_recomputed
 
 BUDGET = 5_000_000  # played actions, some 20 ns each
 MOST_CHAINED = 4_000_000  # longer orders take too much memory too

@@ -6,7 +6,7 @@ It counts work, not seconds: equal questions give equal answers. Only a deadline
 import time
 from dataclasses import dataclass, field
 
-from meshplan.planner.search.known_chains import Shape
+from meshplan.planner.cuts.known_chains import Shape
 
 BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
