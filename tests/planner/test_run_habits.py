@@ -1,7 +1,5 @@
 """What a row's words say of how its framework ran, and the constants that engines share."""
 
-import re
-
 import pytest
 from rows import ROW
 
@@ -9,12 +7,11 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.runs.accuracy import choice
 from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
 from meshplan.planner.runs.habits import engine_of as engine_of_row
-from meshplan.planner.runs.rows import SkippedRow, row_of
+from meshplan.planner.runs.rows import row_of
 from meshplan.planner.runs.runs import run_of
-from meshplan.planner.runs.validate import Predicted, predict_rows, step_model
+from meshplan.planner.runs.validate import predict_rows, step_model
 
 
 def engine_of(words: dict[str, str]) -> Engine:
@@ -334,36 +331,6 @@ def test_rows_that_experts_receive_in_8_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recompute", "note", "layers"),
-    [
-        pytest.param("full layer on 8 of 32 layers", "", 8, id="8 of 32"),
-        pytest.param("selective (every other layer)", "", 16, id="32 / 2"),
-        pytest.param(
-            "selective: fraction of blocks, not stated",
-            "printed HFU/MFU 0.55/0.50 (H100)",
-            10,
-            id="3 (0.55 / 0.50 - 1) x 32 = 9.6",
-        ),
-        pytest.param("selective: fraction of blocks, not stated", "", 0, id="not said"),
-        pytest.param("full", "recompute: full, block, 8 of 32 layers (ACL=8)", 8, id="in a note"),
-        pytest.param("full", "", 32, id="all of them"),
-    ],
-)
-def test_some_layers_are_recomputed(recompute: str, note: str, layers: int) -> None:
-    """Their share is stated, or follows from what the hardware did beside what the model needs."""
-    run = run_of(ROW | {"recompute": recompute, "note": note})
-    assert [stage.full_layers for stage in run.layout.stages] == [layers]
-    assert run.model.num_layers == 32
-
-
-def test_a_share_is_no_more_than_all() -> None:
-    """A cell that makes no sense skips the row."""
-    reason = "recomputed_share is 1.5; it takes a number from 0 to 1"
-    with pytest.raises(SkippedRow, match=re.escape(reason)):
-        row_of(ROW | {"recomputed_share": "1.5"})
-
-
-@pytest.mark.parametrize(
     ("note", "expert_parallel"),
     [
         pytest.param("kernels: TE + DeepEP", 8, id="gcd(128 experts, 8 ranks)"),
@@ -377,37 +344,10 @@ def test_deepep_without_a_degree_dispatches_over_all_ranks(note: str, expert_par
     assert run.layout.expert_parallel == expert_parallel
 
 
-def test_a_run_that_ran_recomputed_what_it_had_to() -> None:
-    """70 billion parameters' activations on 8 GPUs: with an engine that recomputes all or nothing,
-    a run that leaves it open recomputed; one that had room did not, nor one that says so.
-    """
-    large = ROW | {
-        "framework": "nemo-automodel", "model": "70B LoRA", "layers": "80", "hidden": "8192",
-        "ffn": "28672", "heads": "64", "recompute": "", "zero": "3",
-    }  # fmt: skip
-    assert run_of(large).layout.stages[0].full_layers == 80
-    assert run_of(large | {"recompute": "none"}).layout.stages[0].full_layers == 0
-    assert run_of(large | {"oom": "1"}).layout.stages[0].full_layers == 0
-    assert run_of(large | {"layers": "2"}).layout.stages[0].full_layers == 0
-    assert run_of(large | {"framework": "nemo"}).layout.stages[0].full_layers == 0
-
-
 def test_engines_share_constants() -> None:
     """AutoModel is priced with torchtitan's constants, whoever measured them."""
     assert load_fit("automodel", "h100-sxm") == load_fit("torchtitan", "h100-sxm")
     assert load_fit("megatron-bridge-2025", "b200") == load_fit("megatron-bridge", "b200")
-
-
-def test_what_does_not_fit_is_not_chosen() -> None:
-    """The fastest of four layouts is said not to fit: the next one is ranked first."""
-    rows = [ROW | {"id": mbs, "micro_batch": mbs, "step_time_s": seconds, "seq_len": "2048"}
-            for mbs, seconds in (("1", "11"), ("2", "12"), ("4", "13"), ("16", "50"))]  # fmt: skip
-    found = [row for row in predict_rows(rows) if isinstance(row, Predicted)]
-    assert [row.fits for row in found] == [True, True, False, False]
-    assert min(found, key=lambda row: row.time.step_time_s).run.id == "16"
-    ranked = choice(found)
-    assert ranked is not None
-    assert ranked.mean_regret == pytest.approx(12 / 11 - 1)
 
 
 @pytest.mark.parametrize(

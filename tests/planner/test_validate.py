@@ -309,25 +309,6 @@ def test_the_share_inside_the_range_is_counted(tmp_path):
     assert found == {"step_time": 0.5, "reserved": None}
 
 
-def test_a_file_without_ids_is_refused(tmp_path):
-    """A CSV that is no table of runs gets one line, not a traceback."""
-    path = tmp_path / "other.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="no column 'id'"):
-        list(read_runs(path))
-    refusal = CliRunner().invoke(app, ["validate", str(path)])
-    assert refusal.exit_code == 2
-    assert refusal.stderr.count("other.csv") == 1
-
-
-def test_a_suite_of_a_file_that_names_none(tmp_path):
-    """What it has is said, also where it has nothing."""
-    path = tmp_path / "own.csv"
-    path.write_text("id,suite\na,\n")
-    refusal = CliRunner().invoke(app, ["validate", str(path), "--suite", "mine"])
-    assert "no run of it in own.csv; it has no suite stated" in refusal.stderr
-
-
 def test_skipped_rows_are_named_errors():
     """A row's refusal is a ValueError of its own, so that nothing else is caught with it."""
     with pytest.raises(SkippedRow):
@@ -388,18 +369,3 @@ def test_plot_has_at_most_eight_names(suites: str, names: str) -> None:
     """Suites that are not among the largest share one colour."""
     found = groups(list(suites))
     assert {name if name != OTHERS else "+" for name in found.values()} == set(names)
-
-
-def test_a_row_that_ends_before_its_id_is_skipped() -> None:
-    """A line cut off is no defect of ours."""
-    with pytest.raises(SkippedRow, match="before its id"):
-        run_of({"suite": "own", "id": None})  # type: ignore[dict-item]
-
-
-def test_a_file_of_columns_alone_is_refused(tmp_path):
-    """An empty score would look like a clean one to a pipeline that reads the exit code."""
-    own = tmp_path / "own.csv"
-    own.write_text("id,model,gpu\n")
-    refusal = CliRunner().invoke(app, ["validate", str(own)])
-    assert refusal.exit_code == 2
-    assert "own.csv: no run below the line of columns" in refusal.stderr

@@ -1,0 +1,50 @@
+"""Files that are no table of measured runs, or hold none, are refused."""
+
+import pytest
+from typer.testing import CliRunner
+
+from meshplan.planner.cli.main import app
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import read_runs, run_of
+
+ROWS = list(read_runs(BUILT_IN))[::7]
+NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",
+                  "moe_ffn", "seq_len", "gpus", "gpus_per_node", "dp", "tp", "pp", "vpp", "cp",
+                  "ep", "etp", "zero", "micro_batch", "global_batch", "step_time_s", "mem_gb",
+                  "world_allgather_gbs", "node_allreduce_gbs"})  # fmt: skip
+ODD = ("", "0", "-1", "1e9", "nan", "inf", "abc", "3.5", "7", "12", "0.5", "1e30")
+
+
+def test_a_file_without_ids_is_refused(tmp_path):
+    """A CSV that is no table of runs gets one line, not a traceback."""
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no column 'id'"):
+        list(read_runs(path))
+    refusal = CliRunner().invoke(app, ["validate", str(path)])
+    assert refusal.exit_code == 2
+    assert refusal.stderr.count("other.csv") == 1
+
+
+def test_a_suite_of_a_file_that_names_none(tmp_path):
+    """What it has is said, also where it has nothing."""
+    path = tmp_path / "own.csv"
+    path.write_text("id,suite\na,\n")
+    refusal = CliRunner().invoke(app, ["validate", str(path), "--suite", "mine"])
+    assert "no run of it in own.csv; it has no suite stated" in refusal.stderr
+
+
+def test_a_row_that_ends_before_its_id_is_skipped() -> None:
+    """A line cut off is no defect of ours."""
+    with pytest.raises(SkippedRow, match="before its id"):
+        run_of({"suite": "own", "id": None})  # type: ignore[dict-item]
+
+
+def test_a_file_of_columns_alone_is_refused(tmp_path):
+    """An empty score would look like a clean one to a pipeline that reads the exit code."""
+    own = tmp_path / "own.csv"
+    own.write_text("id,model,gpu\n")
+    refusal = CliRunner().invoke(app, ["validate", str(own)])
+    assert refusal.exit_code == 2
+    assert "own.csv: no run below the line of columns" in refusal.stderr
