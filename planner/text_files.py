@@ -14,6 +14,8 @@ def write_text(path: Path, text: str | bytes) -> None:
 
     Raises `CannotWrite`.
     """
+    if str(path) == "-":
+        raise CannotWrite("cannot write -: it names no file; /dev/stdout is one, and --json prints")
     try:
         write_whole(path, text)
     except OSError as error:

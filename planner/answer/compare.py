@@ -1,4 +1,5 @@
-"""What you run now beside what we would run: one question, one engine, the same words and units.
+"""What you run now, a config or a plan of another day, beside what we would run: one question, one
+engine, the same words and units.
 
     cost per trillion tokens = 1e12 / tokens per second and GPU / 3600 * price per GPU-hour
 
@@ -121,6 +122,15 @@ def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
     case = replace(case, training=training, cluster=q.cluster, engine=engine)
     check_case(case)
     return Yours(path=reading.path, case=case, assumed=tuple(_assumed(case, reading)))
+
+
+def yours_of_plan(question: Question, path: str, case: Case) -> Yours:
+    """A plan file's case on the question's cluster, which says everything itself; raises
+    `InvalidLayout`.
+    """
+    case = replace(case, cluster=question.cluster)
+    check_case(case)
+    return Yours(path=path, case=case, assumed=())
 
 
 def _switched(engine: Engine, own: Engine) -> Engine:

@@ -93,12 +93,13 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question, what the plan file must quote of it, and what was assumed.
+    """A question, what the plan file must quote of it, and how it was understood.
 
     cluster_name    what `load_cluster` takes to find the same cluster again
     profile         that cluster, of whose memory the question may use less
     usual_headroom  whether nobody said how much less
     cluster_sha256  the profile's hash
+    notes           what was assumed, how what was stated is read, what is not priced: each a line
     """
 
     question: Question
@@ -149,7 +150,7 @@ def ask(
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         runs = counted(len(engine.learned.runs) if engine.learned else 0, "run")
-        learnt = f"constants learnt from {runs} of your own ({a.learned})"
+        learnt = f"note: constants learnt from {runs} of your own ({a.learned})"
         more.append(f"{learnt}; {LEARNT_RANGE}")
     check_precision(training.precision, cluster)
     if lora := _lora(a, engine, more):
@@ -203,11 +204,12 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     """What the arguments leave open, and rates that nobody measured."""
     assumed = []
     if a.engine is None:
-        assumed.append(f"engine {engine.name} (--engine chooses another)")
+        assumed.append(f"assumed: engine {engine.name} (--engine chooses another)")
     if cluster_name.partition(":")[0] == LOCAL_CPU:
         assumed.append(
-            "this machine's rates, read off its processor's description and not measured: steps may"
-            " be several times shorter, and the range does not hold (meshplan profile --quick)"
+            "assumed: this machine's rates, read off its processor's description and not measured: "
+            "steps may be several times shorter, and the range does not hold (meshplan profile "
+            "--quick)"
         )
     return assumed
 
@@ -263,14 +265,15 @@ def _network_said(text: str, cluster: Cluster) -> str:
     """The network as it was understood, per GPU and per node."""
     per_node = cluster.gpus_per_node
     each_gb = _network_of_each(text, per_node) * 8 / GB
-    return f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
+    each = f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
+    return f"as stated: {each}"
 
 
 def _usual_said(gpu: str) -> str:
     """Where a GPU stands of which nothing else is said."""
     usual = usual_cluster(gpu)
     said = f"nodes of {counted(usual.gpus_per_node, 'GPU')} and the network of {usual.name}"
-    return f"{said} (--network and --gpus-per-node choose others)"
+    return f"assumed: {said} (--network and --gpus-per-node choose others)"
 
 
 def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:
@@ -281,10 +284,10 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
     longest: int = config[stated] if stated else sys.maxsize
     if seq_len is None:
         seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
-        notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
+        notes.append(f"assumed: sequences of {seq_len} tokens (--seq-len chooses another length)")
     elif seq_len > longest:
         most = f"beyond the {longest:,} of the model's configuration ({stated})"
-        notes.append(f"sequences of {seq_len:,} tokens, {most}")
+        notes.append(f"note: sequences of {seq_len:,} tokens, {most}")
     sequences = sequences_of(a.global_batch, a.global_batch_tokens, seq_len)
     _refuse_large(seq_len=seq_len, global_batch_size=sequences)
     training = Training(
@@ -319,7 +322,9 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
     known = engine.legality.lora_targets
     usual = known[0] if known and "all_linear" not in known else "all_linear"
     if a.lora_targets is None:
-        notes.append(f"adapters beside {TARGET_WORDS[usual]} (--lora-targets chooses others)")
+        notes.append(
+            f"assumed: adapters beside {TARGET_WORDS[usual]} (--lora-targets chooses others)"
+        )
     return Lora(
         rank=a.lora_rank,
         targets=_one_of("--lora-targets", a.lora_targets or usual, get_args(LoraTargets)),
@@ -341,7 +346,9 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
             if getattr(a, option) is not None:
                 raise BadQuestion(f"--{option} is of a tower; add {fix}")
         more = {tower.words: f"; {fix} prices it"} if tower else {}
-        return None, [f"{a.model}: the {part} is not priced{more.get(part, '')}" for part in parts]
+        return None, [
+            f"note: {a.model}: the {part} is not priced{more.get(part, '')}" for part in parts
+        ]
     if tower is None or list(stated) != [own]:
         why = why_no_tower(config, model) or f"its tower is priced by {own} alone"
         raise BadQuestion(f"{', '.join(stated)}: {a.model}: {why}")
@@ -352,7 +359,7 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
         if a.frozen != tower.sense:
             known = f"of {a.model} it is the {tower.words}; write --frozen {tower.sense}"
             raise BadQuestion(f"--frozen {a.frozen}: {known}")
-    notes = [f"{a.model}: the {part} is not priced" for part in parts if part != tower.words]
+    notes = [f"note: {a.model}: the {part} is not priced" for part in parts if part != tower.words]
     return Images(tokens=tokens, number=a.images, frozen=frozen, sense=tower.sense), notes
 
 

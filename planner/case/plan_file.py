@@ -6,6 +6,7 @@ configuration is inside, so a plan needs no other file; the cluster is named and
 
 import hashlib
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,6 +34,10 @@ RARE = (
 """Left out where there are none, as in files from before they were known."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
+
+
+IS_PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
+"""What a plan file has and no config."""
 
 
 class UnreadablePlan(ValueError):

@@ -20,7 +20,7 @@ from meshplan.hardware_profiles.load_models import UnknownModel
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
-from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import (
     FLAGS,
@@ -49,7 +49,6 @@ Reader = Callable[[str, str, str | None], Reading | None]
 
 UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
 LOG = logging.getLogger("meshplan.check")
-PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,7 @@ def check_file(
 
     def read() -> Finding:
         text = text_of(candidate.path)
-        if framework is None and PLAN.search(text):
+        if framework is None and IS_PLAN.search(text):
             return _check_plan(text, str(candidate.path), tools, given, limits)
         reading = tools.read(text, str(candidate.path), framework)
         if reading is None:

@@ -113,7 +113,8 @@ def plan(
         float | None, output("Adds what a step and 1e12 tokens cost.", min=0.0)
     ] = None,
     compare: Annotated[
-        Path | None, output("A framework's config, to set beside the best layout of its question.")
+        Path | None,
+        output("A framework's config or a plan file, to set beside the best of its question."),
     ] = None,
     dry_run: Annotated[
         bool, output("Run the fullest rank on fake tensors too (needs torch).", "--dry-run")

@@ -85,7 +85,7 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     plan = plan.model_copy(update={"sizes": sizes})
     if wanted.out:
         write_plan(plan, wanted.out)
-    found = compared(asked, plan, yours, wanted.price_per_gpu_hour) if yours else None
+    found, unmet = _beside_plan(asked, plan, yours, wanted.price_per_gpu_hour)
     if wanted.as_json:
         _print_document(plan, wanted, found)
     else:
@@ -99,13 +99,15 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
         print(dry_run_line(plan, asked.question), file=sys.stderr if wanted.as_json else sys.stdout)
     if wanted.out:
         print(f"wrote {wanted.out}", file=sys.stderr)
+    if unmet:
+        raise unmet
 
 
 def _asked(
     arguments: Arguments, gpus: str, wanted: Wanted
 ) -> tuple[Asked, Sizes | None, "Yours | None"]:
     """The question, the sizes that were tried for it, and the config to compare with."""
-    beside = _beside(wanted.compare)
+    beside = _read(wanted.compare)
     taken = beside.engine if beside and not (arguments.engine or arguments.learned) else None
     if taken:
         arguments = replace(arguments, engine=taken)
@@ -113,9 +115,9 @@ def _asked(
     asked = ask(replace(arguments, gpus=sizes.knee_gpus if sizes else _count(gpus)))
     if taken:
         name = asked.question.engine.name
-        note = f"engine {name}, that of {wanted.compare} (--engine chooses another)"
+        note = f"assumed: engine {name}, that of {wanted.compare} (--engine chooses another)"
         asked = replace(asked, notes=(*asked.notes, note))
-    return asked, sizes, _yours(asked, beside) if beside else None
+    return asked, sizes, _yours(asked, beside, wanted.compare) if beside else None
 
 
 def _print_document(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:
@@ -143,14 +145,18 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
         print_comparison(console(), str(wanted.compare), found)
 
 
-def _yours(asked: Asked, beside: "Reading") -> "Yours":
-    from meshplan.planner.answer.compare import yours_of
+def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours":
+    """The config, or the plan of another day, on the question's cluster."""
+    from meshplan.planner.answer.compare import yours_of, yours_of_plan
     from meshplan.planner.case.resolve import MissingFacts
+    from meshplan.planner.check.check import case_of
 
     try:
+        if isinstance(beside, Plan):
+            return yours_of_plan(asked.question, str(path), case_of(beside))
         return yours_of(asked.question, asked.cluster_name, beside)
     except (InvalidLayout, MissingFacts, UnreadableConfig) as error:
-        raise BadQuestion(f"--compare {beside.path}: {error}") from None
+        raise BadQuestion(f"--compare {path}: {error}") from None
 
 
 def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | None]:
@@ -165,13 +171,23 @@ def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | 
         _refuse(asked, error, as_json=wanted.as_json)
 
 
-def _beside(path: Path | None) -> "Reading | None":
-    """The config to compare with."""
+def _read(path: Path | None) -> "Reading | Plan | None":
+    """The config, or the plan file, to compare with."""
     if path is None:
         return None
     from meshplan.planner.report.plan import read_beside
 
     return read_beside(path)
+
+
+def _beside_plan(
+    asked: Asked, plan: Plan, yours: "Yours | None", price: float | None
+) -> tuple["Comparison | None", NoLayoutFits | None]:
+    """The comparison, or why there is none: no reason to keep the plan back."""
+    try:
+        return compared(asked, plan, yours, price) if yours else None, None
+    except NoLayoutFits as error:
+        return None, error
 
 
 def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":

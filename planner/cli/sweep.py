@@ -177,7 +177,7 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
-    """What was assumed, each once."""
+    """How the questions were understood, each line once."""
     notes = (note for cell in cells if cell.asked for note in cell.asked.notes)
     return list(dict.fromkeys(notes))
 

@@ -11,12 +11,12 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import GIB
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.resolve import Case, MissingFacts, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings, one_line, settings_near
-from meshplan.planner.check.check import PLAN, UNKNOWN, Reader, case_of
+from meshplan.planner.check.check import UNKNOWN, Reader, case_of
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
 from meshplan.planner.logs.steady import Steady, steady
 from meshplan.planner.logs.training_log import LoggedStep
@@ -144,7 +144,7 @@ def case_at(path: Path, source: LogSource) -> Case:
     """The plan or config at `path`, complete and legal; raises `UnusableRun`."""
     try:
         text = text_of(path)
-        if source.framework is None and PLAN.search(text):
+        if source.framework is None and IS_PLAN.search(text):
             case = case_of(Plan.from_yaml(text, str(path)))
             if source.given.engine:
                 case = replace(case, engine=engine_named(source.given.engine))
@@ -192,7 +192,7 @@ def _recognised(paths: Sequence[Path], log: Path, source: LogSource) -> list[Pat
     for path in paths[:MOST_BESIDE]:
         try:
             text = text_of(path) if path != log else ""
-            if PLAN.search(text) or (text and source.read(text, str(path), source.framework)):
+            if IS_PLAN.search(text) or (text and source.read(text, str(path), source.framework)):
                 found.append(path)
         except UnreadableConfig:
             continue

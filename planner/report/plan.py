@@ -17,7 +17,7 @@ from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.fewest_gpus import FewestGpus
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan, read_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.case.trained import (
@@ -67,7 +67,7 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestG
 
 
 def print_question(out: Console, asked: Asked) -> None:
-    """What was asked, and what was assumed."""
+    """What was asked, and how it was understood."""
     q, count = asked.question, whole_parameters(asked.question)
     text = model_parameters(q.model).without_mtp
     active = active_parameters(q.model).without_mtp + count - text
@@ -87,7 +87,7 @@ def print_question(out: Console, asked: Asked) -> None:
     if line := trained_line(q):
         out.print(line)
     for note in asked.notes:
-        out.print(Text(f"assumed: {note}", style="dim"))
+        out.print(Text(note, style="dim"))
 
 
 def print_batch(out: Console, question: Question, plan: Plan) -> None:
@@ -195,11 +195,12 @@ def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:
     console().print(f"\nat {price_per_gpu_hour:g} per GPU-hour: {paid}")
 
 
-def read_beside(config: Path) -> Reading:
-    """The config to compare with the plan; raises `BadQuestion`."""
+def read_beside(config: Path) -> Reading | Plan:
+    """The config, or the plan file, to compare with the plan; raises `BadQuestion`."""
     from meshplan.executor.frameworks import read_config
 
     try:
-        return read_config(text_of(config), str(config), None)
-    except UnreadableConfig as error:
+        text = text_of(config)
+        return read_plan(config) if IS_PLAN.search(text) else read_config(text, str(config), None)
+    except (UnreadableConfig, UnreadablePlan) as error:
         raise BadQuestion(f"--compare {config}: {error}") from None

@@ -31,7 +31,7 @@ LEAST_LABEL = 24  # characters of a layout before its column wraps
 def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
     """Every series with its table, then what stands out in it, and the front of each job."""
     for note in notes:
-        out.print(Text(f"assumed: {note}", style="dim"))
+        out.print(Text(note, style="dim"))
     for number, line in enumerate(sweep.lines):
         out.print(Text("\n" * (number > 0 or bool(notes)) + title_of(line[0].series), style="bold"))
         for table in _tables(line, sweep, wide=out.width >= LEAST_WIDTH):

@@ -139,7 +139,7 @@ def batch_line(found: PricedLayout) -> str:
 
 
 def job_document(asked: Asked) -> dict[str, Any]:
-    """What was understood of the job, and what was assumed."""
+    """The job, and how it was understood."""
     q = asked.question
     tokens, batch = q.training.global_batch_tokens, q.training.global_batch_size
     return {

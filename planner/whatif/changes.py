@@ -112,7 +112,7 @@ def question_of(plan: Plan) -> Asked:
         profile=profile,
         usual_headroom=usual,
         cluster_sha256=cluster_hash(profile),
-        notes=(*case.notes, *notes),
+        notes=tuple(f"note: {said}" for said in (*case.notes, *notes)),
     )
 
 
@@ -126,8 +126,8 @@ def changed(asked: Asked, change: Change) -> Asked:
     if change.gpu is not None:
         cluster = with_gpu(cluster, change.gpu)
         notes.append(
-            f"only the GPU is changed: links, nodes and host stay those of {name} (--cluster takes "
-            "another machine)"
+            f"note: only the GPU is changed: links, nodes and host stay those of {name} (--cluster "
+            "takes another machine)"
         )
     for figure, factor in change.factors.items():
         _check_peak(figure, factor, cluster)
@@ -140,7 +140,7 @@ def changed(asked: Asked, change: Change) -> Asked:
     engine = load_engine(change.engine) if change.engine else q.engine
     check_pinned_modules(q.pins, q.model, training, engine, cluster)
     if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
-        notes.append(f"what was learnt on {q.cluster.gpu.name} is not used for another GPU")
+        notes.append(f"note: what was learnt on {q.cluster.gpu.name} is not used for another GPU")
     profile = cluster
     if asked.usual_headroom:
         cluster = with_usual_headroom(profile, engine.name)

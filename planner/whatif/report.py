@@ -49,7 +49,7 @@ def print_changes(
     gpus = counted(q.gpus, "GPU")
     out.print(Text(f"{q.model.name} on {gpus} of {before.asked.cluster_name}", style="bold"))
     for note in dict.fromkeys(note for each in askings for note in each.asked.notes):
-        out.print(Text(f"assumed: {note}", style="dim"))
+        out.print(Text(note, style="dim"))
     after, *alone = others
     table = listing("", "as planned", after.change.text, left=("",))
     for name, values in _rows((before, after), terms, price):
@@ -181,7 +181,7 @@ def print_tornado(out: Console, found: Tornado) -> None:
     title = f"{q.model.name} on {gpus} of {before.asked.cluster_name}: each figure moved by "
     out.print(Text(f"{title}{found.by:.0%} either way", style="bold"))
     for note in before.asked.notes:
-        out.print(Text(f"assumed: {note}", style="dim"))
+        out.print(Text(note, style="dim"))
     out.print(indented(f"as planned: {_layout(before)}"))
     interval = _interval(before)
     out.print(indented(f"step {_seconds(before.step_time_s)}" + f" ({interval} in 8 of 10 runs)"))

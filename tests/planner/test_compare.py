@@ -220,3 +220,31 @@ def test_a_file_of_several_runs_is_not_compared_by_its_first(tmp_path: Path) -> 
               "--compare", str(path)],
     )  # fmt: skip
     assert "2 runs in one file" in done.output + str(done.exception)
+
+
+SMALL = ("plan", "llama-3.2-1b", "--gpus", "8", "--cluster", "dgx-h100", "--engine", "megatron",
+         "--seq-len", "4096", "--global-batch", "64")  # fmt: skip
+
+
+def test_a_plan_of_another_day_is_set_beside_the_plan(tmp_path: Path) -> None:
+    """A plan file says everything itself; its step is what its own answer printed."""
+    saved = tmp_path / "tp2.yaml"
+    before = CliRunner().invoke(app, [*SMALL, "--tp", "2", "-o", str(saved), "--json"])
+    now = CliRunner().invoke(app, [*SMALL, "--compare", str(saved), "--json"])
+    step = next(
+        row for row in json.loads(now.stdout)["comparison"]["rows"] if row["name"] == "step"
+    )
+    assert step["yours"] == pytest.approx(json.loads(before.stdout)["prediction"]["step_time_s"])
+    assert step["ours"] == pytest.approx(json.loads(now.stdout)["prediction"]["step_time_s"])
+    assert step["ours"] < step["yours"]
+
+
+def test_a_config_whose_question_has_no_answer_keeps_no_plan_back(tmp_path: Path) -> None:
+    """Sequences of 4M tokens fit on 8 GPUs in no way: the plan that was asked for is printed all
+    the same, and what could not be set beside it ends the command.
+    """
+    config = tmp_path / "nanotron.yaml"
+    config.write_text(YOURS.replace("sequence_length: 4096", "sequence_length: 4194304") % 32)
+    result = CliRunner().invoke(app, [*SMALL, "--compare", str(config)])
+    assert "3  Maximise throughput" in result.stdout
+    assert "no layout fits for its question" in result.stderr

@@ -72,9 +72,12 @@ def test_one_replica_is_not_several() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"gpu": "rtx-4090"}, "nodes of 4 GPUs and the network of workstation-4x4090"),
-        ({"gpu": "h100"}, "nodes of 8 GPUs and the network of dgx-h100"),
-        ({"gpu": "h100", "network": "8x400Gb/s"}, "400 Gb/s of each GPU, 3200 Gb/s of a node"),
+        ({"gpu": "rtx-4090"}, "assumed: nodes of 4 GPUs and the network of workstation-4x4090"),
+        ({"gpu": "h100"}, "assumed: nodes of 8 GPUs and the network of dgx-h100"),
+        (
+            {"gpu": "h100", "network": "8x400Gb/s"},
+            "as stated: network 400 Gb/s of each GPU, 3200 Gb/s of a node",
+        ),
         ({"cluster": "dgx-h100"}, None),
     ],
 )

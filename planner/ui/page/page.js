@@ -37,7 +37,7 @@ async function priceOnce(isLatest) {
 }
 
 function draw(answer) {
-  at("job-line").textContent = [answer.job.line, ...answer.job.notes.map((note) => `assumed: ${note}`)].join("; ");
+  at("job-line").textContent = [answer.job.line, ...answer.job.notes].join("; ");
   setSliders(answer.stops, answer.choice, state.pinned, answer.job.is_moe);
   refuse("refused", answer.refused);
   at("answer").classList.remove("stale");
