@@ -272,6 +272,8 @@ class KernelHabits(Frozen):
     permutes_by_index
                     tokens come to their experts and back by PyTorch's indexing (index_select,
                     index_add) instead of kernels made for it
+    expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
+                    "repeated" for each row, or "looped" over experts
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
@@ -320,6 +322,7 @@ class KernelHabits(Frozen):
     counts_passes: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False
+    expert_biases: Literal["in_product", "repeated", "looped"] = "in_product"
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False

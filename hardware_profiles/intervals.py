@@ -9,7 +9,9 @@
 Two kinds of runs count, because a reader's run may be either:
 
     runs of the engine on the GPU family   each as 1, but within one source as the root of how many
-                                           it has: runs of one source are wrong together
+                                           it has: runs of one source are wrong together. None as
+                                           more than 1, which the run that is asked about counts as:
+                                           one run alone is no third of what is known
     sources that were left out as a whole  together as many runs as the engine lacks to `ENOUGH`, at
                                            least `BORROWED`, each source alike and those of the same
                                            engine `SAME_ENGINE` times. For an engine without
@@ -301,10 +303,10 @@ def _quantile(
 
 
 def _own_weights(own: Sequence[Ratio]) -> Vector:
-    """Together as many as there are, of each source as the root of its number."""
+    """Together as many as there are, of each source as the root of its number; none above 1."""
     rows = Counter(ratio.suite for ratio in own)
     weights = np.array([rows[ratio.suite] ** -0.5 for ratio in own])
-    return _scaled(weights, len(own))
+    return np.minimum(_scaled(weights, len(own)), 1.0)
 
 
 def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:

@@ -4,7 +4,8 @@
     gated tied                                         1/0 or true/false
     experts top_k moe_ffn shared_experts dense_layers  mixture of experts; the dense layers lead
     attention                                          mha, gqa or mla, with a note on windows
-    sinks                                              1: attention sinks (gpt-oss)
+    sinks                                              1: attention sinks, and biases of attention
+                                                       and experts (gpt-oss)
     qk_norm                                            head: queries and keys normed by head (Qwen3)
     q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
                                                        latent attention, where it is not DeepSeek's
@@ -53,7 +54,7 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
     """
     f = _typed(shape, name)
     gated = f.flag("gated", f.flag("gated_mlp", True))
-    attentions = _attentions(f, bias=not gated)
+    attentions = _attentions(f, bias=not gated or f.flag("sinks", False))
     layers = _layers(f, attentions)
     kinds = tuple(dict.fromkeys(layers))
     model = Model(
@@ -169,7 +170,8 @@ def _experts(f: Fields, routed: int) -> Experts:
     if top_k > routed:
         raise f.refuse(f"top_k {top_k} of {routed} experts: a token visits at most all of them")
     shared = f.count("shared_experts", default=0, least=0)
-    return Experts(experts=routed, top_k=top_k, ffn=ffn, shared_ffn=shared * ffn)
+    bias = f.flag("sinks", False)
+    return Experts(experts=routed, top_k=top_k, ffn=ffn, shared_ffn=shared * ffn, bias=bias)
 
 
 def _check_stated_size(f: Fields, model: Model) -> None:

@@ -103,7 +103,7 @@ class Experts:
     shared_ffn       intermediate width of all shared experts together, 0 for none
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
-    bias             biases in the experts' matrices (gpt-oss)
+    bias             biases in the experts' matrices, and gate and up in turns and clamped (gpt-oss)
     latent           width that tokens are projected to before they are sent to experts, and back
                      from after them (LatentMoE, Nemotron 3 Super); 0: the hidden size, unprojected
     """

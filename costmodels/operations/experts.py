@@ -32,6 +32,7 @@ from typing import Literal
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Experts
+from meshplan.costmodels.operations.expert_biases import add_bias
 from meshplan.costmodels.operations.feed_forward import (
     Site,
     activation,
@@ -142,8 +143,11 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         modules=("moe", "experts"),
     )
     yield into
-    yield activation(site, rows * f, "moe_act", weighed=site.kernels.weighs_inside_experts)
+    yield from add_bias(site, experts, rows * up * f, last=False)
+    weighed = site.kernels.weighs_inside_experts
+    yield activation(site, rows * f, "moe_act", weighed=weighed, clamped=experts.bias)
     yield replace(into, name="experts_down", n=h, k=f, kept_cast=False, saved_bytes=0.0)
+    yield from add_bias(site, experts, rows * h, last=True)
 
 
 def _routing_bytes(site: Site, experts: Experts, copies: Number, rows: Number) -> Number:

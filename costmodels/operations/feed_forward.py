@@ -110,11 +110,16 @@ def dense_feed_forward(site: Site, f: Number, module: Module = "mlp") -> Iterato
     )
 
 
-def activation(site: Site, elements: Number, module: Module, *, weighed: bool = False) -> Pointwise:
+def activation(
+    site: Site, elements: Number, module: Module, *, weighed: bool = False, clamped: bool = False
+) -> Pointwise:
     """SwiGLU (reads gate and up) or GELU over `elements` outputs.
 
     weighed  each row times its router's weight, in the same kernel
+    clamped  gate and up, which lie in turns, are clamped first (gpt-oss)
     """
+    if clamped and not site.kernels.fused_gated:
+        return _clamped_apart(site, elements, module)
     inputs = 2 if site.model.gated else 1
     fused = site.kernels.fused_gated
     extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
@@ -128,6 +133,21 @@ def activation(site: Site, elements: Number, module: Module, *, weighed: bool = 
         saved_bytes=site.itemsize * elements * (1 + extra),
         modules=(module, "pointwise"),
     )
+
+
+def _clamped_apart(site: Site, elements: Number, module: Module) -> Pointwise:
+    """gpt-oss' activation by PyTorch's own kernels, in numbers of 16 bits read and written; every
+    second number of a row takes the read of both. Two clamps 3 each, scale 2, sigmoid 2, product 3,
+    addcmul 4; backward the gradients of addcmul 3 + 3 and their sum 3, of the product 3 + 3,
+    sigmoid 3, scale 2, sum 3, two clamps 4 each, two halves into zeros 5 each, their sum 6. Kept
+    are both clamped halves, the sigmoid, its product and the output (pytorch/torchtitan@b5bcd76
+    torchtitan/models/gpt_oss/moe.py swiglu; counted, not measured).
+    """
+    return Pointwise(
+        name="activation", forward_bytes=17 * site.itemsize * elements,
+        backward_bytes=47 * site.itemsize * elements, kernels=6,
+        saved_bytes=5 * site.itemsize * elements, modules=(module, "pointwise"),
+    )  # fmt: skip
 
 
 def gather_tokens(site: Site, name: str, module: Module = "linear") -> Communication:

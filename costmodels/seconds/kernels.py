@@ -87,6 +87,9 @@ class Device:
         return self._moved[kernel]
 
     def _moved_bytes_per_s(self, kernel: str) -> float:
+        if kernel == "bias_gradient":
+            indexed = INDEXED_BYTES_PER_S_AND_UNIT * self.gpu.compute_units
+            return min(self.bandwidth_bytes_per_s, indexed) / self.slowdown("memory")
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
         usual = self.bandwidth_bytes_per_s
         if kernel == "permute" and self.permutes_by_index:

@@ -41,7 +41,8 @@ EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True, "sorts_once": 
 torchtitan/models/moe.py), which the compiler fuses with the copy beside it; without it the copies
 are PyTorch's indexing and scatter_add, one each where nothing is sent.
 """
-COMPILED = ("torchtitan", "llm-foundry")
+OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
+COMPILED = (*OF_FSDP2, "llm-foundry")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
 
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
@@ -87,10 +88,10 @@ NOT_HIDDEN: dict[str, dict[str, float]] = {
 def engine_of(row: Row) -> Engine:
     """The engine that prices the row, with the habits that its facts name."""
     engine = load_engine(_name_of(row))
-    titan = "torchtitan" in (engine.name, engine.fitted_as)
+    titan = engine.name in OF_FSDP2
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
-    if row.facts.compiled is False and (engine.fitted_as or engine.name) in COMPILED:
+    if row.facts.compiled is False and engine.name in COMPILED:
         kernels |= NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {})
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA

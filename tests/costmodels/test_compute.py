@@ -76,6 +76,7 @@ def test_thin_matmul_is_bound_by_memory(device: Device):
         pytest.param(400, True, "permute", 1000.0, id="400 units: the memory's 1 TB/s"),
         pytest.param(100, False, "permute", 1000.0, id="kernels made for it: the memory's"),
         pytest.param(100, True, "copy", 1000.0, id="a copy: the memory's"),
+        pytest.param(100, False, "bias_gradient", 570.0, id="rows added up to their expert's"),
     ],
 )
 def test_rows_taken_by_number(

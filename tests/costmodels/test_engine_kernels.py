@@ -244,3 +244,50 @@ def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
         found = {op.name: op for op in layer_operations(where, model.kinds[0])}
         kept[name] = float(found["combine"].saved_bytes)
     assert kept == {"megatron": 33554432.0, "megatron-bridge": 0.0, "megatron-bridge-2025": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("biases", "compiled", "first", "last", "gradients"),
+    [
+        pytest.param("in_product", True, (0, 0), (0, 0), 0, id="in the product: nothing"),
+        pytest.param("repeated", False, (8, 0), (8, 0), 4, id="repeated 2, added 6"),
+        pytest.param("repeated", True, (0, 0), (4, 0), 4, id="compiled: in the activation; a pass"),
+        pytest.param("looped", True, (8, 6), (28, 10), 0, id="4 + 4; in 32 bits 4 + 10 + 8 + 6"),
+    ],
+)
+def test_biases_of_experts(
+    biases: str, compiled: bool, first: tuple[int, int], last: tuple[int, int], gradients: int
+) -> None:
+    """gpt-oss-20b, 2,048 tokens x 4 copies: 5,760 numbers of each row first, 2,880 behind."""
+    kernels = load_engine("torchtitan").kernels.model_copy(
+        update={"expert_biases": biases, "fused_gated": compiled}
+    )
+    model = model_from_config(load_model_config("gpt-oss-20b"), "gpt-oss-20b")
+    shard = shard_of(Layout(stages=even_stages(24, 1)), Training(seq_len=S, global_batch_size=1))
+    rows, found = S * 4, list(layer_operations(Site(model, shard, kernels), model.kinds[0]))
+    added = [(op.forward_bytes, op.backward_bytes) for op in found if op.name == "add_bias"]
+    widths = (5760, 2880)
+    expected = [
+        tuple(rows * n * each for each in way) for n, way in zip(widths, (first, last), strict=True)
+    ]
+    assert added == (expected if biases != "in_product" else [])
+    moved = sum(op.backward_bytes for op in found if op.name == "bias_gradient")
+    assert moved == gradients * rows * sum(widths)
+
+
+def test_a_clamped_activation_is_many_kernels_without_a_compiler() -> None:
+    """gpt-oss-20b: 17 numbers of 2 bytes for each of 2,048 x 4 x 2,880 forward, 47 backward, 5
+    kept; compiled gate and up are read once, as of any SwiGLU.
+    """
+    model = model_from_config(load_model_config("gpt-oss-20b"), "gpt-oss-20b")
+    plain = load_engine("torchtitan").kernels
+    shard = shard_of(Layout(stages=even_stages(24, 1)), Training(seq_len=S, global_batch_size=1))
+    moved = []
+    for fused in (True, False):
+        kernels = plain.model_copy(update={"fused_gated": fused})
+        operations = layer_operations(Site(model, shard, kernels), model.kinds[0])
+        op = next(op for op in operations if op.name == "activation")
+        assert isinstance(op, Pointwise)
+        moved.append((op.forward_bytes, op.backward_bytes, op.saved_bytes))
+    numbers = 2 * S * 4 * 2880
+    assert moved == [tuple(each * numbers for each in way) for way in ((3, 5, 1), (17, 47, 5))]

@@ -79,6 +79,16 @@ def test_few_runs_borrow_from_sources_that_were_left_out() -> None:
     assert around(*layouts(*[1.0] * 200), *others).high == pytest.approx(math.exp(NOISE))
 
 
+def test_no_run_weighs_more_than_the_one_that_is_asked_about() -> None:
+    """Of 21 runs of one source at 0 % and two sources of one run, twice as long: by the root of a
+    source's runs the two would be 7.0 of 23 parts and the percentile theirs. So they are 2, with
+    the run that is asked about 3 of 19; a third such source brings them above 20 %.
+    """
+    near, far = layouts(*[1.0] * 21), [replace(RUN, suite=name, step_time=2.0) for name in "abc"]
+    assert around(*near, *far[:2]).high == pytest.approx(math.exp(NOISE))
+    assert around(*near, *far).high == pytest.approx(2.0)
+
+
 def test_sources_weigh_alike() -> None:
     """A thousand rows of one bad source weigh as much as one row of each of nine good ones."""
     good = [row for n in range(9) for row in source(f"good{n}", 1.1)]
