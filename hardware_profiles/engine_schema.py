@@ -231,6 +231,8 @@ class KernelHabits(Frozen):
                     use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
     uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
                     AMD's GPUs has another kernel (`Kernels.sdpa_forward`)
+    sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
+                    GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
                     of gathering it again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
@@ -282,6 +284,9 @@ class KernelHabits(Frozen):
     weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
+    products_apart  the host issues each expert's product as a kernel of its own
+    rope_kernels    of a rotation that is not fused
+    routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
@@ -304,6 +309,7 @@ class KernelHabits(Frozen):
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     uses_sdpa: bool = False
+    sums_in_16_bits: bool = False
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"
@@ -328,6 +334,9 @@ class KernelHabits(Frozen):
     weighs_inside_experts: bool = False
     weighs_apart: bool = False
     sorts_once: bool = False
+    products_apart: bool = False
+    rope_kernels: int = Field(default=8, ge=1)
+    routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()

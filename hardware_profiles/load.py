@@ -283,7 +283,8 @@ def compose_cluster(
 
 UNSTATED = (
     "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
-    "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward",
+    "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward", "sums16_backward",
+    "sums16_half_backward",
 )  # fmt: skip
 """Of `Kernels`, what no part of a profile's content is while it is the default."""
 
@@ -292,8 +293,8 @@ def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
-    rates of scans, of chosen keys and of PyTorch's attention, it is what it was before profiles had
-    any of them.
+    rates of scans, of chosen keys, of PyTorch's attention and of one that sums in 16 bits, and of a
+    tier that states no interference, it is what it was before profiles had any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
@@ -301,6 +302,9 @@ def cluster_hash(cluster: Cluster) -> str:
     for name in UNSTATED if cluster.kernels else ():
         if document["kernels"][name] == Kernels.model_fields[name].default:
             del document["kernels"][name]
+    for tier in ("node", "network"):
+        if document[tier]["interference"] is None:
+            del document[tier]["interference"]
     for point in document["collective_points"]:
         for name in ("processor_s", "apart"):
             if point[name] is None:

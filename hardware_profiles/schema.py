@@ -121,6 +121,9 @@ class Kernels(Frozen):
     sdpa_forward, sdpa_backward, sdpa_half_forward, sdpa_half_backward
                            the same four of the kernel behind PyTorch's
                            scaled_dot_product_attention, where that is not FlashAttention-2 (None)
+    sums16_backward, sums16_half_backward
+                           the two of the backward whose gradients of queries are added up in 16
+                           bits, where the kernel can (None)
     sparse_backward, sparse_half_backward
                            the same of the backward over keys that each query chose, one head of
                            keys for all: its fraction of the 16-bit peak (None: as any other's), and
@@ -156,6 +159,8 @@ class Kernels(Frozen):
     sdpa_backward: Positive | None = None
     sdpa_half_forward: Positive = 128.0
     sdpa_half_backward: Positive = 128.0
+    sums16_backward: Positive | None = None
+    sums16_half_backward: Positive = 128.0
     sparse_backward: Positive | None = None
     sparse_half_backward: Positive = 128.0
     scan_forward: Positive = 0.07
@@ -200,6 +205,8 @@ class Link(Frozen):
                    reduce_scatter) or 2(n-1) (all_reduce), each as slow as its slowest link
     stall_s        what each step takes longer in a job whose network stalls: n-1 times for
                    all_gather and all_reduce alike, whatever the algorithm
+    interference   `Tuning.interference` beside this tier's collectives, None: as the engine's
+                   constants have it
     bus_bandwidth  measured with all accelerators of the domain (node) or of full nodes (network).
       in `node`    what one rank moves. all_reduce may be above the wire where the switch adds up
                    (NVLS); a group of r of its g ranks then gets all_reduce x (r-1)/r x g/(g-1), and
@@ -212,6 +219,7 @@ class Link(Frozen):
 
     latency_s: float = Field(ge=0)
     stall_s: float = Field(default=0.0, ge=0)
+    interference: float | None = Field(default=None, ge=0)
     bus_bandwidth: BusBandwidth
 
 

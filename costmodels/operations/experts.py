@@ -68,7 +68,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         saved_bytes=_routing_bytes(site, experts, copies, rows),
         modules=("moe",),
     )
-    yield choose(t, experts.experts)
+    yield choose(t, experts.experts, site.kernels.routing_kernels)
     if experts.latent:
         yield _latent(site, "latent_in", h, site.model.hidden)
     sent = share_permuted(site)
@@ -168,11 +168,11 @@ def _latent(site: Site, name: str, n: int, k: int) -> Matmul:
     return Matmul(name=name, m=t, n=n, k=k, saved_bytes=site.itemsize * t * n, modules=("moe",))
 
 
-def choose(tokens: Number, experts: int) -> Pointwise:
+def choose(tokens: Number, experts: int, kernels: int = 10) -> Pointwise:
     """The choice of each token's experts, of the scores of all."""
     scores = tokens * experts
     return Pointwise(
-        name="top_k", forward_bytes=12.0 * scores, backward_bytes=8.0 * scores, kernels=10,
+        name="top_k", forward_bytes=12.0 * scores, backward_bytes=8.0 * scores, kernels=kernels,
         modules=("moe", "pointwise"),
     )  # fmt: skip
 

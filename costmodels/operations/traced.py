@@ -123,7 +123,9 @@ def _to_experts(site: Site, experts: TracedExperts) -> Iterator[Operation]:
     yield gather_experts(site, "expert_output", rows, "reduce_scatter")
     yield exchange_tokens("combine", copies, routing)
     if is_fused(site):
-        yield choose(site.shard.tokens / site.shard.tp, experts.experts)
+        yield choose(
+            site.shard.tokens / site.shard.tp, experts.experts, site.kernels.routing_kernels
+        )
         for name, size in (("permute", copies), ("unpermute", copies)):
             yield permute(name, share_permuted(site) * size)
         for name, size in (("sort_by_expert", rows), ("unsort", rows)):

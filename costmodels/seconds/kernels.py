@@ -74,6 +74,7 @@ class Device:
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     permutes_by_index: bool = False
     uses_sdpa: bool = False
+    sums_in_16_bits: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -205,6 +206,9 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
         return kernels.sparse_backward, kernels.sparse_half_backward
     if (own := _of_sdpa(device, backward=backward)) is not None:
         return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]
+    if backward and device.sums_in_16_bits and kernels.sums16_backward:
+        narrow = min(1.0, op.narrowest / 128.0) ** NARROWNESS
+        return kernels.sums16_backward * narrow, kernels.sums16_half_backward
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     flash = device.attention in ("flash2", *OLDER_KERNELS)
     if flash:

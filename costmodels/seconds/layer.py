@@ -60,6 +60,7 @@ from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Cost, Pass
+from meshplan.costmodels.seconds.interference import interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     Direction,
@@ -98,6 +99,7 @@ class Pricer:
     packed_bytes    of a frozen number of a linear layer's weight, 0 where it is not unpacked
     gradient_bytes  moved for each number of a weight's gradient after its product
     graphed         parts of a layer that the host issues as one graph
+    products_apart  whether the host issues a product for each expert
     """
 
     device: Device
@@ -112,6 +114,7 @@ class Pricer:
     weights_leave: Number = 0.0
     gradient_bytes: float = 0.0
     graphed: tuple[str, ...] = ()
+    products_apart: bool = False
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -292,7 +295,9 @@ class Pricer:
             return 0 if direction == "weight_grad" else op.kernels
         if isinstance(op, Matmul):
             beside = adapter_launches(op, self.lora, backward=direction != "forward")
-            return beside + (2 if direction == "weight_grad" and self.gradient_bytes else 1)
+            added = direction == "weight_grad" and self.gradient_bytes > 0
+            apart = self.products_apart and "experts" in op.modules
+            return beside + (op.groups if apart else 1) + added
         if isinstance(op, AttentionCore | Scan):
             both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
@@ -318,7 +323,8 @@ class Pricer:
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
         whole = self._scaled(count * each.seconds * tuning.collective_scale, op)
-        return exposed_s(whole, room, self._overlap(op), tuning.interference)
+        slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
+        return exposed_s(whole, room, self._overlap(op), slowed)
 
     def _collective_s(self, op: Communication) -> Number:
         single, all_sent = self.deduplicates, op.routing == ALL_SENT
@@ -337,7 +343,7 @@ class Pricer:
         return hides.get(op.hidden_by, 0.0)
 
 
-def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: float) -> Number:
+def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
     beside = overlap * whole_s
     slowed = beside * interference / (1 + interference)

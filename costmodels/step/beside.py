@@ -24,6 +24,7 @@ class Sent(NamedTuple):
                  what nothing can hide of it: gathered weights copied out of the collective's
                  buffer, collectives listed by rank
     gradients_s  gradients copied to the host once
+    interference by which computing is slowed beside it
     """
 
     forward_s: Number
@@ -31,6 +32,7 @@ class Sent(NamedTuple):
     forward_shown_s: Number
     backward_shown_s: Number
     gradients_s: Number
+    interference: Number
 
 
 def beside(
@@ -53,7 +55,7 @@ def beside(
     forward = Pass(pointwise_s=sent.forward_shown_s)
     backward = Pass(pointwise_s=sent.backward_shown_s)
     if anywhere(layout.zero_stage >= ZERO_2):
-        overlap, interference = setting.engine.overlap, setting.tuning.interference
+        overlap, interference = setting.engine.overlap, sent.interference
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
         seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
         seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)

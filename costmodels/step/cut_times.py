@@ -18,6 +18,7 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.step.seconds import slowed_of
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 
@@ -251,7 +252,7 @@ class CutTimes:
             model = self.model
             self._reduced[key] = float(exposed_s(
                 self._once_s(rank[5], rank[6]), rank[4],
-                model.reduce_overlap, model.setting.tuning.interference,
+                model.reduce_overlap, slowed_of(model),
             ))  # fmt: skip
         return self._reduced[key]
 
@@ -278,10 +279,10 @@ class CutTimes:
         key = (rank[3], rank[5], rank[6])
         if key not in self._updated:
             model, parameters = self.model, RankParameters(dense=rank[5], expert=rank[6])
-            tuning, overlap = model.setting.tuning, model.setting.engine.overlap.weight_gather
+            overlap = model.setting.engine.overlap.weight_gather
             gather = model.traffic.refresh_s(parameters)
             self._updated[key] = float(
                 model.optimizer_s(parameters)
-                + exposed_s(gather, rank[3], overlap, tuning.interference)
+                + exposed_s(gather, rank[3], overlap, slowed_of(model))
             )
         return self._updated[key]

@@ -61,7 +61,8 @@ def late_traffic(
 ) -> LateTraffic:
     """`WeightTraffic.once_s` or `refresh_s` of every row, of which `overlap` may be hidden."""
     setting, parts = weights.rank.setting, parts_of(weights)
-    traffic, i = weights.rank.traffic, setting.tuning.interference
+    traffic = weights.rank.traffic
+    i = weights.rows(traffic.interference(setting.tuning.interference))
     whole = weights.stacked(getattr(traffic, name)(part) for part in parts)
     bare = weights.stacked(getattr(traffic.latencies, name)(part) for part in parts)
     if setting.cluster.is_measured:

@@ -36,6 +36,7 @@ class Room:
     """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
 
     overlap  (N,) fraction of the communication that may
+    interference  (N,) by which computing is slowed beside it
     counts   layers of each kind in the model
     """
 
@@ -44,7 +45,7 @@ class Room:
     overlap: Floats
     counts: Floats
     ranks: Floats
-    interference: float
+    interference: Floats
 
     def exposed(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
         """Exposed seconds of the communication of each layer, of the ends and of the latencies."""
@@ -87,8 +88,9 @@ class Room:
         return total
 
     def _seen(self, whole: Floats, room: Floats) -> Floats:
-        overlap = self.overlap.reshape(-1, *(1,) * (whole.ndim - 1))
-        return np.asarray(exposed_s(whole, room, overlap, self.interference))
+        shape = (-1, *(1,) * (whole.ndim - 1))
+        overlap, slowed = self.overlap.reshape(shape), self.interference.reshape(shape)
+        return np.asarray(exposed_s(whole, room, overlap, slowed))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:

@@ -207,7 +207,7 @@ class _Pricing:
         """Gradients reduced, weights updated, and gathered again."""
         setting, weights = self.setting, self.weights
         counts = np.array([setting.stack.count(kind) for kind in weights.kinds], np.float64)
-        slowed = setting.tuning.interference
+        slowed = weights.rows(weights.rank.traffic.interference(setting.tuning.interference))
         ranks = self.layouts.pipeline_parallel.astype(np.float64)
         backward = Room(
             _by_mode(layers, "backward_room_s"),

@@ -103,7 +103,7 @@ class Rank:
         held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
-            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
+            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa, kernels.sums_in_16_bits,
         )  # fmt: skip
 
     @cached_property
@@ -124,6 +124,7 @@ class Rank:
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
             engine.kernels.graphed,
+            engine.kernels.products_apart,
         )
 
     @property
@@ -321,13 +322,14 @@ class Rank:
         """What these weights send of each micro-batch, gathered `again` so often."""
         gradients_s = self.host.gradients_s(parameters) if self.host else 0.0
         if not anywhere(self.layout.zero_stage >= ZERO_2):
-            return Sent(0.0, 0.0, 0.0, 0.0, gradients_s)
+            return Sent(0.0, 0.0, 0.0, 0.0, gradients_s, 0.0)
         traffic = self.traffic
         unpacked_s = traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy")
         listed_s = traffic.listed_s(parameters)
         return Sent(
             traffic.forward_s(parameters), traffic.backward_s(parameters, again=again),
             unpacked_s + listed_s, again * (unpacked_s + listed_s) + listed_s, gradients_s,
+            traffic.interference(self.setting.tuning.interference),
         )  # fmt: skip
 
     def gathered_again(self, kind: int, mode: Mode) -> Number:

@@ -14,6 +14,7 @@ evaluation.
 
 from dataclasses import dataclass, fields
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.cost import Pass
@@ -119,11 +120,16 @@ def _busy(model: StageModel, rank: int) -> Pass:
     return cost.forward + cost.input_grad + cost.weight_grad + cost.replay
 
 
+def slowed_of(model: StageModel) -> Number:
+    """By how much computing is slowed beside the traffic of weights and gradients."""
+    return model.traffic.interference(model.setting.tuning.interference)
+
+
 def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
     whole, room = model.traffic.once_s(model.rank_parameters[rank]), model.rank_costs[rank]
-    interference = model.setting.tuning.interference
-    return float(exposed_s(whole, room.backward_room_s, model.reduce_overlap, interference))
+    overlap, slowed = model.reduce_overlap, slowed_of(model)
+    return float(exposed_s(whole, room.backward_room_s, overlap, slowed))
 
 
 def update_s(model: StageModel, rank: int) -> float:
@@ -132,5 +138,5 @@ def update_s(model: StageModel, rank: int) -> float:
     update = model.optimizer_s(parameters)
     gather = model.traffic.refresh_s(parameters)
     forward = float(model.rank_costs[rank].forward.room_s)
-    overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
-    return float(update + exposed_s(gather, forward, overlap, tuning.interference))
+    overlap = model.setting.engine.overlap.weight_gather
+    return float(update + exposed_s(gather, forward, overlap, slowed_of(model)))

@@ -33,6 +33,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import Frozen, Sharding, expert_ranks, shards_gradients
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.collectives import collective_s, hops_s
+from meshplan.costmodels.seconds.interference import interference_of
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     expert_data_group,
@@ -142,6 +143,10 @@ class WeightTraffic:
     def updated(self, parameters: RankParameters) -> Number:
         """Parameters that this rank's optimizer updates."""
         return parameters.dense / self.dense.shard.size + parameters.expert / self.expert.shard.size
+
+    def interference(self, fitted: float) -> Number:
+        """By how much computing is slowed beside it (`interference_of`), experts' as dense ones'."""
+        return interference_of(self.cluster, fitted, self.dense.shard)
 
     @property
     def latencies(self) -> Self:

@@ -28,6 +28,21 @@ LIGER = {
     "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
     "chunked_loss": True, "loss_chunk_bytes": 1e9,
 }  # fmt: skip
+KERNELS: dict[str, dict[str, Any]] = {
+    "liger": LIGER,
+    "no_rope": {"fused_rope": False, "rope_kernels": 26},
+    "no_routing": {"routing_kernels": 26},
+    "no_grouping": {"products_apart": True},
+}
+"""What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
+13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,
+_apply_rotary_pos_emb_bshd of latent attention; 10 backward). Choosing 6 of 64 experts takes it 22
+forward and 11 backward, moving rows 13 and 10, counting them and telling the host 12
+(megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16 of the copies
+that are counted in any case, is 26 each way. Its legacy grouped GEMM issues one product for each
+local expert (moe_use_legacy_grouped_gemm; fanshiqing/grouped_gemm).
+"""
+
 FIRST_CHUNKED = 2026
 """torchtitan's configurations have their loss in chunks since 2026-04-27
 (pytorch/torchtitan@786e26f8); rows of that year from before say `whole`.
@@ -156,8 +171,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= CASTS_BY_ROW
     if facts.fp8_scaling == "flow":
         said |= {"receives_casts": True}
-    if facts.fused_kernels == "liger":
-        said |= LIGER
+    for word in facts.fused_kernels.split():
+        said |= KERNELS.get(word, {})
     if facts.fused_loss == "te":
         said |= TE_LOSS
     if facts.gradient_add == "added":

@@ -82,7 +82,7 @@ MODELS = {
 }  # fmt: skip
 CHUNKED: tuple[Schedule, ...] = ("interleaved_1f1b", "zb_v", "dualpipe_v")
 PIPELINED = tuple(n for n in engine_names() if load_engine(n).legality.zero_with_pipeline)
-CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
+CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090", "mi300x-8")}
 TUNING = Tuning(
     launch_s=4e-6,
     micro_batch_s=1e-3,

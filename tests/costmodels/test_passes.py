@@ -50,7 +50,9 @@ def parts(
             each = collective_s(pricer.cluster, op.kind, op.size_bytes, group, routing)
             whole = count_of(op, direction) * each * tuning.collective_scale * scale
             room, overlap = rooms[op.hidden_by], overlaps.get(op.hidden_by, 0.0)
-            found[op.axis] += exposed_s(whole, room, overlap, tuning.interference)
+            tier = pricer.cluster.node if group.nodes <= 1 else pricer.cluster.network
+            slowed = tuning.interference if tier.interference is None else tier.interference
+            found[op.axis] += exposed_s(whole, room, overlap, slowed)
     return found
 
 

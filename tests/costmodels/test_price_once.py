@@ -12,7 +12,7 @@ def test_the_ends_hide_under_what_the_layers_leave():
     2 x 0.25 / 1.25 that it is slowed by.
     """
     one, two = np.ones(1), np.array([2.0])
-    room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), one, np.array([4.0]), two, 0.25)
+    room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), one, np.array([4.0]), two, one / 4)
     seen = room.exposed(np.array([[0.5]]), np.array([[2.0, 0.0]]), np.zeros(1))
     assert seen.ends_s[0] == pytest.approx([0.8, 0.0])
     assert seen.layers_s[0, 0, 0] == pytest.approx(0.5 - 0.5 / 1.25)
@@ -23,6 +23,6 @@ def test_latencies_hide_under_what_the_mean_rank_leaves():
     seen, though the one of five layers would show none.
     """
     one, layers = np.ones(1), np.ones((1, 1, 1))
-    room = Room(layers, np.zeros((1, 2)), one, np.array([8.0]), np.array([4.0]), 0.0)
+    room = Room(layers, np.zeros((1, 2)), one, np.array([8.0]), np.array([4.0]), 0 * one)
     nothing = np.zeros((1, 1)), np.zeros((1, 2))
     assert room.exposed(*nothing, np.array([5.0])).latency_s == pytest.approx([3.0])

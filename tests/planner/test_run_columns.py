@@ -8,7 +8,7 @@ from rows import ROW
 
 from meshplan.costmodels.step.setting import gradient_bytes
 from meshplan.costmodels.training import Images, Lora
-from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.notes import FACTS, facts_in_words
 from meshplan.planner.runs.rows import SkippedRow, row_of
@@ -205,6 +205,20 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
     moved = [gradient_bytes(run.engine, 2.0) for run in (said, plain)]
     assert moved == [10.0, 0.0]
     assert [run.engine.kernels.keeps_buffers for run in (said, plain)] == [False, True]
+
+
+def test_kernels_that_are_not_fused() -> None:
+    """DeepSeek-V2-Lite on 8 ranks of experts: 2 products of 8 experts a rank are 16 kernels instead
+    of 2, a rotation 26 instead of one, routing 26 instead of 10.
+    """
+    lite = ROW | {"framework": "Megatron-LM", "config": "deepseek-v2-lite", "ep": "8", "dp": "8"}
+    launches = []
+    for words in ("", "no_grouping", "no_rope", "no_routing no_grouping"):
+        run = run_of(lite | {"fused_kernels": words})
+        rank = step_model(run, Tuning())
+        kind = next(i for i, each in enumerate(run.model.kinds) if each.experts)
+        launches.append(rank.pricer.launches(rank.operations(kind)))
+    assert [some - launches[0] for some in launches] == [0, 14, 25, 30]
 
 
 def test_states_that_are_kept_in_16_bits() -> None:
