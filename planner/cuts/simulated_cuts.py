@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Bools
+from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.first_mixes import NEVER, first_mixes, mix_times
 from meshplan.planner.bounds.ordered_mixes import OrderedMixes
@@ -166,34 +166,40 @@ def _listed_below(
     known of the others.
     """
     intervals, chains = Intervals(problem), ProblemChains(problem, passes)
-    splits, bounds = problem.splits or (), chains.listed_s(intervals)
-    times, fits = _least_times(problem, passes)
-    bounds[~fits] = math.inf
+    bounds = chains.listed_s(intervals)
+    split = np.flatnonzero(bounds < limit_s())
+    if not len(split):
+        return
+    times = SplitTimes.of(problem.alone, passes).of_pairs(np.zeros_like(split), split)
+    bounds = np.maximum(bounds[split], known.bounds_s(problem.alone, times)[:, 0])
+    below = np.flatnonzero(bounds < limit_s())
+    split, bounds, times = split[below], bounds[below], times.take(below)
+    if problem.first and problem.pp > 1 and len(split):
+        times, fits = _only_mixes(problem, passes, split)
+        bounds[~fits] = math.inf
     priced = dict[int, list[Price]]()
-    while len(bounds):
+    while len(split):
         bounds = np.maximum(bounds, known.bounds_s(problem.alone, times)[:, 0])
         while bounds[first := int(bounds.argmin())] < limit_s():
+            counts = (problem.splits or ())[split[first]]
             if first in priced:
-                ends = list(accumulate(splits[first]))
-                yield Cut(float(bounds[first]), stages_of(priced[first], ends), tuple)
+                stages = stages_of(priced[first], list(accumulate(counts)))
+                yield Cut(float(bounds[first]), stages, tuple)
                 bounds[first] = math.inf  # it is done
                 break
-            bound_s, prices = _bound_of(intervals, chains, splits[first])
+            bound_s, prices = _bound_of(intervals, chains, counts)
             bounds[first], priced[first] = max(float(bounds[first]), bound_s), prices
         else:
             return
 
 
-def _least_times(problem: StageProblem, passes: Passes) -> tuple[SplitTimes, Bools]:
-    """[.., split, 1] what passes of the list take at least: in the only mix where one number of
-    first layers recomputes in full; and [split] whether they may fit.
+def _only_mixes(problem: StageProblem, passes: Passes, split: Ints) -> tuple[SplitTimes, Bools]:
+    """[.., split, 1] what passes take in the only mix where one number of first layers recomputes
+    in full; and [split] whether it fits.
     """
-    same, split = problem.alone, np.arange(len(problem.splits or ()))
-    pairs, fits = (np.zeros_like(split), split), np.ones(len(split), bool)
-    if not problem.first or problem.pp == 1:
-        return SplitTimes.of(same, passes).of_pairs(*pairs), fits
-    fewest = first_mixes(same, *pairs)
-    return mix_times(same, passes, pairs, np.maximum(fewest, 0)), fewest != NEVER
+    pairs = np.zeros_like(split), split
+    fewest = first_mixes(problem.alone, *pairs)
+    return mix_times(problem.alone, passes, pairs, np.maximum(fewest, 0)), fewest != NEVER
 
 
 def _bound_of(
