@@ -4,7 +4,8 @@
     faster   = (step / B) / (step' / B') - 1
 
 A neighbour is within a tenth of B and has more ways; at most one below and one above are looked at,
-those with most ways. What is searched is not proved: the best of a few simulated layouts
+those with most ways, and of their layouts those whose number of replicas B does not reach: the
+others divide B as well. What is searched is not proved: the best of a few simulated layouts
 (`planner.answer.first_layouts`), so a neighbour is at least so much faster.
 """
 
@@ -17,6 +18,7 @@ from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import BetterBatch
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.axis_rules import divisors
+from meshplan.planner.space.pins import Pin, Pins
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
 
@@ -54,7 +56,7 @@ def neighbours(batch: int, gpus: int) -> Iterator[int]:
 
 def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
     """What the neighbour gives, None where it cannot gain enough or does not."""
-    q = replace(question, training=replace(question.training, global_batch_size=batch))
+    q = _with_new_replicas(question, batch)
     found = first_layout(q, own_s * batch / (1 + LEAST_GAIN))
     if found is None:
         return None
@@ -64,3 +66,15 @@ def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
         label=found.layout.label,
         faster_fraction=own_s * batch / found.step_s - 1,
     )
+
+
+def _with_new_replicas(question: Question, batch: int) -> Question:
+    """The question of the neighbour, on numbers of replicas that reach it and not its own batch."""
+    own, pins = question.training.global_batch_size, question.pins
+    reached = [
+        replicas for replicas in divisors(question.gpus)
+        if batch % replicas == 0 and own % replicas and pins.allows("data_parallel", replicas)
+    ]  # fmt: skip
+    pin = Pin("new", ranges=tuple((each, each) for each in reached))
+    training = replace(question.training, global_batch_size=batch)
+    return replace(question, training=training, pins=Pins({**pins.axes, "data_parallel": pin}))

@@ -10,8 +10,8 @@ from meshplan.planner.cuts.known_chains import Shape
 
 BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
-WAYS, STEP = 20_000, 150  # one that may be cut anywhere; each interval of its layers
-WAY, LABEL = 30_000, 6  # the likeliest of its cuts; each beginning of one
+WAYS, STEP = 13_000, 100  # one that may be cut anywhere; each interval of its layers
+WAY, LABEL = 20_000, 4  # the likeliest of its cuts; each beginning of one
 ORDERED = 50  # a layer of a rank with several kinds, of what the rank must recompute
 RUNNERS = 12_000_000  # for runners-up
 CLOSER = 3  # a budget is so many times what comes to it for closer bounds of what it leaves

@@ -9,7 +9,6 @@ Several chunks: the splits of the list. What a split takes with nothing recomput
 its step if it fits so; else a plan by rule of thumb stands for it (`planner.stages.heuristic`).
 """
 
-import heapq
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -19,7 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.bounds.first_mixes import NEVER, first_mixes, mix_times
 from meshplan.planner.bounds.ordered_mixes import OrderedMixes
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
@@ -39,7 +40,7 @@ from meshplan.planner.problem.stage_problem import (
     starts_of,
 )
 from meshplan.planner.stages.heuristic import first_counts
-from meshplan.planner.stages.path import Intervals, stages_of
+from meshplan.planner.stages.path import Intervals, Price, stages_of
 
 
 class Cut(NamedTuple):
@@ -66,7 +67,7 @@ def cuts_below(
     """The cuts below the limit, which may fall meanwhile; the smallest bound first."""
     if problem.vpp > 1:
         return _splits_below(problem, passes, known, limit_s, tally)
-    return _listed_below(Intervals(problem), ProblemChains(problem, passes), limit_s)
+    return _listed_below(problem, passes, known, limit_s)
 
 
 class Likely(NamedTuple):
@@ -158,37 +159,58 @@ def _lacking(problem: StageProblem, stages: tuple[Stage, ...]) -> tuple[int, ...
 
 
 def _listed_below(
-    intervals: Intervals, chains: ProblemChains, limit_s: Callable[[], float]
+    problem: StageProblem, passes: Passes, known: KnownChains, limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
-    """The cuts of the list: what recomputation they need is found only where nothing recomputed is
-    below the limit, and below what was found so far.
+    """The cuts of the list: what recomputation they need is found only where no chain of it, with
+    nothing recomputed but what is surely, reaches the limit; each time one was simulated, more is
+    known of the others.
     """
-    bounds, found = chains.listed_s(intervals), list[tuple[float, tuple[int, ...]]]()
-    for row in np.argsort(bounds, kind="stable").tolist():
-        while found and found[0][0] <= bounds[row]:
-            yield _path(intervals, *heapq.heappop(found))
-        if bounds[row] >= limit_s():
-            break
-        priced = _bound_of(intervals, chains, (intervals.problem.splits or ())[row])
-        if priced[0] < limit_s():
-            heapq.heappush(found, priced)
-    while found and found[0][0] < limit_s():
-        yield _path(intervals, *heapq.heappop(found))
+    intervals, chains = Intervals(problem), ProblemChains(problem, passes)
+    bounds = chains.listed_s(intervals)
+    split = np.flatnonzero(bounds < limit_s())
+    if not len(split):
+        return
+    times = SplitTimes.of(problem.alone, passes).of_pairs(np.zeros_like(split), split)
+    bounds = np.maximum(bounds[split], known.bounds_s(problem.alone, times)[:, 0])
+    below = np.flatnonzero(bounds < limit_s())
+    split, bounds, times = split[below], bounds[below], times.take(below)
+    if problem.first and problem.pp > 1 and len(split):
+        times, fits = _only_mixes(problem, passes, split)
+        bounds[~fits] = math.inf
+    priced = dict[int, list[Price]]()
+    while len(split):
+        bounds = np.maximum(bounds, known.bounds_s(problem.alone, times)[:, 0])
+        while bounds[first := int(bounds.argmin())] < limit_s():
+            counts = (problem.splits or ())[split[first]]
+            if first in priced:
+                stages = stages_of(priced[first], list(accumulate(counts)))
+                yield Cut(float(bounds[first]), stages, tuple)
+                bounds[first] = math.inf  # it is done
+                break
+            bound_s, prices = _bound_of(intervals, chains, counts)
+            bounds[first], priced[first] = max(float(bounds[first]), bound_s), prices
+        else:
+            return
 
 
-def _path(intervals: Intervals, bound_s: float, ends: tuple[int, ...]) -> Cut:
-    return Cut(bound_s, stages_of(intervals.priced(ends) or [], list(ends)), tuple)
+def _only_mixes(problem: StageProblem, passes: Passes, split: Ints) -> tuple[SplitTimes, Bools]:
+    """[.., split, 1] what passes take in the only mix where one number of first layers recomputes
+    in full; and [split] whether it fits.
+    """
+    pairs = np.zeros_like(split), split
+    fewest = first_mixes(problem.alone, *pairs)
+    return mix_times(problem.alone, passes, pairs, np.maximum(fewest, 0)), fewest != NEVER
 
 
 def _bound_of(
     intervals: Intervals, chains: ProblemChains, counts: tuple[int, ...]
-) -> tuple[float, tuple[int, ...]]:
-    """The bound of one cut, infinite where it does not fit, and the ends of its stages."""
+) -> tuple[float, list[Price]]:
+    """The bound of one cut, infinite where it does not fit, and the mixes of its stages."""
     ends = tuple(accumulate(counts))
     prices = intervals.priced(ends)
     if prices is None:
-        return math.inf, ends
+        return math.inf, []
     end, stage = np.array(ends), np.arange(len(ends))
     ns = np.array([price.ns for price in prices])
     bounds = chains.bounds_s(stage, end - np.array(counts), end, ns)
-    return float(bounds.max()), ends
+    return float(bounds.max()), prices

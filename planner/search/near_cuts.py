@@ -1,13 +1,14 @@
 """Where moves of layers begin: cuts of several chunks near a layout, one for each way to run it.
 
 The found cut, and the likeliest of each schedule and number of chunks, the fastest first.
-What is faster than the layout is offered to the proof; nothing is proved of the others.
+What is faster than the layout is for the proof to keep; nothing is proved of the others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,54 +34,74 @@ SHARE = 3  # of what is left of the budget a start gets so large a part: others 
 FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
+class Beginning(NamedTuple):
+    """A layout, and a row with its variants beside which moves begin: its own row if `started`;
+    else it only says how fast to be.
+    """
+
+    found: Timed
+    row: int
+    variants: Sequence[Variant]
+    started: bool
+
+
+class Looked(NamedTuple):
+    """By row plans of cuts that are faster than the layout; how many cuts were simulated; and the
+    work of the search's budget that was spent on where to begin.
+    """
+
+    faster: list[tuple[int, Variant, StagePlan | None]]
+    simulated: int
+    work: int
+
+
 @dataclass(slots=True)
 class NearCuts:
-    """Moves of layers that begin near a layout, and what they ask of the proof.
+    """Moves of layers that begin near layouts, and what they ask of the proof.
 
     problem_of  the inner problem and passes of a row under a variant
     times_of    its simulation, of cuts like the given one
-    offer       keeps a plan if it is the best of its kind
     budget      of the simulation, in played actions; what is left of it
     """
 
     problem_of: Callable[[int, Variant], tuple[StageProblem, Passes]]
     times_of: Callable[[int, Variant, tuple[Stage, ...]], CutTimes]
     known: KnownChains
-    offer: Callable[[int, Variant, StagePlan | None], float]
     budget: int = moved_layers.BUDGET
+    faster: list[tuple[int, Variant, StagePlan | None]] = field(default_factory=list)
+    simulated: int = 0
+    work: int = 0
 
-    def look(
-        self,
-        found: Timed,
-        row: int,
-        variants: Sequence[Variant],
-        tally: costs.Tally,
-        started: bool = True,
-    ) -> None:
-        """Climb from the likeliest cut of each variant of `row`, and from `found` itself, until the
-        budget is spent; what was played is charged to `tally`.
+    def looked(self, beginnings: Sequence[Beginning], tally: costs.Tally) -> Looked:
+        """Look beside each as long as there is a budget, and time."""
+        for each in beginnings:
+            if self.budget > 0 and not tally.late:
+                self.look(each)
+        return Looked(self.faster, self.simulated, self.work)
 
-        started  whether `row` is the row of `found`; else `found` only says how fast to be
+    def look(self, beginning: Beginning) -> None:
+        """Climb from the likeliest cut of each variant of the row, and from the layout itself,
+        until the budget is spent.
         """
+        found, row, _, started = beginning
         starts = [found] if started and found.variant.virtual_stages > 1 else []
-        for start in chain(starts, self._beside(found, row, variants, tally, started)):
+        for start in chain(starts, self._beside(beginning)):
             problem, _ = self.problem_of(row, start.variant)
             times = self.times_of(row, start.variant, start.plan.stages)
             climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE)
             stages, step_s = climb.best(start.plan.stages, start.step_s)
-            tally.simulated += climb.simulated
+            self.simulated += climb.simulated
             self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
             if step_s < found.step_s:
-                self.offer(row, start.variant, evaluate(problem, stages))
+                self.faster.append((row, start.variant, evaluate(problem, stages)))
             if self.budget <= 0:
                 return
 
-    def _beside(
-        self, found: Timed, row: int, variants: Sequence[Variant], tally: costs.Tally, started: bool
-    ) -> Iterator[Timed]:
+    def _beside(self, beginning: Beginning) -> Iterator[Timed]:
         """The likeliest cut in each variant of several chunks that is nearly as fast, but for the
         found one: of few chunks the fastest first, then the others when they are asked for.
         """
+        found, row, variants, started = beginning
         if not variants:
             return
         most = moved_layers.MOST_BALANCED // self.problem_of(row, variants[0])[0].pp
@@ -96,7 +117,7 @@ class NearCuts:
             return likely_cut(problem, passes, self.known, near_s(variant), times_of, cuts)
 
         def timed(variant: Variant, each: Likely) -> Iterator[Timed]:
-            tally.left -= each.work
+            self.work += each.work
             own = started and variant == found.variant
             known = own and each.plan and each.plan.stages == found.plan.stages
             if each.plan and not known and each.step_s < near_s(variant):

@@ -28,14 +28,16 @@ from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.cuts.known_chains import KnownChains, Shape
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import Coefficients
-from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
 from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.rows_below import bounds_of_rows
 from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 MOST_ROWS = 4096  # opened at a time
-MOST_LAYOUTS = 256  # bounded split by split at a time
+MOST_LAYOUTS = 256  # of a crowd, bounded split by split at a time
+MOST_CROWDS = 32  # of which some are bounded together, each on its own
+FEW_LAYOUTS = 192  # a half of which is not worth a process
 ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
 CELLS = 4  # chunks of its splits, or stages and layers, one more
 
@@ -65,11 +67,12 @@ class _Crowd(NamedTuple):
 
 
 class _Bounded(NamedTuple):
-    """Rows, their bounds, and how many chains of its shape were known for each."""
+    """Rows, their bounds, how many chains of its shape were known for each, and the work of all."""
 
     rows: Ints
     bounds: Floats
     known: Ints
+    work: int
 
 
 class OpenLayouts:
@@ -161,7 +164,7 @@ class OpenLayouts:
                 return False
             self._open_rows(limit_s)
         elif self._crowd_s <= self.first_s:
-            self._split_crowd(limit_s)
+            self._split_crowds(limit_s)
         else:
             return self._bounded_anew(limit_s)
         return True
@@ -195,15 +198,38 @@ class OpenLayouts:
             crowd = _Crowd(float(bounds[0]), next(self._numbers), variant, rows, bounds)
             heapq.heappush(self._crowds, crowd)
 
-    def _split_crowd(self, limit_s: float) -> None:
-        crowd = self._crowds[0]
-        number = min(MOST_LAYOUTS, max(1, int(np.searchsorted(crowd.bounds, limit_s))))
-        rows, variant, bounds = crowd.rows[:number], crowd.variant, crowd.bounds[:number]
+    def _split_crowds(self, limit_s: float) -> None:
+        """Bound the first layouts of the first crowd, and of those behind it that nothing else
+        comes before.
+        """
+        most_s = min(limit_s, self.first_s, self._row_s)
+        first, *others = heapq.nsmallest(MOST_CROWDS, self._crowds)
+        crowds = [first, *(crowd for crowd in others if crowd.bound_s < most_s)]
+        parts = [self._part(crowd, limit_s) for crowd in crowds]
+        few = sum(len(rows) for _, rows, _ in parts) < FEW_LAYOUTS
+
+        def bounded(part: tuple[Variant, Ints, Floats]) -> _Bounded:
+            return self._bounded(*part, limit_s)
+
+        found = list(map(bounded, parts)) if few else done_of_each(bounded, parts)
+        # Taken out only then, so that nothing that is interrupted is lost.
+        for crowd, each in zip(crowds, found, strict=True):
+            number = self._number(crowd, limit_s)
+            self._put(crowd.variant, each, limit_s)
+            self._push_crowd(crowd.variant, crowd.rows[number:], crowd.bounds[number:])
+        taken = {crowd.number for crowd in crowds}
+        self._crowds = [crowd for crowd in self._crowds if crowd.number not in taken]
+        heapq.heapify(self._crowds)
+
+    def _part(self, crowd: _Crowd, limit_s: float) -> tuple[Variant, Ints, Floats]:
+        """Of a crowd what is bounded now, as it was bounded before."""
+        number = self._number(crowd, limit_s)
+        rows, bounds = crowd.rows[:number], crowd.bounds[:number]
         asked = self._asked_for(rows, bounds)
-        found = self._bounded(variant, rows[asked], bounds[asked], limit_s)
-        heapq.heappop(self._crowds)
-        self._push_crowd(variant, crowd.rows[number:], crowd.bounds[number:])
-        self._put(variant, found, limit_s)
+        return crowd.variant, rows[asked], bounds[asked]
+
+    def _number(self, crowd: _Crowd, limit_s: float) -> int:
+        return min(MOST_LAYOUTS, max(1, int(np.searchsorted(crowd.bounds, limit_s))))
 
     def _asked_for(self, rows: Ints, bounds: Floats) -> Bools:
         """Which of `rows` may be below their own limit."""
@@ -211,6 +237,7 @@ class OpenLayouts:
 
     def _put(self, variant: Variant, found: _Bounded, limit_s: float) -> None:
         """Open the layouts below the limit; the others wait at it."""
+        self.work += found.work
         waiting = found.bounds >= limit_s
         for at in np.flatnonzero(~waiting).tolist():
             row, bound_s, known = int(found.rows[at]), float(found.bounds[at]), int(found.known[at])
@@ -226,12 +253,15 @@ class OpenLayouts:
         if self._listed(variant) and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in each_once(m)]
-        bounds, known = least.copy(), np.zeros(len(rows), np.int64)
+        bounds, known, work = least.copy(), np.zeros(len(rows), np.int64), 0
         for part in parts:
             count = self.chains.count(self.shape(int(rows[part[0]]), variant))
-            closer = self._bounds(variant, rows[part], limit_s, count)
+            same = run_as(self.space, self.prices, rows[part], variant)
+            closer = self._bounds(same, rows[part], limit_s, count)
             bounds[part], known[part] = np.maximum(bounds[part], closer), count
-        return _Bounded(rows, bounds, known)
+            many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
+            work += len(part) * (CLOSELY + same.chunks * many // CELLS)
+        return _Bounded(rows, bounds, known, work)
 
     def _listed(self, variant: Variant) -> bool:
         """Whether its cuts are those of a list."""
@@ -240,12 +270,9 @@ class OpenLayouts:
     def _chains_known(self, variant: Variant, rows: Ints) -> bool:
         return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
-    def _bounds(self, variant: Variant, rows: Ints, limit_s: float, known: int) -> Floats:
-        same = run_as(self.space, self.prices, rows, variant)
-        many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
-        self.work += len(rows) * (CLOSELY + same.chunks * many // CELLS)
+    def _bounds(self, same: SamePipeline, rows: Ints, limit_s: float, known: int) -> Floats:
         passes, longest = Passes.of(self.passes, rows, same), self.chains.bounds_s
-        if variant.virtual_stages == 1:
+        if same.vpp == 1:
             rough = simulated_bounds(same, passes, limit_s)
             return cut_bounds(same, passes, rough, limit_s, longest if known else None)
         return bounds_of_splits(same, passes, limit_s, longest if known else None)

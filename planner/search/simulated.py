@@ -35,11 +35,12 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
-from meshplan.planner.search.near_cuts import NearCuts, rows_beside
+from meshplan.planner.search.near_cuts import Beginning, Looked, NearCuts, rows_beside
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.rows_below import NEARLY, Given, Source, rows_below
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
@@ -129,36 +130,41 @@ class Simulated:
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
     def _move_layers(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
-        """Look around cuts of several chunks where the engine cuts anywhere, and the list holds not
-        all, of kinds nearly as fast as the best whose bound of any cut leaves room, each once;
-        `beside`: and of half and of twice the pipeline ranks of the first. All but the first share
-        a budget.
+        """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
+        fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
+        twice the pipeline ranks of the first. All but the first share a budget.
         """
         if self.space.legality.uneven_stages != "free" or not kinds:
             return
-        near = self._near_cuts()
-        for at, found in enumerate(kinds):
-            kind = kind_of(self.layouts, found.row)
-            if found.step_s >= self.best_s * NEARLY or found is self._moved.get(kind):
-                continue
-            row = int(np.flatnonzero(self.kept == found.row)[0])
-            if self.open.row_bounds[row] < found.step_s and self._may_look(near):
-                near.look(found, row, self.space.variants(row), self.tally)
-            self._moved[kind] = self.best[kind]
-            near = self._near_cuts() if beside and not at else near
-        for row in self._rows_beside() if beside else ():
-            if self._may_look(near):
-                near.look(self.ranked()[0], row, self.space.variants(row), self.tally, False)
+        kinds = [each for each in kinds if each is not self._moved.get(self._kind(each))]
+        kinds = [each for each in kinds if each.step_s < self.best_s * NEARLY]
+        bounds, variants, first = self.open.row_bounds, self.space.variants, self.ranked()[0]
+        near = [
+            Beginning(each, row, variants(row), True) for each in kinds
+            if bounds[row := self._row_of(each)] < each.step_s
+        ]  # fmt: skip
+        parts = [near]
+        if beside:
+            rows = rows_beside(self.space.layouts, bounds, self._row_of(first), self.best_s)
+            near += [Beginning(first, row, variants(row), False) for row in rows]
+            own = [each for each in near if each.started and each.found is first]
+            parts = [own, near[len(own) :]]
+        for looked in done_of_each(self._looked, parts):
+            self.tally.left -= looked.work
+            self.tally.simulated += looked.simulated
+            for plan in looked.faster:
+                self._judged(*plan)
+        self._moved |= {(kind := self._kind(each)): self.best[kind] for each in kinds}
 
-    def _rows_beside(self) -> list[int]:
-        own = int(np.flatnonzero(self.kept == self.ranked()[0].row)[0])
-        return rows_beside(self.space.layouts, self.open.row_bounds, own, self.best_s)
+    def _kind(self, found: Timed) -> Kind:
+        return kind_of(self.layouts, found.row)
 
-    def _may_look(self, near: NearCuts) -> bool:
-        return near.budget > 0 and not self.tally.late
+    def _row_of(self, found: Timed) -> int:
+        return int(np.flatnonzero(self.kept == found.row)[0])
 
-    def _near_cuts(self) -> NearCuts:
-        return NearCuts(self._problem, self._times_of, self.open.chains, self._judged)
+    def _looked(self, beginnings: Sequence[Beginning]) -> Looked:
+        near = NearCuts(self._problem, self._times_of, self.open.chains)
+        return near.looked(beginnings, self.tally)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and

@@ -61,8 +61,9 @@ def _likeliest(
     found = []
     for variant, same in run.space.by_variant(rows):
         if variant.schedule == schedule:
-            bounds = packing_bounds(run_as(run.space, run.coefficients, same, variant), None)
-            below = np.flatnonzero(bounds < cutoff)
+            limits = np.full(len(same), cutoff)
+            bounds = packing_bounds(run_as(run.space, run.coefficients, same, variant), limits)
+            below = np.flatnonzero(np.isfinite(bounds))
             found += [(float(bounds[at]), int(same[at]), variant) for at in below]
     found.sort(key=lambda each: each[:2])
     return [each[1:] for each in found[:TRIED]]

@@ -45,6 +45,12 @@ def question(gpus: int) -> Any:
     ).question
 
 
+def of_thirty(pins: dict[str, str]) -> Any:
+    """30 sequences on 64 GPUs."""
+    asked = replace(question(64), pins=parse_pins(pins))
+    return replace(asked, training=replace(asked.training, global_batch_size=30))
+
+
 @pytest.mark.parametrize(
     ("least", "most", "expected"),
     [
@@ -146,15 +152,30 @@ def test_a_neighbour_that_gains_too_little_is_not_told() -> None:
     """The same neighbour is told beside a slow plan and not beside one 4 % slower than it, also
     where its bound promises more than 5 %, as for a pipeline of few micro-batches.
     """
-    asked = replace(question(64), pins=parse_pins({"pipeline_parallel": "4"}))
-    found = faster(asked, 24, own_s=1e9)
+    asked = of_thirty({"pipeline_parallel": "4"})
+    found = faster(asked, 32, own_s=1e9)
     assert found is not None
-    per_sequence_s = found.step_time_s / 24
-    q = replace(asked, training=replace(asked.training, global_batch_size=24))
+    per_sequence_s = found.step_time_s / 32
+    q = replace(asked, training=replace(asked.training, global_batch_size=32))
     space = space_of(q)
     bound_s = row_bounds(space, price_space(q, space, closed_form)).min() / NS_PER_S
     assert bound_s < found.step_time_s * 1.04 / (1 + LEAST_GAIN)
-    assert faster(asked, 24, own_s=per_sequence_s * 1.04) is None
-    told = faster(asked, 24, own_s=per_sequence_s * 1.06)
+    assert faster(asked, 32, own_s=per_sequence_s * 1.04) is None
+    told = faster(asked, 32, own_s=per_sequence_s * 1.06)
     assert told is not None
     assert told.faster_fraction == pytest.approx(0.06)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "told"),
+    [
+        pytest.param("2", False, id="2 replicas reach 30 as well as 32"),
+        pytest.param("4", True, id="4 reach 32 alone"),
+    ],
+)
+def test_layouts_that_the_batch_has_itself_are_no_gain_of_a_neighbour(
+    replicas: str, told: bool
+) -> None:
+    """However slow the plan: 30 sequences beside 32."""
+    asked = of_thirty({"data_parallel": replicas, "context_parallel": "1"})
+    assert (faster(asked, 32, own_s=1e9) is not None) == told

@@ -1,4 +1,4 @@
-"""Small layouts of several chunks per rank whose cuts are those of a list, short of memory."""
+"""Small layouts whose cuts are those of a list, short of memory."""
 
 import math
 import random
@@ -19,11 +19,11 @@ from meshplan.planner.space.pins import parse_pins
 
 
 def listed_layouts(
-    engine: str, seeds: range
+    engine: str, seeds: range, chunks: str = "2..3"
 ) -> Iterator[tuple[Simulated, Variant, Ints, SamePipeline]]:
-    """Those that share a shape, with the search that bounds them."""
+    """Those of so many chunks per rank that share a shape, with the search that bounds them."""
     for seed in seeds:
-        question = _short_of_memory(seed, engine)
+        question = _short_of_memory(seed, engine, chunks)
         space = space_of(question)
         if not len(space.layouts):
             continue
@@ -32,11 +32,11 @@ def listed_layouts(
             lambda row, variant, plan, of=space.layouts: layout_of_row(of, row, variant, plan),
         )  # fmt: skip
         for variant, rows in proof.space.by_variant(np.arange(len(proof.space.layouts))):
-            if variant.virtual_stages > 1:
+            if question.pins.allows("virtual_stages", variant.virtual_stages):
                 yield proof, variant, rows[:4], run_as(proof.space, proof.prices, rows[:4], variant)
 
 
-def _short_of_memory(seed: int, engine: str) -> Question:
+def _short_of_memory(seed: int, engine: str, chunks: str) -> Question:
     """Layers of one kind or two; on a seventh of the questions little fits."""
     draw, question = random.Random(-seed), random_question(seed)
     layers, dense = draw.randint(4, 8), draw.choice((0, 1, 3))
@@ -50,5 +50,5 @@ def _short_of_memory(seed: int, engine: str) -> Question:
             pattern=(0,) * dense + (len(kinds) - 1,) * (layers - dense),
         ),
         training=replace(question.training, global_batch_size=draw.choice((4, 8))),
-        pins=parse_pins({**PINNED, "pipeline_parallel": "2..4", "virtual_stages": "2..3"}),
+        pins=parse_pins({**PINNED, "pipeline_parallel": "2..4", "virtual_stages": chunks}),
     )  # fmt: skip
