@@ -17,7 +17,8 @@ RUNNERS = 12_000_000  # for runners-up
 CLOSER = 3  # a budget is so many times what comes to it for closer bounds of what it leaves
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound
-KNAPSACKS = 18_000  # each time that the knapsacks of all ranks are solved for it
+KNOWN_MEAN = 30_000  # by the mean of another cut
+KNAPSACKS = 14_000  # each time that the knapsacks of all ranks are solved for it
 EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; a deterministic second of CP-SAT
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 

@@ -34,7 +34,7 @@ from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weight
 GRAIN = 1e-9  # of the limit
 ROUNDING = 1e-6  # of a grain: sums in another order
 MOST_PLAYED = 256  # actions of a step of which each is in the model
-ROUNDS, MOST_S = 12, 0.5  # of cutting planes; deterministic seconds of CP-SAT in all of them
+ROUNDS, MOST_S = 12, 0.5  # of cutting planes; the most deterministic seconds of CP-SAT
 PASSES, ROOM = slice(3), 4  # of a `CutTimes.load`
 ENOUGH = 1 - 1e-7  # of a step: a bound as good as it
 
@@ -102,16 +102,18 @@ class ExactMixes:
         for rank in range(problem.pp):
             self._fits(rank)
 
-    def answer(self, known: Iterable[Chain], most_played: int = MOST_PLAYED) -> MixAnswer:
+    def answer(
+        self, known: Iterable[Chain], most_played: int = MOST_PLAYED, most_s: float = MOST_S
+    ) -> MixAnswer:
         """The least step, as far as it is below the limit: `known` chains are a beginning. Every
-        action of a step of `most_played` is in the model.
+        action of a step of `most_played` is in the model. It takes `most_s` deterministic seconds.
         """
         played = len(self.order.steps) <= most_played
         if played:
             self._play()
         for chain in known:
             self._follow(chain)
-        bound_s, step_s, plan, left_s = 0.0, math.inf, None, MOST_S
+        bound_s, step_s, plan, left_s = 0.0, math.inf, None, most_s
         for _ in range(1 if played else ROUNDS):
             solved = solve_model(self.model, left_s)
             left_s -= solved.seconds
@@ -129,7 +131,7 @@ class ExactMixes:
                 break
             after_s = self.times.after_s(stages).reduce_s
             self._follow(self.order.chain(self.times.work(stages), after_s))
-        return MixAnswer(min(bound_s, step_s), step_s, plan, MOST_S - left_s)
+        return MixAnswer(min(bound_s, step_s), step_s, plan, most_s - left_s)
 
     def _fits(self, rank: int) -> None:
         """What the rank holds in each vector, and its largest transient, fit."""

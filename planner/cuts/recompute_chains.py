@@ -11,7 +11,9 @@ its `PipelineShape.covers` which asks most of it. Ranks do not share memory, so 
 of its own, in whole layers; savings are rounded up to a `GRAINS`-th of what the rank lacks. The
 mixes that answer one mean are simulated, and the longest chain of that joins it: each mean is
 against what the one before would have done. What fits by a cover need not fit: then the rank is
-asked to save as much more as it lacks, a few times, and what fits in the end is a plan.
+asked to save as much more as it lacks, a few times, and what fits in the end is a plan. The mean of
+one split is a bound of all of its shape, each under its own times and knapsacks: often enough of
+splits like it.
 """
 
 import math
@@ -24,7 +26,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.knapsacks import Knapsack, Knapsacks
 from meshplan.planner.bounds.recompute import Counts, choices_of
@@ -49,6 +51,7 @@ class MixAnswer(NamedTuple):
 
     solver_s   deterministic seconds of CP-SAT
     knapsacks  how often those of the ranks were solved
+    mean       of the best bound
     """
 
     bound_s: float
@@ -56,6 +59,16 @@ class MixAnswer(NamedTuple):
     plan: StagePlan | None
     solver_s: float = 0.0
     knapsacks: int = 0
+    mean: "Mean | None" = None
+
+
+class Mean(NamedTuple):
+    """Chains of a shape, each with its share of their mean, and of each rank the cover that asked
+    most of it.
+    """
+
+    chains: tuple[tuple[float, Chain], ...]
+    covers: tuple[int, ...]
 
 
 class _Mixes(NamedTuple):
@@ -96,11 +109,15 @@ class RecomputeChains:
         self._ways: dict[tuple[int, Counts], Ints] = {}
         self._known: dict[tuple[_Asked, ...], tuple[list[int], Knapsacks]] = {}
         self._unrepaired: dict[_Asked, list[Knapsack]] = {}
-        self._solved, self._round, self._last = 0, 0, [covers[0] for covers in self._covers]
+        self._solved, self._round = 0, 0
+        self._last = [0] * problem.pp
 
     def answer(self, enough_s: float) -> MixAnswer:
         """The best bound of a few rounds, or the first above `enough_s`."""
         mean, length, best = np.zeros(self.problem.chunks), 0.0, 0.0
+        shares, best_mean = list[tuple[float, Chain]](), None
+        self._solved, self._round = 0, 0
+        self._last = [covers[0] for covers in self._covers]
         _, mixes = self._cheapest(np.ones(self.problem.chunks))
         step_s, stages = math.inf, tuple[Stage, ...]()
         for number in range(ROUNDS):
@@ -110,18 +127,34 @@ class RecomputeChains:
             found_s, found = self._tried(mixes, mean if number else np.ones(len(mean)))
             if found_s < step_s:
                 step_s, stages = found_s, found
-            weights, bare_s = self._longest(mixes)
+            chain = self._longest(mixes)
+            weights, bare_s = self._weighed(chain, mixes)
             share = 1.0 if number == 0 else 2.0 / (number + 2)
+            shares = [*((each * (1 - share), one) for each, one in shares), (share, chain)]
             mean = (1 - share) * mean + share * weights
             length = (1 - share) * length + share * bare_s
             paid, mixes = self._cheapest(mean)
             now = (length + paid + self.rest_s) * SAFETY - self.rounding_s
             stuck = number > FEW and now < best * (1 + GAIN)
-            best = max(best, now)
+            if now > best:
+                best, best_mean = now, Mean(tuple(shares), tuple(self._last))
             if best >= min(enough_s, step_s) or (stuck and best < enough_s * HOPELESS):
                 break
         plan = evaluate(self.problem, stages) if stages else None
-        return MixAnswer(best, step_s, plan, knapsacks=self._solved)
+        return MixAnswer(best, step_s, plan, knapsacks=self._solved, mean=best_mean)
+
+    def bound_s(self, known: Mean) -> float:
+        """The bound by a mean of chains that another split of the same shape has."""
+        mean, length = np.zeros(self.problem.chunks), 0.0
+        none = _Mixes(mean, EMPTY[0], EMPTY[0])
+        for share, chain in known.chains:
+            weights, bare_s = self._weighed(chain, none)
+            mean, length = mean + share * weights, length + share * bare_s
+        self._round, self._last = 1, list(known.covers)
+        paid, mixes = self._cheapest(mean)
+        if not math.isfinite(mixes.added_s.sum()):
+            return math.inf
+        return (length + paid + self.rest_s) * SAFETY - self.rounding_s
 
     def _tried(self, mixes: _Mixes, weights: Floats) -> tuple[float, tuple[Stage, ...]]:
         """The simulated step of `mixes`, or of such that save more on the ranks that do not fit."""
@@ -144,21 +177,24 @@ class RecomputeChains:
         columns = zip(self.bare, mixes.full.tolist(), mixes.selective.tolist(), strict=True)
         return tuple(Stage(stage.layers, selective, full) for stage, full, selective in columns)
 
-    def _longest(self, mixes: _Mixes) -> tuple[Floats, float]:
-        """How often the longest chain has each chunk's backward, and its length without what is
-        added; with what its last rank reduces, each as `_reduced` weighs it.
-        """
-        work, chunks = self.work, self.problem.chunks
+    def _longest(self, mixes: _Mixes) -> Chain:
+        """The longest chain under `mixes`."""
+        work = self.work
         slower = Work(
             work.forward_s,
             tuple(a + b for a, b in zip(work.input_grad_s, mixes.added_s.tolist(), strict=True)),
             work.weight_grad_s, work.send_s,
         )  # fmt: skip
         reduce_s = self.times.after_s(self._stages(mixes)).reduce_s
-        chain = self.order.chain(slower, reduce_s)
-        counts = np.array(chain.counts, float).reshape(4, chunks)
+        return self.order.chain(slower, reduce_s)
+
+    def _weighed(self, chain: Chain, mixes: _Mixes) -> tuple[Floats, float]:
+        """How often a chain has each chunk's backward, and its length without what is added; with
+        what its last rank reduces, each as `_reduced` weighs it.
+        """
+        counts = np.array(chain.counts, float).reshape(4, self.problem.chunks)
         weights, reduced_s = self._reduced(chain.rank, counts[1] + counts[2], mixes)
-        return weights, chain.length_s(work) + reduced_s
+        return weights, chain.length_s(self.work) + reduced_s
 
     def _reduced(self, rank: int, weights: Floats, mixes: _Mixes) -> tuple[Floats, float]:
         """A lower bound of what a chain's last rank reduces, linear in what its chunks recompute.

@@ -2,16 +2,19 @@
 of several, each in its turn.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
-from meshplan.planner.cuts.exact_mixes import ExactMixes
-from meshplan.planner.cuts.recompute_chains import MixAnswer, RecomputeChains
+from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
+from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.second_core import done_of_each, is_idle
 
@@ -29,25 +32,40 @@ class CutMixes:
         """What follows the pipeline at least."""
         return self.times.least_after_s(self.bare, self.cut.recomputes(), self.limit_s)
 
+    @cached_property
+    def _chains(self) -> RecomputeChains:
+        return RecomputeChains(self.problem, self.times, self.bare, self.after)
+
+    @property
+    def shape(self) -> Shape:
+        """What decides the order of its actions."""
+        p = self.problem
+        return p.schedule, p.pp, p.vpp, p.m
+
+    def by_known(self, mean: Mean) -> MixAnswer:
+        """By a mean that is known of another cut: only a bound."""
+        return MixAnswer(self._chains.bound_s(mean), math.inf, None, knapsacks=1)
+
     def by_chains(self) -> MixAnswer:
         """By means of chains."""
-        chains = RecomputeChains(self.problem, self.times, self.bare, self.after)
-        return chains.answer(self.limit_s)
+        return self._chains.answer(self.limit_s)
 
-    def exactly(self, known: Iterable[Chain]) -> MixAnswer:
-        """By integers, from `known` chains on."""
+    def exactly(self, known: Iterable[Chain], most_s: float) -> MixAnswer:
+        """By integers, from `known` chains on, in at most so many deterministic seconds."""
         exact = ExactMixes(self.problem, self.times, self.bare, self.after, self.limit_s)
-        return exact.answer(known)
+        return exact.answer(known, most_s=min(most_s, MOST_S))
 
 
 class AheadOfTurn:
-    """Means of chains of cuts in their turn. A second processor finds those of the next few
-    meanwhile: they are told where their limit is then what it was, else they are found again.
+    """Means of chains of cuts in their turn, where the last mean that was found for the shape does
+    not settle them. A second processor finds those of the next few meanwhile: they are told where
+    their limit is then what it was, else they are found again.
     """
 
     def __init__(self, mixes_of: Callable[[Open, float], CutMixes]) -> None:
         self.mixes_of = mixes_of
         self._known: dict[tuple[int, ...], tuple[float, MixAnswer]] = {}
+        self._means: dict[Shape, Mean] = {}
 
     def by_chains(
         self,
@@ -56,12 +74,40 @@ class AheadOfTurn:
         following: Callable[[], Iterable[Open]],
     ) -> MixAnswer:
         """Of the cut of `entry`, whose row has a limit; `following`: those that are next."""
-        own_s, (known_s, known) = limit_s(entry.row), self._known.pop(entry.order, (None, None))
-        if known is not None and known_s == own_s:
+        own_s = limit_s(entry.row)
+        mixes = self.mixes_of(entry, own_s)
+        settled = self._settled(mixes)
+        if settled:
+            return settled
+        found = self._in_full(entry, mixes, limit_s, following)
+        if found.mean:
+            self._means[mixes.shape] = found.mean
+        return found
+
+    def _settled(self, mixes: CutMixes) -> MixAnswer | None:
+        """By the last mean of the shape, if that is enough."""
+        mean = self._means.get(mixes.shape)
+        found = mixes.by_known(mean) if mean else None
+        return found if found and found.bound_s >= mixes.limit_s * SETTLED else None
+
+    def _in_full(
+        self,
+        entry: Open,
+        mixes: CutMixes,
+        limit_s: Callable[[int], float],
+        following: Callable[[], Iterable[Open]],
+    ) -> MixAnswer:
+        known_s, known = self._known.pop(entry.order, (None, None))
+        if known is not None and known_s == mixes.limit_s:
             return known
         new = [each for each in following() if each.order not in self._known] if is_idle() else []
-        asked = [(each, limit_s(each.row)) for each in (entry, *new)]
-        first, *rest = done_of_each(lambda one: self.mixes_of(*one).by_chains(), asked)
-        for (each, at_s), answer in zip(asked[1:], rest, strict=True):
-            self._known[each.order] = at_s, answer
+        asked = [(each, limit_s(each.row)) for each in new]
+        pieces = [mixes, *(self.mixes_of(*each) for each in asked)]
+        first, *rest = done_of_each(
+            lambda one: None if one is not mixes and self._settled(one) else one.by_chains(), pieces
+        )
+        for (each, at_s), answer in zip(asked, rest, strict=True):
+            if answer is not None:  # else it will be settled in its turn
+                self._known[each.order] = at_s, answer
+        assert first is not None
         return first

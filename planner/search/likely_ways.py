@@ -2,7 +2,7 @@
 
 Neither a bound nor a plan, but cheap for all rows at once. Bounds of rows know no memory, so their
 order is led by thousands of rows that fit slowly or not at all. With S ranks, V chunks on each and
-m micro-batches, of every way to run a row but the V shapes (`planner.search.v_shaped_seeds`):
+m micro-batches, of every way to run a row but the V shapes:
 
     held        layer-micro-batches of the fullest rank: min(m, S) of each of its layers, of
                 interleaved chunks S (V + 1) - 1 chunks

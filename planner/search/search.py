@@ -49,7 +49,6 @@ from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.search.v_shaped_seeds import seed_v_shapes
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 FIRST_SIMULATED = 8  # of the best plans under the closed form
@@ -149,8 +148,6 @@ def search(
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
-        if finished and run.best:
-            seed_v_shapes(run)
         deadline = deadline if finished else started
         try:
             return _simulated(run, question, simulate, k, deadline, started)

@@ -316,9 +316,10 @@ class Simulated:
         """
         if self._too_long(entry):
             return [entry]
-        actions = actions_of(self.open.shape(entry.row, entry.variant))
-        self.tally.left -= costs.CHAINED * actions + costs.CHAINS
         answer = self._ahead_of_turn.by_chains(entry, limit_s, lambda: self._following(limit_s))
+        actions = actions_of(self.open.shape(entry.row, entry.variant))
+        own = costs.CHAINED * actions + costs.CHAINS
+        self.tally.left -= own if answer.mean else costs.KNOWN_MEAN
         self.tally.left -= costs.KNAPSACKS * answer.knapsacks
         return self._answered(entry, answer, limit_s(entry.row))
 
@@ -351,7 +352,8 @@ class Simulated:
         if self._too_long(entry):
             return [entry]
         shape = self.open.shape(entry.row, entry.variant)
-        answer = self._mixes(entry, self.best_s).exactly(self.open.chains.of(shape))
+        most_s = (self.tally.left + self._closer_work) / costs.SOLVED
+        answer = self._mixes(entry, self.best_s).exactly(self.open.chains.of(shape), most_s)
         self.tally.left -= costs.EXACT + round(costs.SOLVED * answer.solver_s)
         return self._answered(entry, answer, self.best_s)
 

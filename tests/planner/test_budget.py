@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,6 +16,7 @@ from meshplan.planner.answer.models import read_model
 from meshplan.planner.cuts import budget
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.moved_layers import MovedLayers
+from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer
 from meshplan.planner.search import cut_mixes
 from meshplan.planner.search.cut_mixes import AheadOfTurn
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
@@ -116,17 +118,41 @@ def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
     assert proof.tally.simulated == 0
 
 
+@dataclass
+class Mixes:
+    """A cut whose bound by its own chains is 4 s, and by the mean of another's 6 s."""
+
+    entry: Open
+    limit_s: float
+    shape: ClassVar = ("interleaved_1f1b", 2, 2, 8)
+
+    def by_known(self, _: Mean) -> MixAnswer:
+        return MixAnswer(6.0, math.inf, None, knapsacks=1)
+
+    def by_chains(self) -> MixAnswer:
+        return MixAnswer(4.0, math.inf, None, knapsacks=9, mean=Mean((), ()))
+
+
+def test_a_known_mean_settles_what_it_can_before_a_mean_is_found() -> None:
+    """The first cut of a shape has none to ask; 6 s are not enough below 7 s."""
+    entry = Open(1.0, (0, 0, 0), 0, Variant("interleaved_1f1b", 2, (0, 2)), None, 0)
+    turns = AheadOfTurn(Mixes)  # type: ignore[arg-type]
+
+    def bound_s(limit_s: float) -> float:
+        return turns.by_chains(entry, lambda _: limit_s, lambda: []).bound_s
+
+    assert [bound_s(5.0), bound_s(5.0), bound_s(7.0)] == [4.0, 6.0, 4.0]
+
+
 def test_with_one_processor_nothing_is_found_ahead_of_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The followers are not even asked for."""
-    done = list[Any]()
     monkeypatch.setattr(cut_mixes, "is_idle", lambda: False)
-    monkeypatch.setattr(cut_mixes, "done_of_each", lambda _, pieces: done.extend(pieces) or [7])
     entry = Open(1.0, (0, 0, 0), 0, Variant("interleaved_1f1b", 2, (0, 2)), None, 0)
-    turns = AheadOfTurn(lambda *_: pytest.fail("not asked here"))
+    turns = AheadOfTurn(Mixes)  # type: ignore[arg-type]
     answer = turns.by_chains(entry, lambda _: 5.0, lambda: pytest.fail("asked for what follows"))
-    assert (answer, done) == (7, [(entry, 5.0)])
+    assert answer == Mixes(entry, 5.0).by_chains()
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2, 3, 4, 6, 8, 11])

@@ -136,6 +136,7 @@ def test_what_was_found_ahead_of_its_turn_is_told_at_the_same_limit_alone(
     class Mixes:
         entry: Open
         limit_s: float
+        shape = ("interleaved_1f1b", 2, 2, 8)
 
         def by_chains(self) -> MixAnswer:
             asked.append((self.entry.row, self.limit_s))

@@ -35,7 +35,7 @@ from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.exact_mixes import ExactMixes
 from meshplan.planner.cuts.known_chains import KnownChains
 from meshplan.planner.cuts.path_cuts import PathCuts
-from meshplan.planner.cuts.recompute_chains import RecomputeChains
+from meshplan.planner.cuts.recompute_chains import Mean, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
@@ -294,21 +294,38 @@ def _chains_bound(
 
 def _mixes_bound(problem: StageProblem, times: CutTimes, plans: list[tuple[Stage, ...]]) -> None:
     """With no more memory than a plan needs, what its split takes at least with the recomputation
-    that fits is not above any mix that fits too, of which some hide more of what they reduce.
+    that fits is not above any mix that fits too, of which some hide more of what they reduce;
+    neither is what the mean of another split says, or of the same with more memory.
     """
     counts = tuple(stage.layers for stage in plans[0])
     alone, least = replace(problem, splits=(counts,)), min(problem.modes)
     bare = tuple(Stage(n, n * (least == 1), n * (least == 2)) for n in counts)
     mixes = [(evaluate(alone, stages), stages) for stages in every_plan(alone)]
     peaks = [(max(plan.peak_kib), stages) for plan, stages in mixes if plan]
+    means = [_mean_of(problem, times, plans[-1], min(kib for kib, _ in peaks))]
     for cap_kib, _ in peaks[:: max(1, len(peaks) // 4)]:
         tight = replace(alone, prices=replace(alone.prices, cap_kib=cap_kib))
         fastest_s = min(times.step_s(stages) for kib, stages in peaks if kib <= cap_kib)
         after = times.least_after_s(bare, range(problem.pp), fastest_s)
-        answer = RecomputeChains(tight, times, bare, after).answer(math.inf)
+        chains = RecomputeChains(tight, times, bare, after)
+        for mean in filter(None, means):
+            assert chains.bound_s(mean) <= fastest_s * CLOSE
+        answer = chains.answer(math.inf)
+        means.append(answer.mean)
         assert answer.bound_s <= fastest_s * CLOSE
         if not problem.first:  # that rule leaves one mix, which is found without
             _exact_is_fastest(tight, times, bare, after, fastest_s)
+
+
+def _mean_of(
+    problem: StageProblem, times: CutTimes, stages: tuple[Stage, ...], cap_kib: int
+) -> Mean | None:
+    """The mean of chains of the split of `stages`, none where it does not fit."""
+    counts, least = tuple(stage.layers for stage in stages), min(problem.modes)
+    prices = replace(problem.prices, cap_kib=cap_kib)
+    tight = replace(problem, splits=(counts,), prices=prices)
+    bare = tuple(Stage(n, n * (least == 1), n * (least == 2)) for n in counts)
+    return RecomputeChains(tight, times, bare, times.after_s(bare)).answer(math.inf).mean
 
 
 def _exact_is_fastest(
