@@ -145,7 +145,7 @@ class WeightTraffic:
         return parameters.dense / self.dense.shard.size + parameters.expert / self.expert.shard.size
 
     def interference(self, fitted: float) -> Number:
-        """By how much computing is slowed beside it (`interference_of`), experts' as dense ones'."""
+        """By how much it slows computing (`interference_of`), experts' as dense weights'."""
         return interference_of(self.cluster, fitted, self.dense.shard)
 
     @property
