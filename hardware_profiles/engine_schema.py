@@ -165,6 +165,8 @@ class State(Frozen):
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
                         the gradient, not the whole of it
+    returns_held        what the allocator holds for the communication stream beside a pipeline it
+                        gives back when pressed (`costmodels.step.queued_launches`)
     bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
                         added up in beside themselves and sent from, 0 where there is none; master
                         and moments are then sharded without ZeRO as under its first stage
@@ -196,6 +198,7 @@ class State(Frozen):
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
     tied_in_shards: bool = False
+    returns_held: bool = False
     bf16_sums_bytes: float = Field(default=0.0, ge=0)
     bf16_sums_always: bool = False
 
