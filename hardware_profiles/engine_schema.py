@@ -251,6 +251,9 @@ class KernelHabits(Frozen):
                     activations are kept in 8 bits too
     receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
                     those receive is kept so (their messages are priced in 16 bits)
+    keeps_received_cast
+                    in 8-bit training the cast of what experts receive is kept, and not the tokens
+                    themselves
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
@@ -312,6 +315,7 @@ class KernelHabits(Frozen):
     expert_casts: int = Field(default=3, ge=1)
     keeps_casts: bool = False
     receives_casts: bool = False
+    keeps_received_cast: bool = False
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0
