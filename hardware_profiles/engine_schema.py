@@ -165,6 +165,8 @@ class State(Frozen):
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
                         the gradient, not the whole of it
+    returns_held        what the allocator holds for the communication stream beside a pipeline it
+                        gives back when pressed (`costmodels.step.queued_launches`)
     bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
                         added up in beside themselves and sent from, 0 where there is none; master
                         and moments are then sharded without ZeRO as under its first stage
@@ -196,6 +198,7 @@ class State(Frozen):
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
     tied_in_shards: bool = False
+    returns_held: bool = False
     bf16_sums_bytes: float = Field(default=0.0, ge=0)
     bf16_sums_always: bool = False
 
@@ -250,6 +253,9 @@ class KernelHabits(Frozen):
                     activations are kept in 8 bits too
     receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
                     those receive is kept so (their messages are priced in 16 bits)
+    keeps_received_cast
+                    in 8-bit training the cast of what experts receive is kept, and not the tokens
+                    themselves
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
@@ -317,6 +323,7 @@ class KernelHabits(Frozen):
     expert_casts: int = Field(default=3, ge=1)
     keeps_casts: bool = False
     receives_casts: bool = False
+    keeps_received_cast: bool = False
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0

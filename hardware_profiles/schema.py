@@ -307,7 +307,7 @@ class Cluster(Frozen):
     max_gpus       accelerators of the whole cluster, None when it is only a kind of machine
     pod             the next tier of the network, None: every node reaches every other at full rate
     bandwidth_by_nodes  fraction of the network's bandwidth left at so many nodes, where measured
-    communicator_bytes  device memory that one process group of the whole job takes
+    communicator_bytes  device memory that one process group that leaves its node takes
     interference        what computing and communicating at the same time costs
     usable_memory_bytes     that a rank could use of a GPU, where measured
     plan_memory_bytes       that a plan may fill of a GPU: no part of a profile, set for a question

@@ -54,7 +54,8 @@ class Tuning(Frozen):
                            what the caching allocator reserves beyond weights, gradients and
                            optimizer state, and beyond activations and transients, as fractions of
                            them
-    pressed_slowdown       fraction by which a step is longer where held_gathers do not fit
+    pressed_s              what each micro-batch waits for an allocator that has to give back what
+                           it holds before it can take more
     held_gathers, held_gathers_pipelined, queued_gathers
                            pairs of whole tensor-parallel tensors that the allocator holds back
                            for the communication stream: without a pipeline until it is pressed,
@@ -77,7 +78,7 @@ class Tuning(Frozen):
     memory_bytes: float = Field(default=0.0, ge=0)
     state_slack_fraction: float = Field(default=0.05, ge=0)
     activation_slack_fraction: float = Field(default=0.05, ge=0)
-    pressed_slowdown: float = Field(default=0.0, ge=0)
+    pressed_s: float = Field(default=0.0, ge=0)
     held_gathers: float = Field(default=0.0, ge=0)
     held_gathers_pipelined: float = Field(default=0.0, ge=0)
     queued_gathers: float = Field(default=0.0, ge=0)

@@ -172,7 +172,7 @@ EFFECTS: dict[str, Change] = {
     "without kernel launch time": _kernels(launch_s=0.0),
     "without any overlap": _engine("overlap", **NO_OVERLAP),
     "without overlap's interference": _tuned(interference=0),
-    "without allocator pressure": _tuned(pressed_slowdown=0),
+    "without allocator pressure": _tuned(pressed_s=0),
     "without one copy per node in dispatch": _engine("kernels", dispatch="all_to_all"),
     "with even stages": _even,
     "with scans at a twentieth of the peak": _kernels(scan_forward=0.05, scan_backward=0.05),

@@ -78,7 +78,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         yield _of_routing(site, "weights", 4.0 * copies, backward_count=1)
     yield from routing_maps(site, experts.experts)
     beside, received = weight_bytes(site, experts.experts), site.itemsize * rows * h
-    in_8_bit = site.kernels.keeps_casts or site.kernels.receives_casts
+    kernels = site.kernels
+    in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
     exchanged = where(shard.ep > 1, 1.0, 0.0)
     yield replace(
         exchange_tokens("dispatch", (site.itemsize * h + beside) * copies, routing),

@@ -41,19 +41,26 @@ def held_bytes(model: StageModel) -> float:
     return float(2 * model.site.gathered_bytes * tuning.held_gathers)
 
 
+def returned_bytes(model: StageModel) -> float:
+    """The part of the slack that a pressed allocator gives back beside a pipeline, for a price."""
+    if not model.state.returns_held:
+        return 0.0
+    return float(2 * model.site.gathered_bytes * model.held_pairs)
+
+
 def reserved_bytes(model: StageModel, memory: Memory) -> float:
     """The allocator's peak with `memory`: never more than the device has but for what is in use."""
     needed = float(memory.allocated) + slack_bytes(model, memory)
-    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
+    capacity = model.setting.cluster.capacity_bytes - float(context_bytes(model))
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
 def is_pressed(model: StageModel, memory: Sequence[Memory]) -> bool:
     """Whether the layout, whose ranks hold `memory`, does not fit, or what the allocator would hold
     back does not beside it, with the device's whole memory and no margin: then it has to give
-    blocks back all the time.
+    blocks back in each micro-batch.
     """
-    cluster, outside = model.setting.cluster, context_bytes(model)
+    cluster, outside = model.setting.cluster, float(context_bytes(model))
     needed = max(float(m.allocated) + slack_bytes(model, m) for m in memory)
     whole = cluster.gpu.memory_bytes - outside
     return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
@@ -71,7 +78,7 @@ def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], 
     recomputes what: of its chunks as stages of as many layers as the layout's own.
     """
     peaks = RankPeaks(model, rank, model.traffic.sharding, {})
-    states, outside = _states(model, rank), context_bytes(model)
+    states, outside = _states(model, rank), float(context_bytes(model))
 
     def needed(stages: Sequence[Stage]) -> float:
         peak = peaks.peak(stages)

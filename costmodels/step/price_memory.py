@@ -51,7 +51,7 @@ def memory_columns(
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     slack = constant_slack_bytes(whole, pairs)  # by the pipeline's depth: by row
-    outside = context_bytes(work.rank) + slack + work.rows(reserved * outliving)
+    outside = context_bytes(whole) + slack + work.rows(reserved * outliving)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
         outside = outside + _beyond_host_bytes(layouts, work, weights)

@@ -15,16 +15,31 @@ from meshplan.costmodels.memory.kept_buffers import (
 )
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.adapters import largest_weight
+from meshplan.costmodels.seconds.process_groups import Group, axis_group
 from meshplan.costmodels.step.ranks import Rank
 
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 
 
-def context_bytes(rank: Rank) -> float:
-    """Device memory outside the allocator: CUDA context, libraries, communicators."""
-    kernels = rank.setting.cluster.kernels
-    assert kernels is not None
-    return CONTEXT_BYTES if kernels.context_bytes is None else kernels.context_bytes
+def context_bytes(rank: Rank) -> Number:
+    """Device memory outside the allocator: CUDA context, libraries, and where the cluster says what
+    one takes, a communicator for each process group that leaves its node.
+    """
+    cluster = rank.setting.cluster
+    assert cluster.kernels is not None
+    known = cluster.kernels.context_bytes
+    outside: Number = CONTEXT_BYTES if known is None else known
+    if cluster.communicator_bytes:
+        leaving = sum(where(group.nodes > 1, 1.0, 0.0) for group in _collective_groups(rank))
+        outside = outside + cluster.communicator_bytes * leaving
+    return outside
+
+
+def _collective_groups(rank: Rank) -> tuple[Group, ...]:
+    """Those of tensor, context, expert and data parallelism; a pipeline sends messages."""
+    order, per_node = rank.setting.engine.legality.rank_order, rank.setting.cluster.gpus_per_node
+    data = axis_group(rank.layout, "dp", order, per_node)
+    return (*(rank.groups[axis] for axis in ("tp", "cp", "ep")), data)
 
 
 def constant_slack_bytes(rank: Rank, pairs: Number) -> Number:

@@ -251,7 +251,7 @@ def _telling(pool: Pool, runs: Sequence[Run]) -> list[Constant]:
         "routing_s": any(run.model.is_moe for run in runs),
         "boundary_s": any(pool.priced(run).engine.overlap.waits_at_boundaries for run in runs),
         "pipelined_rank_s": nanotron,
-        "pressed_slowdown": nanotron,
+        "pressed_s": nanotron,
     }
     return [constant for constant in TIME if told.get(constant.name, True)]
 

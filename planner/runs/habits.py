@@ -91,6 +91,11 @@ transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those run
 slow.
 """
 
+CHECKPOINTED_EXPERTS = "moe_expert"
+"""A fork's word (`costmodels.operations.replayed`): the checkpoint around experts keeps the tokens
+that they receive as they come, in 16 bits unless they were cast before.
+"""
+
 ASYNC_OVERLAP = {"tensor": 0.7}
 NOT_HIDDEN: dict[str, dict[str, float]] = {
     "0": {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0},
@@ -110,6 +115,8 @@ def engine_of(row: Row) -> Engine:
         kernels |= NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {})
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
+    if CHECKPOINTED_EXPERTS in row.recompute:
+        kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)

@@ -58,7 +58,7 @@ TIME = (
     Constant("step_s", 2e-2, 1e-4, 0.3, 1.0),
     Constant("boundary_s", 5e-2, 1e-4, 1.0, 1.0),
     Constant("pipelined_rank_s", 1e-4, 1e-6, 1e-3, 1.0),
-    Constant("pressed_slowdown", 0.8, 1e-2, 5.0, 1.0),
+    Constant("pressed_s", 1.08, 1e-2, 5.0, 0.2),
 )
 NANOTRON_QUEUE = 26.0
 """Pairs, of its jobs after its point-to-point fix; those before it that ran tell none, but of those

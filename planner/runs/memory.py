@@ -12,8 +12,10 @@ from meshplan.hardware_profiles.schema import Cluster
 
 
 def holds(model: StepModel) -> bool:
-    """Whether every rank has room for its peak."""
-    room = model.setting.cluster.capacity_bytes - model.context_bytes
+    """Whether every rank has room for its peak, slow as a step is whose allocator has to give back
+    what it holds.
+    """
+    room = model.setting.cluster.capacity_bytes - model.context_bytes + model.returned_bytes()
     needed = (float(memory.allocated) + model.slack_bytes(memory) for memory in model.memory())
     return max(needed) <= room
 
