@@ -16,7 +16,7 @@ the smallest one is the honest distance. What is done is charged to a budget
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,7 +35,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
-from meshplan.planner.search.near_cuts import NearCuts, rows_beside
+from meshplan.planner.search.near_cuts import NearCuts, rows_beside, rows_unlike
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question
@@ -150,9 +150,11 @@ class Simulated:
             if self._may_look(near):
                 near.look(self.ranked()[0], row, self.space.variants(row), self.tally, False)
 
-    def _rows_beside(self) -> list[int]:
+    def _rows_beside(self) -> Iterator[int]:
         own = int(np.flatnonzero(self.kept == self.ranked()[0].row)[0])
-        return rows_beside(self.space.layouts, self.open.row_bounds, own, self.best_s)
+        bounds, limit_s = self.open.row_bounds, self.best_s * SETTLED
+        yield from rows_beside(self.space.layouts, bounds, own, limit_s)
+        yield from rows_unlike(self.space, bounds, self._moved, limit_s)
 
     def _may_look(self, near: NearCuts) -> bool:
         return near.budget > 0 and not self.tally.late
