@@ -71,7 +71,7 @@ class Beside:
     faster: float
     own_error: float
     why: str
-    any_library: float | None
+    any_library: float | None = None
     left: Mapping[str, float | None] = field(default_factory=dict)
 
 
