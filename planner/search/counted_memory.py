@@ -8,7 +8,7 @@ that is not above what they hold:
 
     least    without transients; what waits for its weight gradient with the smaller of both
     mixes    of each cut those that fit by every moment (`planner.search.counted_mixes`); where a
-             rank has many, the one that recomputes least
+             rank has many, in V shapes the one that recomputes least
 
 Looked at in order of bounds, as far as the budget goes; nothing is proved of what is left.
 """
@@ -22,6 +22,7 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes
@@ -109,8 +110,8 @@ class CountedMemory:
         rows = proof.open.rows
         rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
         for every, same_rows in proof.space.by_variant(rows):
-            if every.virtual_stages > 1:
-                variant = self._counted(every, int(same_rows[0]))
+            variant = self._counted(every, int(same_rows[0]))
+            if variant is not None:
                 least = LeastHeld(proof.prices, variant.schedule)
                 same = run_as(proof.space, least, same_rows, variant)
                 passes = Passes.of(proof.passes, same_rows, same)
@@ -119,14 +120,16 @@ class CountedMemory:
                     if bound_s < limit_s:
                         yield _Candidate(bound_s, row, variant)
 
-    def _counted(self, variant: Variant, row: int) -> Variant:
-        """With all modes if the mean rank has few mixes of them, else with the one that recomputes
-        least.
+    def _counted(self, variant: Variant, row: int) -> Variant | None:
+        """With all modes if the mean rank has few mixes of them; in V shapes, whose bound is often
+        far above what ranks hold, else with the one that recomputes least.
         """
         vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
         each = len(self.proof.space.stack) // (pp * vpp)
         few = mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
-        return variant if few else replace(variant, modes=(min(variant.modes),))
+        if few or variant.schedule not in V_SHAPED:
+            return variant if few and vpp > 1 else None
+        return replace(variant, modes=(min(variant.modes),))
 
     def _look_at(self, candidate: _Candidate) -> None:
         proof, (_, row, variant) = self.proof, candidate

@@ -31,7 +31,7 @@ ALIKE = (
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
 SHARE = 3  # of what is left of the budget a start gets so large a part: others begin too
-MOST_UNLIKE = 2  # kinds that were not simulated where moves begin
+MOST_UNLIKE = 1  # kinds that were not simulated where moves begin
 FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
