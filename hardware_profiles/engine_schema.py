@@ -305,6 +305,7 @@ class KernelHabits(Frozen):
                     scripts/performance/configs/qwen/qwen3_workload_base_configs.py; moe_router goes
                     up to the router, shared experts among it where nothing runs beside them:
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
+    step_graph      one CUDA graph holds a whole step, so the host issues no kernels
     communication_units
                     compute units (SMs) of the GPU that exchange tokens all the time where the model
                     has experts, and compute nothing
@@ -347,6 +348,7 @@ class KernelHabits(Frozen):
     routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
+    step_graph: bool = False
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.accuracy.expert_ranks
 
-Of the runs with experts (grades A and B) of one source, model and GPU that differ in ep: the slope
-of ln(measured / predicted step) over log2(ep), with each group's own mean taken away. Below 0 what
-halves ep takes longer than predicted, beside what does not. Constants have seen these runs, so a
-slope that is left is one that no constant can take up.
+Of the runs with experts (grades A and B) of one source, model, GPU, precision and batch that differ
+in ep: the slope of ln(measured / predicted step) over log2(ep), with each group's own mean taken
+away. Below 0 what halves ep takes longer than predicted, beside what does not. Constants have seen
+these runs, so a slope that is left is one that no constant can take up.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.runs import Run
 
-Group = tuple[str, str, str]
+Group = tuple[str, str, str, str, str]
 
 
 class Slope(NamedTuple):
@@ -31,12 +31,14 @@ class Slope(NamedTuple):
 
 
 def runs_by_group() -> dict[Group, list[Run]]:
-    """Timed runs with experts by source, model and GPU."""
+    """Timed runs with experts by source, model, GPU, precision and batch."""
     found = defaultdict[Group, list[Run]](list)
     for run in runs_of(BUILT_IN):
         if run.grade in ("A", "B") and run.measured.step_time_s and run.model.is_moe:
             name = run.model.name.split("(")[0].strip()
-            found[run.suite, name, run.cluster.gpu.name].append(run)
+            training = run.training
+            batch = str(training.global_batch_size)
+            found[run.suite, name, run.cluster.gpu.name, training.precision, batch].append(run)
     return found
 
 

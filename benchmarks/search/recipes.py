@@ -7,7 +7,8 @@ A recipe is a run of Megatron-Bridge or NeMo in runs.csv (grades A and B, suites
 `SUITES`), the last release of several; its question is its model, GPUs, batch, sequence, precision
 and engine. Both sides are predicted, so that they share what is wrong with both; how far the
 recipe's own prediction is off stands beside, since a recipe that is predicted too slow is beaten
-easily.
+easily. Both run what the row says of the software: graphs, hidden exchanges, and the library that
+brings tokens to experts, which the plan may not exchange (dropped tokens need Megatron's own).
 
     claim     predicted step of the recipe / predicted step of the plan - 1
     expected  exp(b ln(1 + claim)) - 1: what pairs of measured runs leave of a predicted difference,
@@ -16,20 +17,25 @@ easily.
     faster    P of the same: in how many of 100 cases the plan is really faster
     before    the claim of the fastest layout that fits the profile's margin, uncorrected, as it was
               until 2026-11-24
+    any       the claim with whichever of the engine's libraries
 
-"It loses most by" names the two parts of the step in which the recipe takes most time more.
+"It loses most by" names the two parts of the step in which the recipe takes most time more; what
+is left of a large claim is asked again with single decisions as in the recipe (`decisions`). The
+second table has what NVIDIA's own changes of a recipe brought, from one release to the next.
 """
 
 import argparse
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import median
 
 from benchmarks.accuracy.tables import ROOT, put
-from meshplan.costmodels.layout import differing_axes
+from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.units import format_seconds
+from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.explain import PART_NAMES, lost_by, priced
@@ -40,6 +46,7 @@ from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.space.pins import parse_pins
 
 SUITES = ("mbridge", "nemo")
 LARGE = 0.10
@@ -51,7 +58,9 @@ class Beside:
     """A recipe and the plan of its question.
 
     before, claim  of the fastest in the profile's margin, and of the plan, of which `expected`
+    any_library    the claim with any library; None where nothing fits
     own_error      predicted / measured step of the recipe - 1
+    left           of a large claim, with each decision as in the recipe
     """
 
     run: Run
@@ -62,11 +71,18 @@ class Beside:
     faster: float
     own_error: float
     why: str
+    any_library: float | None = None
+    left: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def recipes() -> list[Run]:
     """The last published run of each question."""
-    found: dict[object, tuple[list[int], Run]] = {}
+    return [runs[-1] for runs in releases()]
+
+
+def releases() -> list[list[Run]]:
+    """The published runs of each question, the last release last."""
+    found: dict[object, dict[str, tuple[list[int], Run]]] = {}
     for cells in read_runs(BUILT_IN):
         if cells["suite"] not in SUITES or cells["grade"] not in ("A", "B"):
             continue
@@ -76,10 +92,10 @@ def recipes() -> list[Run]:
             continue
         if not run.measured.step_time_s or run.training.lora:
             continue
-        question, release = run.group[1:-1], _release(cells["framework"])
-        if question not in found or release > found[question][0]:
-            found[question] = release, run
-    return [run for _, run in found.values()]
+        release = _release(cells["framework"])
+        found.setdefault(run.group[1:-1], {}).setdefault(str(release), (release, run))
+    ordered = (sorted(runs.values(), key=lambda each: each[0]) for runs in found.values())
+    return [[run for _, run in runs] for runs in ordered]
 
 
 def _release(framework: str) -> list[int]:
@@ -88,12 +104,53 @@ def _release(framework: str) -> list[int]:
     return [int(part) for part in numbers[-1].split(".")] if numbers else []
 
 
+def as_published(engine: Engine) -> Engine:
+    """Without a choice of what brings tokens to experts."""
+    none = {"dispatchers": (), "usual_dispatchers": ()}
+    return engine.model_copy(update={"legality": engine.legality.model_copy(update=none)})
+
+
+def question_of(run: Run) -> Question:
+    """What the recipe answers, on the software that it ran."""
+    return Question(
+        model=run.model, training=run.training, gpus=run.layout.world_size, cluster=run.cluster,
+        engine=as_published(run.engine),
+    )  # fmt: skip
+
+
+def decisions(la: Layout) -> dict[str, dict[str, str]]:
+    """The pins of each decision of a recipe; the last leaves the cut into stages alone open."""
+    modes = {"recompute": "none" if la.recompute == "none" else f"none,{la.recompute}"}
+    if la.recompute == "selective":
+        modes |= {"recompute_modules": ",".join(la.selective_modules)}
+    pipeline = {
+        "pipeline_parallel": str(la.pipeline_parallel), "virtual_stages": str(la.virtual_stages)
+    }  # fmt: skip
+    found = {
+        "ep": {"expert_parallel": str(la.expert_parallel)},
+        "micro-batch": {"micro_batch_size": str(la.micro_batch_size)},
+        "pipeline": pipeline,
+        "recomputation": modes,
+    }
+    others = ("tensor_parallel", "context_parallel", "zero_stage", "expert_tensor_parallel")
+    every = {name: str(getattr(la, name)) for name in others}
+    for pins in found.values():
+        every |= pins
+    return {**found, "degrees and recomputation": every}
+
+
+def claim_of(recipe_s: float, question: Question, pins: Mapping[str, str]) -> float | None:
+    """Over the recipe, of the fastest layout under `pins`; None where nothing fits."""
+    try:
+        found = solve(replace(question, pins=parse_pins(dict(pins))), 1)
+    except NoLayoutFits:
+        return None
+    return recipe_s / found.solutions[0].step_time_s - 1
+
+
 def beside(run: Run) -> Beside | None:
     """The plan of the recipe's question; None where nothing fits."""
-    question = Question(
-        model=run.model, training=run.training, gpus=run.layout.world_size, cluster=run.cluster,
-        engine=run.engine,
-    )  # fmt: skip
+    question = question_of(run)
     safe = replace(question, cluster=with_usual_headroom(run.cluster, run.engine.name))
     try:
         fastest_s = solve(question, 1).solutions[0].step_time_s
@@ -104,17 +161,20 @@ def beside(run: Run) -> Beside | None:
     at, _ = chosen(safe, solutions)
     plan = priced(case_at(safe, solutions[at].layout))
     recipe_s, plan_s = recipe.prediction.step_time_s, plan.prediction.step_time_s
-    axes = len(differing_axes(run.layout, plan.case.layout))
+    axes, claim = len(differing_axes(run.layout, plan.case.layout)), recipe_s / plan_s - 1
+    pins = decisions(run.layout) if claim > LARGE else {}
     lost = [(name, s) for name, s in lost_by(plan.parts, recipe.parts).items() if s > 0][:2]
     return Beside(
         run=run,
         plan=plan.case.layout.label,
         before=recipe_s / fastest_s - 1,
-        claim=recipe_s / plan_s - 1,
+        claim=claim,
         expected=expected_slower(recipe_s / plan_s),
         faster=faster_probability(recipe_s / plan_s, axes),
         own_error=recipe_s / (run.measured.step_time_s or math.nan) - 1,
         why=", ".join(f"{PART_NAMES[name]} {format_seconds(s)}" for name, s in lost),
+        any_library=claim_of(recipe_s, replace(safe, engine=run.engine), {}),
+        left={name: claim_of(recipe_s, safe, each) for name, each in pins.items()},
     )
 
 
@@ -126,6 +186,9 @@ def summary(found: Sequence[Beside]) -> Iterator[str]:
         "before: the fastest in the profile's margin, as predicted": [e.before for e in found],
         "the plan: fits with 85 %, chosen among ties, as predicted": [e.claim for e in found],
         "the plan, expected: corrected for the choice": [e.expected for e in found],
+        "with any library between tokens and experts": [
+            e.claim if e.any_library is None else e.any_library for e in found
+        ],
     }
     for name, claims in ways.items():
         large = sum(claim > LARGE for claim in claims) / len(claims)
@@ -139,21 +202,48 @@ def summary(found: Sequence[Beside]) -> Iterator[str]:
 
 
 def large_claims(found: Iterable[Beside]) -> Iterator[str]:
-    """What stays above `LARGE`, and what the recipe loses most by."""
+    """What stays above `LARGE`, what the recipe loses most by, and which decision makes it."""
+    large = sorted((e for e in found if e.claim > LARGE), key=lambda each: -each.claim)
+    names = list(large[0].left) if large else []
     yield (
         "| recipe | its layout | the plan | predicted | expected | faster in | it loses most by | "
-        "its own prediction is off by |"
+        f"{' | '.join(f'left with its {name}' for name in names)} | its own prediction is off by |"
     )
-    yield "|---|---|---|---|---|---|---|---|"
-    for each in sorted(found, key=lambda each: -each.expected):
-        if each.expected > LARGE:
-            run = each.run
+    yield f"|---|---|---|---|---|---|---|{'---|' * len(names)}---|"
+    for each in large:
+        run = each.run
+        left = " | ".join(
+            "nothing fits" if claim is None else f"{claim:+.0%}" for claim in each.left.values()
+        )
+        yield (
+            f"| {run.model.name}, {run.layout.world_size} {run.cluster.gpu.name}, "
+            f"{run.training.precision} | {run.layout.label} | {each.plan} | {each.claim:+.0%} "
+            f"| {each.expected:+.0%} | {each.faster * 100:.0f} of 100 | {each.why} | {left} | "
+            f"{each.own_error:+.0%} |"
+        )
+
+
+def own_changes(every: Iterable[Sequence[Run]]) -> Iterator[str]:
+    """Where one release runs a question in another layout than the one before."""
+    yield "| recipe | before | after | shorter by, as predicted | as measured |"
+    yield "|---|---|---|---|---|"
+    for runs in every:
+        for old, new in pairwise(runs):
+            if not differing_axes(old.layout, new.layout):
+                continue
+            each = [_seconds(run) for run in (old, new)]
+            predicted, measured = (before / after - 1 for before, after in zip(*each, strict=True))
             yield (
-                f"| {run.model.name}, {run.layout.world_size} {run.cluster.gpu.name}, "
-                f"{run.training.precision} | {run.layout.label} | {each.plan} | {each.claim:+.0%} "
-                f"| {each.expected:+.0%} | {each.faster * 100:.0f} of 100 | {each.why} | "
-                f"{each.own_error:+.0%} |"
+                f"| {new.model.name}, {new.layout.world_size} {new.cluster.gpu.name}, "
+                f"{new.training.precision} | {old.layout.label} | {new.layout.label} | "
+                f"{predicted:+.0%} | {measured:+.0%} |"
             )
+
+
+def _seconds(run: Run) -> tuple[float, float]:
+    """Of a step, predicted and measured."""
+    predicted = priced(case_at(question_of(run), run.layout)).prediction.step_time_s
+    return predicted, run.measured.step_time_s or math.nan
 
 
 def _line(each: Beside) -> str:
@@ -161,7 +251,8 @@ def _line(each: Beside) -> str:
     return (
         f"{run.id} ({run.engine.name}) {run.layout.label} | {each.plan} | before {each.before:+.1%}"
         f" claim {each.claim:+.1%} expected {each.expected:+.1%} faster {each.faster:.0%} "
-        f"| {each.why} | own {each.own_error:+.1%}"
+        f"any {each.any_library or math.nan:+.1%} left {dict(each.left)} | {each.why} "
+        f"| own {each.own_error:+.1%}"
     )
 
 
@@ -177,7 +268,8 @@ def main() -> None:
             print(_line(each), flush=True)
     print("\n".join(summary(found)))
     if only is None:
-        text = "\n".join((*summary(found), "", *large_claims(found)))
+        parts = summary(found), large_claims(found), own_changes(releases())
+        text = "\n\n".join("\n".join(part) for part in parts)
         put(ROOT / "docs/accuracy_tables.md", "recipes", text)
 
 

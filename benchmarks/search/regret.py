@@ -20,6 +20,7 @@ from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.stage_problem import stage_problem
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.stages.solve import Solver
@@ -55,7 +56,7 @@ def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
     proof = Simulated(
         q, space, prices, lambda layout: simulated_s(case_at(q, layout)),
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
-        rows=np.flatnonzero(row_fits(space, prices)),
+        rows=Given(np.flatnonzero(row_fits(space, prices)), prices),
     )  # fmt: skip
     best_s, fit = math.inf, 0
     every = ((row, each) for row in proof.open.rows.tolist() for each in proof.space.variants(row))

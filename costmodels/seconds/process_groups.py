@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
+from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.hardware_profiles.engine_schema import Axis, Overlap
@@ -89,12 +89,24 @@ def _degree(layout: Layout | Layouts, axis: Axis) -> Number:
     return degrees[axis] * 1.0
 
 
-def hides_with_chunks(layout: Layout | Layouts, overlap: Overlap, gpus_per_node: int) -> Condition:
-    """Whether several chunks per rank hide more of the exchange between experts, behind another
-    micro-batch's pass: where it goes between nodes, if the engine does so.
+def hidden_exchange(
+    layout: Layout | Layouts, overlap: Overlap, gpus_per_node: int
+) -> tuple[Number, Number]:
+    """Fraction of the exchange between experts that hides behind another micro-batch's pass, with
+    one chunk per rank and with several: where it goes between nodes, or wherever a run says so.
+    In a pipeline one chunk has no other pass to hide it (`overlap_moe_expert_parallel_comm` asks
+    for virtual stages there: NVIDIA/Megatron-LM megatron/core/transformer/transformer_config.py).
     """
     away = axis_group(layout, "ep", (), gpus_per_node).nodes > 1
-    return away & (overlap.expert_interleaved > overlap.expert)
+    one = where(layout.pipeline_parallel == 1, overlap.expert, 0.0)
+    most = max(overlap.expert, overlap.expert_interleaved)
+    return one, where(away, most, overlap.expert)
+
+
+def hides_with_chunks(layout: Layout | Layouts, overlap: Overlap, gpus_per_node: int) -> Condition:
+    """Whether several chunks per rank hide more of it."""
+    one, several = hidden_exchange(layout, overlap, gpus_per_node)
+    return several > one
 
 
 def shard_group(layout: Layout | Layouts, order: tuple[Axis, ...], gpus_per_node: int) -> Group:

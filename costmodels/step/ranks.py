@@ -51,7 +51,7 @@ from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     axis_group,
-    hides_with_chunks,
+    hidden_exchange,
     layer_groups,
     shard_group,
 )
@@ -131,9 +131,9 @@ class Rank:
     @property
     def _expert_overlap(self) -> Number:
         """Fraction of an exchange between experts that may be hidden."""
-        overlap, la = self.setting.engine.overlap, self.layout
-        more = hides_with_chunks(la, overlap, self.setting.cluster.gpus_per_node)
-        return where((la.virtual_stages > 1) & more, overlap.expert_interleaved, overlap.expert)
+        setting, la = self.setting, self.layout
+        one, several = hidden_exchange(la, setting.engine.overlap, setting.cluster.gpus_per_node)
+        return where(la.virtual_stages > 1, several, one)
 
     # Computing: a layer, and the ends.
 

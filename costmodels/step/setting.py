@@ -57,7 +57,14 @@ class Setting:
             tuning = tuning.model_copy(update={"interference": cluster.interference.slowdown})
         if engine.learned and engine.learned.gpu == cluster.gpu.name:
             tuning = tuning.model_copy(update=engine.learned.values())
-        return cls(model, training, cluster, engine, tuning)
+        return cls(model, training, cluster, engine, as_graphed(tuning, engine))
+
+
+def as_graphed(tuning: Tuning, engine: Engine) -> Tuning:
+    """Without the host's part where one graph holds a whole step."""
+    if not engine.kernels.step_graph:
+        return tuning
+    return tuning.model_copy(update={"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0})
 
 
 def kernels_of(setting: Setting) -> KernelHabits:

@@ -186,7 +186,9 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}
-    if facts.cuda_graph != "full_iteration" and facts.cuda_graph:
+    if facts.cuda_graph == "full_iteration":
+        said |= {"step_graph": True}
+    elif facts.cuda_graph:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
     if facts.gate == "dealt":
         said |= {"deals_experts": True}

@@ -47,10 +47,7 @@ from meshplan.planner.runs.rows import Measured, Row, SkippedRow, row_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One row, ready to be priced.
-
-    step_graph  one CUDA graph holds a whole step, so the host issues no kernels
-    """
+    """One row, ready to be priced."""
 
     id: str
     suite: str
@@ -62,7 +59,6 @@ class Run:
     engine: Engine
     measured: Measured
     assumed: tuple[str, ...]
-    step_graph: bool = False
 
     @property
     def asked(self) -> Asked:
@@ -128,7 +124,6 @@ def run_of(cells: Mapping[str, str]) -> Run:
     return Run(
         id=row.id, suite=row.suite, grade=row.grade, model=model, training=training, layout=layout,
         cluster=cluster, engine=engine, measured=row.measured, assumed=assumed,
-        step_graph=row.facts.cuda_graph == "full_iteration",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from meshplan.costmodels.model.parameters import active_parameters
+from meshplan.costmodels.step.setting import as_graphed
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.intervals import (
@@ -85,9 +86,8 @@ def predict_run(run: Run, tuning: Tuning) -> Predicted:
 
 def step_model(run: Run, tuning: Tuning) -> StepModel:
     """The cost model of the run's layout under `tuning`, without the host's part under a graph."""
-    if run.step_graph:
-        tuning = tuning.model_copy(update={"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0})
-    setting = Setting(run.model, run.training, run.cluster, run.engine, tuning)
+    graphed = as_graphed(tuning, run.engine)
+    setting = Setting(run.model, run.training, run.cluster, run.engine, graphed)
     return StepModel(setting, run.layout)
 
 

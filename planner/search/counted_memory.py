@@ -7,7 +7,8 @@ faster is looked for here, of layouts and cuts whose bound is below the best ste
 that is not above what they hold:
 
     least    without transients; what waits for its weight gradient with the smaller of both
-    mixes    of each cut those that fit by every moment (`planner.search.counted_mixes`)
+    mixes    of each cut those that fit by every moment (`planner.search.counted_mixes`); where a
+             rank has many, in V shapes the one that recomputes least
 
 Looked at in order of bounds, as far as the budget goes; nothing is proved of what is left.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes
@@ -42,7 +44,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 
 BUDGET = 600_000  # in the time of one played action, some 60 ns
 CUT, LAYOUT = 5_000, 30_000  # one that is begun
-MOST_ROWS = 512
+MOST_ROWS = 2_048
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 MOMENTARY = (
     "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "transient_kib",
@@ -107,9 +109,9 @@ class CountedMemory:
         proof, limit_s = self.proof, self.proof.best_s * SETTLED
         rows = proof.open.rows
         rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
-        for variant, same_rows in proof.space.by_variant(rows):
-            pp = int(proof.space.layouts.pipeline_parallel[same_rows[0]])
-            if variant.virtual_stages > 1 and self._few(variant, pp):
+        for every, same_rows in proof.space.by_variant(rows):
+            variant = self._counted(every, int(same_rows[0]))
+            if variant is not None:
                 least = LeastHeld(proof.prices, variant.schedule)
                 same = run_as(proof.space, least, same_rows, variant)
                 passes = Passes.of(proof.passes, same_rows, same)
@@ -118,11 +120,16 @@ class CountedMemory:
                     if bound_s < limit_s:
                         yield _Candidate(bound_s, row, variant)
 
-    def _few(self, variant: Variant, pp: int) -> bool:
-        """Whether the mean rank has few mixes."""
-        vpp = variant.virtual_stages
+    def _counted(self, variant: Variant, row: int) -> Variant | None:
+        """With all modes if the mean rank has few mixes of them; in V shapes, whose bound is often
+        far above what ranks hold, else with the one that recomputes least.
+        """
+        vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
         each = len(self.proof.space.stack) // (pp * vpp)
-        return mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
+        few = mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
+        if few or variant.schedule not in V_SHAPED:
+            return variant if few and vpp > 1 else None
+        return replace(variant, modes=(min(variant.modes),))
 
     def _look_at(self, candidate: _Candidate) -> None:
         proof, (_, row, variant) = self.proof, candidate

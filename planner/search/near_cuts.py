@@ -4,7 +4,8 @@ The found cut, and the likeliest of each schedule and number of chunks, the fast
 What is faster than the layout is for the proof to keep; nothing is proved of the others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -21,9 +22,9 @@ from meshplan.planner.cuts import moved_layers
 from meshplan.planner.cuts.known_chains import KnownChains
 from meshplan.planner.cuts.simulated_cuts import Likely, likely_cut
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
-from meshplan.planner.search.found import Timed
+from meshplan.planner.search.found import Kind, Timed, kind_of
 from meshplan.planner.search.second_core import done_ahead, done_of_each
-from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.legal_layouts import Space, Variant
 
 ALIKE = (
     "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel",
@@ -31,6 +32,7 @@ ALIKE = (
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
 SHARE = 3  # of what is left of the budget a start gets so large a part: others begin too
+MOST_UNLIKE = 1  # kinds that were not simulated where moves begin
 FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
@@ -132,6 +134,14 @@ class NearCuts:
             yield from timed(*pair)
 
 
+def rows_near(
+    space: Space, bounds: Floats, own: int, known: Collection[Kind], limit_s: float
+) -> list[int]:
+    """Rows below the limit that moves begin at, too: beside row `own`, and unlike known kinds."""
+    unlike = rows_unlike(space, bounds, known, limit_s)
+    return [*rows_beside(space.layouts, bounds, own, limit_s), *unlike]
+
+
 def rows_beside(layouts: Layouts, bounds: Floats, own: int, limit_s: float) -> list[int]:
     """Of half and of twice the pipeline ranks of row `own`, with the same other degrees and
     micro-batch, the row with the smallest bound, if that is below the limit.
@@ -145,3 +155,25 @@ def rows_beside(layouts: Layouts, bounds: Floats, own: int, limit_s: float) -> l
         if ranks > 1 and len(some):
             found.append(int(some[bounds[some].argmin()]))
     return found
+
+
+def rows_unlike(
+    space: Space, bounds: Floats, known: Collection[Kind], limit_s: float
+) -> Iterator[int]:
+    """Rows of several chunks that are below the limit even with their way through the pipeline, if
+    all chunks took as long: of each kind that is not known the shortest, the first `MOST_UNLIKE`.
+    """
+    below = np.flatnonzero(bounds < limit_s)
+    evenly, layouts = np.full(len(bounds), math.inf), space.layouts
+    for variants, rows in space.by_all_variants(below):
+        chunks = max((variant.virtual_stages for variant in variants), default=1)
+        if chunks > 1:
+            filling = (layouts.pipeline_parallel[rows] - 1) / layouts.num_micro_batches[rows]
+            evenly[rows] = bounds[rows] * (1 + filling / chunks)
+    found = set(known)
+    for row in np.argsort(evenly, kind="stable").tolist():
+        if evenly[row] >= limit_s or len(found) >= len(known) + MOST_UNLIKE:
+            return
+        if (kind := kind_of(layouts, row)) not in found:
+            found.add(kind)
+            yield row

@@ -35,7 +35,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
-from meshplan.planner.search.near_cuts import Beginning, Looked, NearCuts, rows_beside
+from meshplan.planner.search.near_cuts import Beginning, Looked, NearCuts, rows_near
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question
@@ -145,7 +145,9 @@ class Simulated:
         ]  # fmt: skip
         parts = [near]
         if beside:
-            rows = rows_beside(self.space.layouts, bounds, self._row_of(first), self.best_s)
+            known = {*self._moved, *(self._kind(each) for each in kinds)}
+            limit_s = self.best_s * SETTLED
+            rows = rows_near(self.space, bounds, self._row_of(first), known, limit_s)
             near += [Beginning(first, row, variants(row), False) for row in rows]
             own = [each for each in near if each.started and each.found is first]
             parts = [own, near[len(own) :]]

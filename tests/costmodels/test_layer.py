@@ -183,6 +183,35 @@ def test_interleaved_pipelines_hide_the_exchange(
     assert fraction == pytest.approx(1 - 0.6 if hides else 1.0)
 
 
+@pytest.mark.parametrize(
+    ("pipeline_parallel", "virtual_stages", "hides"),
+    [
+        pytest.param(1, 1, True, id="no pipeline: the next micro-batch"),
+        pytest.param(2, 1, False, id="a pipeline of one chunk per rank: nothing else to do"),
+        pytest.param(2, 2, True, id="several chunks"),
+    ],
+)
+def test_an_exchange_said_to_be_hidden_hides_where_there_is_another_pass(
+    models, pipeline_parallel: int, virtual_stages: int, *, hides: bool
+) -> None:
+    """Within a node too, if a run says so."""
+    layout = Layout(
+        data_parallel=8, pipeline_parallel=pipeline_parallel, virtual_stages=virtual_stages,
+        expert_parallel=8, zero_stage=1, stages=even_stages(8, pipeline_parallel * virtual_stages),
+        schedule="interleaved_1f1b" if virtual_stages > 1 else "1f1b",
+    )  # fmt: skip
+    training = Training(seq_len=4096, global_batch_size=64)
+    cluster, bridge = load_cluster("dgx-h100"), load_engine("megatron-bridge")
+    seen = []
+    for expert in (0.0, 0.6):
+        engine = bridge.model_copy(
+            update={"overlap": bridge.overlap.model_copy(update={"expert": expert})}
+        )
+        setting = Setting(models["moe"], training, cluster, engine, Tuning(interference=0.0))
+        seen.append(float(StepModel(setting, layout).plain_cost(1, "none").forward.expert_s))
+    assert seen[1] / seen[0] == pytest.approx(0.4 if hides else 1.0)
+
+
 def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:
     """Dispatch and combine hide under half of a pass's computing each, where the engine can."""
     layout = Layout(data_parallel=8, expert_parallel=8, zero_stage=1, stages=even_stages(8, 1))

@@ -1,6 +1,18 @@
 """Plans beside published recipes."""
 
-from benchmarks.search.recipes import Beside, _release, large_claims, recipes, summary
+from benchmarks.search.recipes import (
+    Beside,
+    _release,
+    decisions,
+    large_claims,
+    own_changes,
+    question_of,
+    recipes,
+    releases,
+    summary,
+)
+from meshplan.planner.search.priced_space import space_of
+from meshplan.planner.space.pins import parse_pins
 
 
 def test_the_last_release_of_each_question_counts() -> None:
@@ -24,3 +36,28 @@ def test_claims_are_counted_before_and_after() -> None:
     assert "| +5.0% | 33% | 33% |" in lines[3]
     assert "| +3.0% | 33% | 33% |" in lines[4]
     assert len([line for line in large_claims(found) if "pipeline bubble 1.00 s" in line]) == 1
+
+
+def test_the_plan_brings_tokens_to_experts_as_the_recipe_does() -> None:
+    """Dropped tokens need Megatron's own exchange: Qwen3-235B of 25.09 on 256 H100."""
+    run = next(run for run in recipes() if run.id.endswith("qwen3-235b-a22b-h100-256-fp8-gbs2048"))
+    assert run.engine.kernels.dispatch == "all_to_all" != run.layout.dispatcher == ""
+    assert len(run.engine.legality.usual_dispatchers) > 1
+    assert set(space_of(question_of(run)).layouts.dispatcher.tolist()) == {0}
+
+
+def test_the_decisions_of_a_recipe_allow_its_layout() -> None:
+    """Each alone, and all together."""
+    for run in recipes():
+        for pins in map(parse_pins, decisions(run.layout).values()):
+            for axis in ("expert_parallel", "micro_batch_size", "pipeline_parallel", "zero_stage"):
+                assert pins.allows(axis, getattr(run.layout, axis))
+            assert pins.allows("recompute", run.layout.recompute)
+
+
+def test_what_a_change_of_a_recipe_brought() -> None:
+    """gpt-oss-120b on 64 B200 went from 64 expert-parallel ranks to 8: 10.18 s to 5.97 s."""
+    changed = [runs for runs in releases() if "gpt-oss-120b-b200-64-bf16-gbs1280" in runs[0].id]
+    lines = list(own_changes(changed))
+    assert len(lines) == 2 + 2
+    assert lines[2].endswith("| +71% |")
