@@ -230,7 +230,7 @@ class KernelHabits(Frozen):
                     FlashAttention-2, its Triton version in the backward alone; the second does not
                     use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
     uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
-                    AMD's GPUs has another kernel (`Kernels.sdpa_forward`)
+                    AMD's GPUs and on Blackwell has another kernel (`Kernels.sdpa_forward`)
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
                     of gathering it again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
@@ -272,6 +272,10 @@ class KernelHabits(Frozen):
     permutes_by_index
                     tokens come to their experts and back by PyTorch's indexing (index_select,
                     index_add) instead of kernels made for it
+    sums_by_index   the copies of a token alone are added up so, forward behind the experts and
+                    backward before them: what a compiler cannot fuse
+    repeats_biases  an expert's bias is copied for each of its rows before it is added
+    uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
@@ -320,6 +324,9 @@ class KernelHabits(Frozen):
     counts_passes: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False
+    sums_by_index: bool = False
+    repeats_biases: bool = False
+    uses_grouped_mm: bool = False
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False

@@ -103,7 +103,8 @@ class Rank:
         held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
-            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
+            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa, kernels.sums_by_index,
+            kernels.uses_grouped_mm,
         )  # fmt: skip
 
     @cached_property

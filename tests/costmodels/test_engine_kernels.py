@@ -191,6 +191,25 @@ def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, mov
     assert back == moved * 2 * S * 2 * 4096
 
 
+def test_biases_repeated_for_each_row() -> None:
+    """GPT-OSS, 4 copies of 2,048 tokens: biases of 5,760 and 2,880 numbers are copied and added,
+    2 + 3 passes over 2 bytes of each forward; gradients are added up by expert, 2 passes.
+    """
+    model = model_from_config(load_model_config("gpt-oss-20b"), "gpt-oss")
+    shard = shard_of(Layout(stages=even_stages(24, 1)), Training(seq_len=S, global_batch_size=1))
+    plain = load_engine("torchtitan").kernels
+    moved = []
+    for kernels in (plain, plain.model_copy(update={"repeats_biases": True})):
+        some = layer_operations(Site(model, shard, kernels), model.kinds[0])
+        found = [op for op in some if isinstance(op, Pointwise)]
+        moved.append(
+            (sum(op.forward_bytes for op in found), sum(op.backward_bytes for op in found))
+        )
+    numbers = 4 * S * (5760 + 2880)
+    assert moved[1][0] - moved[0][0] == 5 * 2 * numbers
+    assert moved[1][1] - moved[0][1] == 2 * 2 * numbers
+
+
 def test_rows_weighed_by_kernels_of_their_own() -> None:
     """Top-2 of 2,048 tokens x 4,096 numbers: 3 kernels and 20 bytes of each forward, 36 backward; a
     copy in fp32 is kept in place of the one in 16 bits.
