@@ -142,7 +142,7 @@ class Device:
         if grouped:
             efficiency = self.kernels.grouped_efficiency.get(dtype, efficiency)
             if self.uses_grouped_mm and dtype in ("bf16", "fp16"):
-                efficiency *= self.kernels.grouped_mm_fraction
+                efficiency *= self.kernels.grouped_mm_fraction or 1.0
         return self.gpu.peak_flops_per_s[dtype] * efficiency
 
 
