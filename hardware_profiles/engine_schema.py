@@ -233,7 +233,7 @@ class KernelHabits(Frozen):
                     FlashAttention-2, its Triton version in the backward alone; the second does not
                     use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
     uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
-                    AMD's GPUs has another kernel (`Kernels.sdpa_forward`)
+                    AMD's GPUs and on Blackwell has another kernel (`Kernels.sdpa_forward`)
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
@@ -282,6 +282,9 @@ class KernelHabits(Frozen):
                     index_add) instead of kernels made for it
     expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
                     "repeated" for each row, or "looped" over experts
+    sums_by_index   the copies of a token alone are added up so, forward behind the experts and
+                    backward before them: what a compiler cannot fuse
+    uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
@@ -337,6 +340,8 @@ class KernelHabits(Frozen):
     norms_in_products: bool = False
     permutes_by_index: bool = False
     expert_biases: Literal["in_product", "repeated", "looped"] = "in_product"
+    sums_by_index: bool = False
+    uses_grouped_mm: bool = False
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False

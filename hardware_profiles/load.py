@@ -282,6 +282,7 @@ def compose_cluster(
 
 
 UNSTATED = (
+    "grouped_mm_fraction",
     "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
     "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward", "sums16_backward",
     "sums16_half_backward",
@@ -293,8 +294,8 @@ def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
-    rates of scans, of chosen keys, of PyTorch's attention and of one that sums in 16 bits, and of a
-    tier that states no interference, it is what it was before profiles had any of them.
+    rates of scans, of chosen keys, of PyTorch's kernels and of an attention that sums in 16 bits,
+    and of a tier that states no interference, it is what it was before profiles had any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}

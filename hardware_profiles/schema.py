@@ -111,6 +111,8 @@ class Kernels(Frozen):
 
     matmul_efficiency      large-matmul fraction of `peak_flops_per_s`, sustained, by number format
     grouped_efficiency     the same for a grouped matmul with many rows per group
+    grouped_mm_fraction    rate of PyTorch's grouped matmul of 16 bits (torch._grouped_mm) over that
+                           (None: as fast)
     attention_forward, attention_backward
                            fraction of the 16-bit peak at head_dim 128 and long sequences, FLOPs
                            of the causal half
@@ -150,6 +152,7 @@ class Kernels(Frozen):
     gpu: str
     matmul_efficiency: dict[Dtype, Positive]
     grouped_efficiency: dict[Dtype, Positive] = {}
+    grouped_mm_fraction: Positive | None = None
     attention_forward: Positive
     attention_backward: Positive
     flash2_fraction: Positive = 1.0

@@ -72,7 +72,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     if experts.latent:
         yield _latent(site, "latent_in", h, site.model.hidden)
     sent = share_permuted(site)
-    yield permute("permute", sent * site.itemsize * copies * h)
+    yield permute("permute", sent * site.itemsize * copies * h, adds="backward")
     if site.kernels.routes_apart:
         yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
         yield _of_routing(site, "weights", 4.0 * copies, backward_count=1)
@@ -89,9 +89,10 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield gather_experts(site, "expert_input", received, "all_gather")
     kept = (1.0 - exchanged) * received
     again = exchanged if site.kernels.sorts_once else 1.0
-    yield replace(permute("sort_by_expert", again * received, saved=kept), kept_cast=in_8_bit)
+    sorting = permute("sort_by_expert", again * received, saved=kept, adds="backward")
+    yield replace(sorting, kept_cast=in_8_bit)
     yield from _products(site, experts, rows)
-    yield permute("unsort", again * received)
+    yield permute("unsort", again * received, adds="forward")
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
     back = sent * site.itemsize * copies * h
     elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
@@ -100,7 +101,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield replace(combine, saved_bytes=exchanged * kept)
     if site.kernels.weighs_apart:
         yield weigh(copies * h)
-    yield permute("unpermute", back, saved=(1.0 - exchanged) * kept)
+    yield permute("unpermute", back, saved=(1.0 - exchanged) * kept, adds="forward")
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
     if experts.shared_ffn:
@@ -185,14 +186,21 @@ def share_permuted(site: Site) -> Number:
     return where(site.sends_single_copies & (site.shard.ep > 1), 0.0, 1.0)
 
 
-def permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
-    """Rows copied into another order."""
+def permute(
+    name: str,
+    size_bytes: Number,
+    saved: Number = 0.0,
+    adds: Literal["forward", "backward"] | None = None,
+) -> Pointwise:
+    """Rows copied into another order; `adds`: the pass that adds the copies of a token up."""
+    passes = ("forward", "backward")
+    forward, backward = ("permute_sum" if adds == each else "permute" for each in passes)
     return Pointwise(
         name=name,
         forward_bytes=2 * size_bytes,
         backward_bytes=2 * size_bytes,
         kernels=2,
-        measured_as=("permute", "permute"),
+        measured_as=(forward, backward),
         saved_bytes=saved,
         modules=("moe", "pointwise"),
     )

@@ -21,7 +21,8 @@
     share    Kernels.scan_forward, scan_backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach; rows taken and
-             added by number (`KernelHabits.permutes_by_index`) at most 5.7e9 bytes/s for each unit
+             added by number (`KernelHabits.permutes_by_index`, `sums_by_index`) at most 5.7e9
+             bytes/s for each unit
 
 A profile measured on the machine itself replaces all of this, the launch included, by its surfaces
 (`hardware_profiles.surface`), times `Kernels.shared_slowdown`.
@@ -75,6 +76,8 @@ class Device:
     permutes_by_index: bool = False
     uses_sdpa: bool = False
     sums_in_16_bits: bool = False
+    sums_by_index: bool = False
+    uses_grouped_mm: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -93,7 +96,9 @@ class Device:
             return min(self.bandwidth_bytes_per_s, indexed) / self.slowdown("memory")
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
         usual = self.bandwidth_bytes_per_s
-        if kernel == "permute" and self.permutes_by_index:
+        sums = kernel == "permute_sum"
+        kernel = "permute" if sums else kernel
+        if kernel == "permute" and (self.permutes_by_index or (sums and self.sums_by_index)):
             usual = min(usual, INDEXED_BYTES_PER_S_AND_UNIT * self.gpu.compute_units)
         in_fp32 = table.get(kernel, usual)
         alone = table.get(pointwise_name(kernel, self.recipe.base_dtype), in_fp32)
@@ -140,6 +145,8 @@ class Device:
         efficiency = table[dtype] if dtype in table else table[self.recipe.other_dtype(self.gpu)]
         if grouped:
             efficiency = self.kernels.grouped_efficiency.get(dtype, efficiency)
+            if self.uses_grouped_mm and dtype in ("bf16", "fp16"):
+                efficiency *= self.kernels.grouped_mm_fraction or 1.0
         return self.gpu.peak_flops_per_s[dtype] * efficiency
 
 

@@ -104,7 +104,7 @@ class Rank:
         return Device(
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
             kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
-            kernels.sums_in_16_bits,
+            kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
         )  # fmt: skip
 
     @cached_property

@@ -13,7 +13,7 @@ ENGINES = (
     ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
     ("nemo", "nemo"),
     ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
-    ("fsdp", "torchtitan"),
+    ("fsdp", "torchtitan"), ("torchtune", "torchtitan"),
 )  # fmt: skip
 """Substring of a framework's name, and the engine that runs it; the first that fits wins."""
 

@@ -49,12 +49,18 @@ FIRST_CHUNKED = 2026
 """
 WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
 TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
+FP32_LOSS = {"fused_cross_entropy": False, "logits_bytes": 14.0}
+"""Logits cast to fp32 before PyTorch's loss, as engines/automodel-fp32-loss.toml counts them:
+prime-rl's (PrimeIntellect-ai/prime-rl@11d87ee8 src/prime_rl/trainer/model.py, forward) and, not in
+chunks, torchtune's (meta-pytorch/torchtune@bd2a0fc7 torchtune/modules/transformer.py, unembed).
+"""
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
-EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True, "sorts_once": True}
+EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
 (pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
 torchtitan/models/moe.py), which the compiler fuses with the copy beside it; without it the copies
-are PyTorch's indexing and scatter_add, one each where nothing is sent.
+are PyTorch's indexing and scatter_add, one each where nothing is sent. HybridEP permutes in its own
+kernels (HybridEPTokenDispatcher).
 """
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
 COMPILED = (*OF_FSDP2, "llm-foundry")
@@ -77,7 +83,9 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 --no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
 """
 
-FLASH_KERNELS = {"flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn"}
+FLASH_KERNELS = {
+    "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn", "cudnn": "cudnn",
+}  # fmt: skip
 
 DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
 """As `KernelHabits.dispatch` has what a row says; any other library sends single copies."""
@@ -112,7 +120,7 @@ def engine_of(row: Row) -> Engine:
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
-        kernels |= NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {})
+        kernels = NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {}) | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     if CHECKPOINTED_EXPERTS in row.recompute:
@@ -169,7 +177,7 @@ def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
     kernel = FLASH_KERNELS.get(facts.attention_kernel)
     if kernel is None and facts.flash_attention and not engine.kernels.flash_attention:
         kernel = "flash2"
-    return {"attention": kernel, "flash_attention": True} if kernel else {}
+    return {"attention": kernel, "flash_attention": True, "uses_sdpa": False} if kernel else {}
 
 
 def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
@@ -182,6 +190,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= KERNELS.get(word, {})
     if facts.fused_loss == "te":
         said |= TE_LOSS
+    if facts.fused_loss == "fp32":
+        said |= FP32_LOSS
     if facts.gradient_add == "added":
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
@@ -192,6 +202,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
     if facts.gate == "dealt":
         said |= {"deals_experts": True}
+    if facts.dispatcher == "hybridep":
+        said |= {"permutes_by_index": False, "sums_by_index": False}
     if facts.dispatcher:
         said |= {"dispatch": DISPATCHES.get(facts.dispatcher, "deduplicated")}
     return said

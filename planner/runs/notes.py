@@ -26,7 +26,7 @@ FACTS = {
     "priced_gpu": "the GPU's profile where `gpu` is too wide a word for it",
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
     "attention_kernel": "flash1, flash2, flash3: the first, second or third FlashAttention; triton:"
-    " the first as a Triton kernel",
+    " the first as a Triton kernel; cudnn: cuDNN's",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
@@ -35,7 +35,8 @@ FACTS = {
     " no_rope: Megatron's rotation, no_routing: its router and permutation as kernels of PyTorch's;"
     " no_grouping: each expert's products are kernels of their own",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
-    " chunks, whole: torchtitan's loss in equal chunks of tokens or at once",
+    " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
+    " cast to fp32 before PyTorch's own loss",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",

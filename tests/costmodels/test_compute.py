@@ -111,6 +111,28 @@ def test_a_backward_that_sums_in_16_bits(device: Device) -> None:
         assert same[0] == same[1]
 
 
+@pytest.mark.parametrize(("kernel", "gb_per_s"), [("permute", 1000.0), ("permute_sum", 570.0)])
+def test_rows_added_up_by_number(device: Device, kernel: str, gb_per_s: float) -> None:
+    """A compiler fuses rows that are taken; those that it leaves to PyTorch are added by index."""
+    gpu = device.gpu.model_copy(update={"compute_units": 100})
+    adding = replace(device, gpu=gpu, sums_by_index=True)
+    assert float(pointwise_s(adding, 1e9, 0, kernel)) == pytest.approx(1.0 / gb_per_s)
+
+
+@pytest.mark.parametrize(("precision", "longer"), [("bf16", 1 / 0.69), ("fp8", 1.0)])
+def test_pytorchs_grouped_product(device: Device, precision: str, longer: float) -> None:
+    """Of 16 bits it has a rate of its own; other products and number formats have not."""
+    kernels = device.kernels.model_copy(update={"grouped_mm_fraction": 0.69})
+    plain = Device(device.gpu, kernels, device.tuning, RECIPES[precision])
+    own = replace(plain, uses_grouped_mm=True)
+    dense = square(4096, 4096, 4096)
+    experts = replace(dense, name="experts_up")
+    launch_s = kernels.launch_s
+    slow, fast = (seconds(each, experts) - launch_s for each in (own, plain))
+    assert slow == pytest.approx(longer * fast)
+    assert seconds(own, dense) == seconds(plain, dense)
+
+
 def test_recipe_chooses_the_rate(device: Device):
     """Under fp8 a layer's product runs at the fp8 peak, the head at the 16-bit one."""
     fp8 = Device(device.gpu, device.kernels, device.tuning, RECIPES["fp8"])

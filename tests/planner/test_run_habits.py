@@ -127,6 +127,25 @@ def test_torchtitans_loss_is_in_chunks_since_2026(row: dict[str, str], chunks: i
     assert (kernels.loss_chunks, kernels.chunked_loss) == (chunks, chunks > 1)
 
 
+def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
+    """A row may say both; a kernel that is named is not the one that PyTorch picks."""
+    row = {"framework": "prime-rl (FSDP2)", "year": "2026"}
+    said = engine_of(row | {"fused_loss": "fp32", "attention_kernel": "flash2"}).kernels
+    assert (said.logits_bytes, said.fused_cross_entropy) == (14.0, False)
+    assert (said.attention, said.uses_sdpa) == ("flash2", False)
+    assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
+
+
+def test_hybridep_permutes_in_its_own_kernels() -> None:
+    """Compiled or not, no copy of its rows is PyTorch's indexing."""
+    row = {"framework": "torchtitan", "compiled": "0"}
+    plain, hybrid = (engine_of(row | said).kernels for said in ({}, {"dispatcher": "hybridep"}))
+    assert plain.permutes_by_index
+    assert plain.sums_by_index
+    assert not hybrid.permutes_by_index
+    assert not hybrid.sums_by_index
+
+
 def test_a_note_says_that_tensor_parallel_is_asynchronous() -> None:
     """Part of its collectives hides under matmuls."""
     two = TITAN | {"dp": "4", "tp": "2"}
