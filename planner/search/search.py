@@ -36,6 +36,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
+from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.priced_space import (
@@ -49,7 +50,6 @@ from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.search.v_shaped_seeds import seed_v_shapes
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 FIRST_SIMULATED = 8  # of the best plans under the closed form
@@ -149,8 +149,6 @@ def search(
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
-        if finished and run.best:
-            seed_v_shapes(run)
         deadline = deadline if finished else started
         try:
             return _simulated(run, question, simulate, k, deadline, started)
@@ -186,6 +184,8 @@ def _simulated(
         if not proof.best:
             gpus = counted(question.gpus, "GPU")
             raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
+    proof.tally.deadline = deadline
+    mix_likely(proof)
     open_s = proof.prove(deadline)
     if counts:
         CountedMemory(proof).look()
