@@ -6,7 +6,7 @@ formula is written once and prices one layout or a million.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ LARGEST_TABLE = 8  # entries for each value; above this a look-up table is slowe
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """Layouts as columns, each of length N. Names are those of `Layout`; stages are decided later.
-    A space keeps whole numbers in 32 bits.
+    A space keeps them `packed`: what is made of them is made of those that are taken, in 64 bits.
 
     virtual_stages  1, or 2 for any larger number, where that changes a price; 0 where it does not
     schedule        index of a schedule, a V shape standing for all of them and 1F1B for the others,
@@ -62,13 +62,36 @@ class Layouts:
         """The layouts at `rows`, in 64 bits: what is made of them may be large."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}
         return Layouts(**{
-            name: column.astype(np.int64, copy=False) if column.dtype == np.int32 else column
+            name: column.astype(np.int64, copy=False) if column.dtype.kind == "i" else column
             for name, column in columns.items()
         })  # fmt: skip
 
-    def narrow(self, rows: Ints) -> "Layouts":
-        """The layouts at `rows`, in as many bits as here: of a space of many rows."""
-        return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+    def packed(self) -> "Layouts":
+        """The same in as few bytes as hold them: a column that is one number is that number."""
+        return Layouts.joined([self])
+
+    @classmethod
+    def joined(cls, parts: Sequence["Layouts"]) -> "Layouts":
+        """All of `parts`, packed."""
+        columns = dict[str, Any]()
+        for name in (f.name for f in fields(cls)):
+            of_each = [getattr(each, name) for each in parts]
+            columns[name] = _packed(np.concatenate(of_each) if len(parts) > 1 else of_each[0])
+        return cls(**columns)
+
+
+def _packed(column: Values) -> Values:
+    """`column` in as few bits as hold its whole numbers; one number where all are the same."""
+    if len(column) and (column == column[0]).all():
+        return np.broadcast_to(column[0], len(column))
+    if column.dtype.kind != "i":
+        return column
+    least, most = int(column.min(initial=0)), int(column.max(initial=0))
+    for bits in (np.int8, np.int16, np.int32):
+        if np.iinfo(bits).min <= least and most <= np.iinfo(bits).max:
+            found: Values = column.astype(bits, copy=False)
+            return found
+    return column
 
 
 def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:

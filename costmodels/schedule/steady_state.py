@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Work
@@ -57,37 +58,63 @@ class Repeating:
 
     def end_s(self, work: Work) -> tuple[float, ...]:
         """When each rank is done."""
+        return self.played(work).done_s
+
+    def played(self, work: Work) -> "Played":
+        """Its actions under `work`."""
         seconds, send_s = work.table, work.send_s
-        ends = [-math.inf, 0.0]
-        run(ends, self.head, seconds, send_s)
-        start = ends[-1]
-        state = [end - start for end in ends[-self.reach :]]
-        advanced = _Periods(self.body, seconds, send_s).advanced(
-            state, self.repeats, len(self.last)
-        )
-        ends = [-math.inf, 0.0, *advanced]
-        run(ends, self.tail, seconds, send_s)
-        return tuple(start + ends[at] for at in self.last)
+        head = [-math.inf, 0.0]
+        run(head, self.head, seconds, send_s)
+        start = head[-1]
+        state = [end - start for end in head[-self.reach :]]
+        periods = Periods(self.body, seconds, send_s)
+        tail = [-math.inf, 0.0, *periods.advanced(state, self.repeats, len(self.last))]
+        run(tail, self.tail, seconds, send_s)
+        return Played(head, periods, tail, tuple(start + tail[at] for at in self.last))
 
 
-class _Periods:
-    """The body under the times of one layout."""
+class Played(NamedTuple):
+    """A long step that was played: the ends of head and tail, the periods between them, and when
+    each rank is done.
+    """
+
+    head: list[float]
+    periods: "Periods"
+    tail: list[float]
+    done_s: tuple[float, ...]
+
+
+class Leap(NamedTuple):
+    """So many cycles of some periods, each of which adds the drift to the kept ends."""
+
+    cycles: int
+    length: int
+    state: list[float]
+    drift: list[float]
+
+
+class Periods:
+    """The body under the times of one layout; `passed`: the ends of each period that was played,
+    and the leaps, in their order.
+    """
 
     def __init__(self, body: Sequence[Step], seconds: list[float], send_s: float) -> None:
         self.body, self.seconds, self.send_s = body, seconds, send_s
+        self.passed = list[list[float] | Leap]()
 
     def advanced(self, state: list[float], periods: int, longest: int) -> list[float]:
         """The kept ends so many periods later; a cycle has `longest` periods at most."""
         kept, played = 2 * longest + 1, 0
         known = deque([state], kept)
         while periods:
-            state = self._next(state)
-            known.append(state)
+            self.passed.append(ends := self.ends_after(state))
+            known.append(state := ends[-len(state) :])
             periods, played = periods - 1, played + 1
             for length in range(1, 2 if played % longest else longest + 1):
                 drift = _drift(known, length)
                 leap = self._leap(state, drift, length, periods // length) if drift else 0
                 if leap:
+                    self.passed.append(Leap(leap, length, state, drift))
                     before, state = _moved(state, drift, leap - 1), _moved(state, drift, leap)
                     known = deque([before, state] if length == 1 else [state], kept)
                     periods -= leap * length
@@ -100,16 +127,25 @@ class _Periods:
         while leap > 1:
             nearly = after = _moved(state, drift, leap - 1)
             for _ in range(length):
-                after = self._next(after)
+                after = self.ends_after(after)[-len(state) :]
             if _close([b - a for a, b in zip(nearly, after, strict=True)], drift):
                 return leap
             leap //= 2
         return 0
 
-    def _next(self, state: list[float]) -> list[float]:
+    def ends_after(self, state: list[float]) -> list[float]:
+        """The kept ends, and those of the period after them."""
         ends = [-math.inf, 0.0, *state]
         run(ends, self.body, self.seconds, self.send_s)
-        return ends[-len(state) :]
+        return ends
+
+    def cycle_of(self, leap: Leap) -> list[list[float]]:
+        """The ends of the periods of a cycle amid a leap, where what decides it all along does."""
+        state, found = _moved(leap.state, leap.drift, leap.cycles // 2), list[list[float]]()
+        for _ in range(leap.length):
+            found.append(ends := self.ends_after(state))
+            state = ends[-len(state) :]
+        return found
 
 
 def _drift(known: Sequence[list[float]], length: int) -> list[float]:

@@ -3,7 +3,7 @@
     exit code 0   done
               1   done, and something was found (`check`, `profiles diff`, `diagnose`), or a failure
               2   usage, or an input that cannot be read or used: one line on stderr
-              3   nothing fits
+              3   nothing fits, or no layout was found in time
 
 A command's module is imported when the command is called, so that `meshplan --help` answers at
 once and a command pays only for what it needs.

@@ -107,7 +107,8 @@ def plan(
         ),
     ] = False,
     time_limit: Annotated[
-        float | None, output("Seconds after which nothing new is searched.", min=0.0)
+        float | None,
+        output("Seconds after which nothing new is searched; no plan by then: exit 3.", min=0.0),
     ] = None,
     price_per_gpu_hour: Annotated[
         float | None, output("Adds what a step and 1e12 tokens cost.", min=0.0)

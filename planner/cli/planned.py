@@ -25,7 +25,7 @@ from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
-from meshplan.planner.search.search import NoLayoutFits, SearchResult
+from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.search.second_core import done_meanwhile
 
 if TYPE_CHECKING:
@@ -160,13 +160,20 @@ def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours"
 
 
 def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | None]:
-    """The search and meanwhile, for people, the fewest GPUs; where nothing fits exits with 3."""
+    """The search and meanwhile, for people, the fewest GPUs; where nothing fits, or nothing was
+    found in time, exits with 3.
+    """
     top = max(wanted.top, ROBUST_CANDIDATES) if wanted.robust else wanted.top
     search = partial(searched, asked, top, wanted.time_limit)
     try:
         if wanted.as_json:
             return search(), None
         return done_meanwhile(search, partial(fewest_gpus, asked.question))
+    except SearchEnded as error:
+        if wanted.as_json:
+            print_json({"status": "UNKNOWN", "gpus": asked.question.gpus})
+        print(f"error: {error}, and one may: give it longer", file=sys.stderr)
+        raise typer.Exit(3) from None
     except NoLayoutFits as error:
         _refuse(asked, error, as_json=wanted.as_json)
 

@@ -6,7 +6,7 @@ It counts work, not seconds: equal questions give equal answers. Only a deadline
 import time
 from dataclasses import dataclass, field
 
-from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.cuts.known_chains import Shape, actions_of
 
 BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
@@ -48,8 +48,6 @@ class Tally:
 
     def spend(self, shape: Shape) -> None:
         """Count one simulation."""
-        _, pp, vpp, m = shape
-        actions = 2 * pp * vpp * min(m, 6 * pp)
         self.simulated += 1
-        self.left -= actions * (1 if shape in self.shapes else NEW_SHAPE)
+        self.left -= actions_of(shape) * (1 if shape in self.shapes else NEW_SHAPE)
         self.shapes.add(shape)

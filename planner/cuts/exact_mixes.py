@@ -23,6 +23,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.recompute_chains import MixAnswer
@@ -92,7 +93,7 @@ class ExactMixes:
         self.peaks = SplitPeaks(problem, starts_of(bare))
         self.ways = [Ways.of(problem, times, self.peaks, v) for v in range(problem.chunks)]
         self.reduced_s, self.rest_s = times.reduced_lines_s(bare), after.rest_s
-        self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)
+        self.shape = problem.schedule, problem.pp, problem.vpp, problem.m
         self.model = new_model()
         self.chosen = [[self.model.new_bool_var("") for _ in each.full] for each in self.ways]
         for chunk in self.chosen:
@@ -108,7 +109,8 @@ class ExactMixes:
         """The least step, as far as it is below the limit: `known` chains are a beginning. Every
         action of a step of `most_played` is in the model. It takes `most_s` deterministic seconds.
         """
-        played = len(self.order.steps) <= most_played
+        forwards = self.problem.chunks * self.problem.m
+        played = 2 * forwards <= most_played and len(program(*self.shape).steps) <= most_played
         if played:
             self._play()
         for chain in known:
@@ -130,7 +132,7 @@ class ExactMixes:
             if bound_s >= step_s * ENOUGH or left_s <= 0:
                 break
             after_s = self.times.after_s(stages).reduce_s
-            self._follow(self.order.chain(self.times.work(stages), after_s))
+            self._follow(longest_chain(*self.shape, self.times.work(stages), after_s))
         return MixAnswer(min(bound_s, step_s), step_s, plan, most_s - left_s)
 
     def _fits(self, rank: int) -> None:
@@ -159,7 +161,8 @@ class ExactMixes:
         """Every action ends after what it waits for."""
         ends: list[Any] = [0, 0]  # nothing, and the step's begin
         hop, taken = self._grains(self.times.hop_s), dict[int, Any]()
-        for before, needed, what in self.order.steps:
+        order = program(*self.shape)
+        for before, needed, what in order.steps:
             end = self.model.new_int_var(0, round(1 / GRAIN) - 1, "")
             if what not in taken:
                 kind, chunk = divmod(what, self.problem.chunks)
@@ -169,7 +172,7 @@ class ExactMixes:
             if needed > 0:
                 self.model.add(end >= ends[needed] + hop + taken[what])
             ends.append(end)
-        for rank, last in enumerate(self.order.last):
+        for rank, last in enumerate(order.last):
             self._ends(rank, ends[last], np.zeros((4, self.problem.chunks)), 0.0)
 
     def _follow(self, chain: Chain) -> None:

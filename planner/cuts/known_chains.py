@@ -11,7 +11,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Floats
-from meshplan.costmodels.schedule.program import Chain, program
+from meshplan.costmodels.schedule.long_chain import longest_chain
+from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.split_times import Replays, SplitTimes
@@ -19,6 +20,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Shape = tuple[Schedule, int, int, int]
 MOST_ACTIONS = 30_000  # of a step whose chain is looked for
+PLAYED = 6  # micro-batches for each rank, about, that are played of a long step
 MOST_CHAINS = 12  # of a shape
 CLOSER = 1.002  # a chain is worth keeping where the known ones were further off
 SAFETY = 1 - 1e-9
@@ -26,9 +28,9 @@ FAR = 1e-9  # a step surely takes longer
 
 
 def actions_of(shape: Shape) -> int:
-    """Forwards and backwards of a step."""
-    _, pp, vpp, m = shape
-    return 2 * pp * vpp * m
+    """Forwards and backwards of a step, as far as it is played."""
+    schedule, pp, vpp, m = shape
+    return 2 * pp * vpp * (m if schedule == "gpipe" else min(m, PLAYED * pp))
 
 
 class KnownChains:
@@ -89,12 +91,12 @@ class KnownChains:
 
     def learn(self, shape: Shape, times: CutTimes, stages: Sequence[Stage], ratio: float) -> None:
         """Keep the longest chain of `stages`, which last `ratio` times as long as was known."""
-        schedule, pp, vpp, m = shape
+        _, pp, vpp, _ = shape
         known = self._known.get(shape, np.zeros((0, 4 * pp * vpp + 1 + pp)))
-        if ratio < CLOSER or len(known) >= MOST_CHAINS or 2 * pp * vpp * m > MOST_ACTIONS:
+        if ratio < CLOSER or len(known) >= MOST_CHAINS or actions_of(shape) > MOST_ACTIONS:
             return
         reduce_s = times.after_s(stages).reduce_s
-        self.keep(shape, program(schedule, pp, vpp, m).chain(times.work(stages), reduce_s))
+        self.keep(shape, longest_chain(*shape, times.work(stages), reduce_s))
 
     def keep(self, shape: Shape, chain: Chain) -> None:
         """Keep a chain of a shape; of too many the last stay."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
-from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomputed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
@@ -155,8 +155,8 @@ class MovedLayers:
     def _learn(self, stages: Sequence[Stage]) -> None:
         """Know the longest chain of a cut."""
         after, p = self.times.after_s(stages), self.problem
-        order = program(p.schedule, p.pp, p.vpp, p.m)
-        chain = order.chain(self.times.work(stages), after.reduce_s)
+        work = self.times.work(stages)
+        chain = longest_chain(p.schedule, p.pp, p.vpp, p.m, work, after.reduce_s)
         ends = [float(rank == chain.rank) for rank in range(p.pp)]
         self._chains = np.vstack([self._chains, [*chain.counts, chain.hops, *ends]])
         self.spent += CHAINED * self.actions

@@ -13,7 +13,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
-from meshplan.costmodels.schedule.program import Chain, program
+from meshplan.costmodels.schedule.long_chain import longest_chain
+from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
@@ -68,7 +69,7 @@ class PathCuts:
         """Add the longest chain of a cut, which is the answer."""
         work, after = self.times.work(stages), self.times.after_s(stages)
         p = self.problem
-        chain = program(p.schedule, p.pp, 1, p.m).chain(work, after.reduce_s)
+        chain = longest_chain(p.schedule, p.pp, 1, p.m, work, after.reduce_s)
         self._add(chain, updates=int(np.argmax(self.times.update_s(stages))))
         return chain
 

@@ -26,7 +26,8 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.program import Chain, program
+from meshplan.costmodels.schedule.long_chain import longest_chain
+from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.knapsacks import Knapsack, Knapsacks
 from meshplan.planner.bounds.recompute import Counts, choices_of
@@ -102,7 +103,7 @@ class RecomputeChains:
         self.reduce_s, self.rest_s = after
         self.work = times.work(bare)
         self.rounding_s = (problem.m + 1) * len(problem.pattern) / NS_PER_S
-        self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)
+        self.shape = problem.schedule, problem.pp, problem.vpp, problem.m
         self._starts = starts_of(bare)
         self.peaks = SplitPeaks(problem, self._starts)
         self._choices_of: dict[tuple[Counts, Counts], Ints] = {}
@@ -186,7 +187,7 @@ class RecomputeChains:
             work.weight_grad_s, work.send_s,
         )  # fmt: skip
         reduce_s = self.times.after_s(self._stages(mixes)).reduce_s
-        return self.order.chain(slower, reduce_s)
+        return longest_chain(*self.shape, slower, reduce_s)
 
     def _weighed(self, chain: Chain, mixes: _Mixes) -> tuple[Floats, float]:
         """How often a chain has each chunk's backward, and its length without what is added; with

@@ -2,30 +2,35 @@
 
 Neither a bound nor a plan, but cheap for all rows at once. Bounds of rows know no memory, so their
 order is led by thousands of rows that fit slowly or not at all. With S ranks, V chunks on each and
-m micro-batches, of every way to run a row but the V shapes:
+m micro-batches, of every way to run a row:
 
     held        layer-micro-batches of the fullest rank: min(m, S) of each of its layers, of
-                interleaved chunks S (V + 1) - 1 chunks
+                interleaved chunks S (V + 1) - 1 chunks, in DualPipeV 2 S + 1; where W is apart the
+                larger of what is saved and what waits for it
     recomputed  the fraction of layers with which the first rank fits, in the mode in which it
                 takes least; in whole layers of each chunk where that is the engine's rule
     step        `planner.problem.closed_form`: m micro-batches through the slowest chunk of each
                 row, the longest run of so many layers in the most even split, or the longer head or
-                embedding; and the bubble
+                embedding; and the bubble, of which a V shape has a third
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 
 PLACES = 2**20  # more than there are chunks
+V = 0  # stands for the two chunks of a V shape
+V_SHAPED_BUBBLE = 1 / 3  # of what chunks leave idle: F + I - W or 2 I - W of F + I + W, all alike
 NEVER = 1e30  # ns of what fits in no way
 
 
@@ -56,6 +61,15 @@ class _Ways(NamedTuple):
     slowest: Floats
     variants: list[Variant]
 
+    @property
+    def v_shaped(self) -> Bools:
+        """[way] whether both ends are on the first rank."""
+        return self.run_as(V_SHAPED)
+
+    def run_as(self, schedules: Collection[Schedule]) -> Bools:
+        """[way] whether its schedule is one of these."""
+        return np.array([each.schedule in schedules for each in self.variants], bool)[self.which]
+
     @classmethod
     def of(cls, space: Space, rows: Ints) -> "_Ways":
         """Those of `rows`."""
@@ -65,7 +79,6 @@ class _Ways(NamedTuple):
             each = [
                 number.setdefault(variant, len(number))
                 for variant in space.variants(int(rows[places[0]]))
-                if variant.schedule not in V_SHAPED
             ]
             place.append(np.repeat(places, len(each)))
             which.append(np.tile(np.array(each, np.int64), len(places)))
@@ -73,7 +86,8 @@ class _Ways(NamedTuple):
         pp = space.layouts.pipeline_parallel[rows[at]].astype(np.int64)
         vpp = np.array([each.virtual_stages for each in number], np.int64)[variant]
         m = space.layouts.num_micro_batches[rows[at]].astype(np.int64)
-        return cls(at, variant, pp, vpp, m, _slowest(space, pp, vpp), list(number))
+        ways = cls(at, variant, pp, vpp, m, np.zeros(0), list(number))
+        return ways._replace(slowest=_slowest(space, pp, np.where(ways.v_shaped, V, vpp)))
 
     def first_modes(self) -> Ints:
         """[way] the mode that saves most, before anything else recomputes."""
@@ -98,6 +112,7 @@ class _Ways(NamedTuple):
     def held(self) -> Floats:
         """[way] micro-batches of a mean rank's layers on the fullest one."""
         chunks = np.where(self.vpp > 1, (self.pp * (self.vpp + 1) - 1) / self.vpp, self.pp)
+        chunks = np.where(self.v_shaped, self.pp + 0.5 * self.run_as({"dualpipe_v"}), chunks)
         found: Floats = np.minimum(chunks, self.m) / self.pp
         return found
 
@@ -114,28 +129,38 @@ def _estimates_ns(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
     every = work + embedding + head
     once = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns)[at] / pp
     found: Floats = ways.m * (np.maximum(rows, every / pp) + vpp * c.send_ns[at])
-    found = found + (pp - 1) / (pp * vpp) * every + once + c.fixed_step_ns[at]
+    bubble = (pp - 1) / (pp * vpp) * np.where(ways.v_shaped, V_SHAPED_BUBBLE, 1) * every
+    found = found + bubble + once + c.fixed_step_ns[at]
     return np.where(work < NEVER, found, NEVER)
 
 
 def _work_ns(prices: Coefficients, ways: _Ways, counts: Ints) -> Floats:
     """[way] a micro-batch's layers on all ranks, with what must be recomputed."""
-    c, at, first = prices, ways.place, ways.columns(ways.first_modes())
-    each, saved = (np.einsum("rkx,k->rx", of, counts) for of in (c.layer_ns, c.layer_saved_kib))
-    held, work, kept = ways.held, each[at, first].astype(float), saved[at, first]
+    c, at, first, held = prices, ways.place, ways.columns(ways.first_modes()), ways.held
+    each = np.einsum("rkx,k->rx", c.layer_ns, counts)
+    work, kept = each[at, first].astype(float), _saved_kib(c, ways, counts, first)
     static = c.fixed_kib + c.embedding_state_kib - c.cap_kib
     needed = static[at] + (c.layer_state_kib @ counts)[at] / ways.pp
     needed += held * (kept + ways.pp * c.embedding_saved_kib[at])
+    needed += np.where(ways.v_shaped, (c.head_state_kib + c.head_transient_kib)[at], 0)
     lacks = needed + c.transient_kib[at, first]
     added = np.where(lacks > 0, NEVER, 0.0)
     for mode in (1, 2):
         column = ways.columns(mode)
         transient = np.maximum(c.transient_kib[at, first], c.transient_kib[at, column])
-        freed = np.maximum(held * (kept - saved[at, column]), 1.0)
+        freed = np.maximum(held * (kept - _saved_kib(c, ways, counts, column)), 1.0)
         fraction = ways.whole(np.maximum(needed + transient, 0.0) / freed)
         longer = np.where(fraction <= 1, fraction, NEVER) * np.maximum(each[at, column] - work, 1)
         added = np.where(ways.may(mode), np.minimum(added, longer), added)
     found: Floats = work + added
+    return found
+
+
+def _saved_kib(prices: Coefficients, ways: _Ways, counts: Ints, columns: Ints) -> Ints:
+    """[way] what a micro-batch keeps of all layers; where W is apart no less than waits for it."""
+    saved = np.einsum("rkx,k->rx", prices.layer_saved_kib, counts)[ways.place, columns]
+    waiting = (prices.layer_deferred_kib @ counts)[ways.place]
+    found: Ints = np.where(ways.run_as(ZERO_BUBBLE), np.maximum(saved, waiting), saved)
     return found
 
 
@@ -160,8 +185,12 @@ def _slowest(space: Space, pp: Ints, vpp: Ints) -> Floats:
 
 
 def _most_even(space: Space, pp: int, vpp: int) -> float:
-    splits = stack_splits(space.model, space.legality, pp, vpp, space.apart)
+    """Of the chunks of each row; with `V` chunks, of both chunks of a V shape's ranks."""
+    number = 2 if vpp == V else vpp
+    splits = stack_splits(space.model, space.legality, pp, number, space.apart)
     if not splits:
-        return -(-len(space.stack) // (pp * vpp))
-    rows = np.array(splits).reshape(len(splits), vpp, pp).max(axis=2)
-    return float(rows.sum(axis=1).min()) / vpp
+        return -(-len(space.stack) // (pp * number))
+    rows = np.array(splits).reshape(len(splits), number, pp)
+    if vpp == V:
+        return float((rows[:, 0] + rows[:, 1, ::-1]).max(axis=1).min()) / number
+    return float(rows.max(axis=2).sum(axis=1).min()) / number

@@ -108,6 +108,11 @@ class RowPrices:
         bounds = np.maximum(row_bounds(self.space.take(rows), prices), self.busy_ns[rows])
         return _Fitting(rows, bounds, prices if kept else None)
 
+    def unpriced(self, below_ns: int | None) -> Ints:
+        """The rows that are not priced and may be below a limit, in their order."""
+        left = self._order[self._priced :]
+        return left if below_ns is None else left[: np.searchsorted(self.busy_ns[left], below_ns)]
+
     def below(self, limit_s: float) -> Ints:
         """The rows that are not surely slower."""
         return np.flatnonzero(self.busy_ns < limit_s * NS_PER_S)

@@ -1,15 +1,16 @@
 """The rows that a proof looks at: those whose bound is below a limit, with their passes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.priced_space import as_simulated
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
@@ -24,6 +25,10 @@ class RowsBelow(NamedTuple):
     rows: Ints
     passes: PassSeconds
     prices: Coefficients
+
+    def take(self, places: Ints) -> "RowsBelow":
+        """Some of them."""
+        return RowsBelow(self.rows[places], self.passes.take(places), self.prices.take(places))
 
 
 class Source(Protocol):
@@ -53,10 +58,14 @@ class Given(NamedTuple):
         return rows, self.prices.take(rows)
 
 
-def rows_below(space: Space, source: Source, setting: Setting, limit_s: float) -> RowsBelow:
+def rows_below(
+    space: Space, source: Source, setting: Setting, limit_s: float, planned: Iterable[int] = ()
+) -> RowsBelow:
     """The rows of `source` whose bound is below the limit: in blocks, so that what is not kept
-    takes no memory.
+    takes no memory. Of rows of one kind in a block those stay that no other one of them beats
+    (`planner.search.dominated`), and those that are `planned`.
     """
+    known = np.array(sorted(set(planned)), np.int64)
     rows = source.below(limit_s)
     firsts = blocks(len(rows), BLOCK)
 
@@ -66,13 +75,22 @@ def rows_below(space: Space, source: Source, setting: Setting, limit_s: float) -
         passes = pass_seconds(part.layouts, setting)
         below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
         passes = passes.take(below)
-        return RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
+        found = RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
+        beaten = _beaten_in_kind(space.take(found.rows), found)
+        return found.take(np.flatnonzero(~beaten | np.isin(found.rows, known)))
 
     done = done_of_each(block, firsts)
     kept = np.concatenate([each.rows for each in done])
     passes, priced = [each.passes for each in done], [each.prices for each in done]
     done.clear()  # `joined` lets go what it has joined
     return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each(priced)))
+
+
+def _beaten_in_kind(space: Space, found: RowsBelow) -> Bools:
+    """Which rows of `found`, those of `space`, another one of the same kind beats."""
+    layouts = space.layouts
+    kind = (layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel)
+    return dominated(space, found.passes, found.prices, np.arange(len(layouts)), kind)
 
 
 def _each(parts: list[Coefficients]) -> Iterator[Coefficients]:

@@ -36,6 +36,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
+from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.priced_space import (
@@ -183,6 +184,8 @@ def _simulated(
         if not proof.best:
             gpus = counted(question.gpus, "GPU")
             raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
+    proof.tally.deadline = deadline
+    mix_likely(proof)
     open_s = proof.prove(deadline)
     if counts:
         CountedMemory(proof).look()

@@ -26,7 +26,7 @@ from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
-from meshplan.planner.cuts.known_chains import actions_of
+from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
 from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
@@ -82,7 +82,8 @@ class Simulated:
             self.offer(found)
         source = rows or Given(np.arange(len(space.layouts)), coefficients)
         most_s = min(limit_s, self.best_s * NEARLY)
-        below = rows_below(space, source, self.setting, most_s)
+        planned = [timed.row for timed in self.best.values()]
+        below = rows_below(space, source, self.setting, most_s, planned)
         self.kept, self.passes, self.prices = below
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
@@ -90,6 +91,7 @@ class Simulated:
         self._settled: list[Open] = []
         self._moved: dict[Kind, Timed] = {}
         self._ahead_of_turn = AheadOfTurn(self._mixes)
+        self._taught = set[Shape]()
         self._ahead = frozenset[tuple[Kind, Variant]]()
 
     @property
@@ -299,12 +301,14 @@ class Simulated:
         times = self._times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, range(problem.pp), limit_s)
         bound_s = max(cut.bound_s, self.open.chains.bound_s(shape, times, cut.least, after))
-        if bound_s >= limit_s * SETTLED:
+        if bound_s >= limit_s * SETTLED or (cut.recomputes() and shape in self._taught):
             return bound_s
         self.tally.spend(shape)
         after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
         step_s = times.step_s(cut.least, after)
         self.open.chains.learn(shape, times, cut.least, step_s / bound_s)
+        if step_s < bound_s * CLOSER:
+            self._taught.add(shape)
         bound_s = max(bound_s, step_s)
         if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s

@@ -30,6 +30,7 @@ from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
 BLOCK = 4096  # layouts whose options are priced at once
+ROWS = 65_536  # that are opened at once
 NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
 NONE_SENDS = "no dispatcher that is pinned has kernels for these ranks"
 
@@ -45,28 +46,43 @@ Options = Callable[[Layouts, Setting, Pins], list[_Option]]
 
 
 def open_exchanges(space: Space, setting: Setting) -> Space:
-    """`space` with each row once for each kind that may be worth having."""
-    space = _opened(space, setting, "dispatcher", _dispatchers, NONE_SENDS)
-    return _opened(space, setting, "context_kind", _contexts, NONE_SPLITS)
-
-
-def _opened(space: Space, setting: Setting, axis: str, options_of: Options, why: str) -> Space:
-    """With the kinds of one axis; `why`: the reason that rows without one are dropped."""
-    if not len(space.layouts) or not options_of(space.layouts, setting, space.pins):
+    """`space` with each row once for each kind that may be worth having, some rows at a time."""
+    rules, dropped = setting.engine.legality, dict(space.dropped)
+    if not len(space.layouts) or not (rules.dispatchers or rules.context_kinds):
         return space
-    alike = _alone(space.layouts, axis)
+    parts = []
+    for rows in np.split(every := np.arange(len(space.layouts)), every[ROWS::ROWS]):
+        layouts, args = space.layouts.take(rows), (setting, space.pins, dropped)
+        layouts = _opened(layouts, "dispatcher", _dispatchers, NONE_SENDS, *args)
+        layouts = _opened(layouts, "context_kind", _contexts, NONE_SPLITS, *args)
+        parts.append(layouts.packed())
+    return replace(space, layouts=Layouts.joined(parts), dropped=dropped)
+
+
+def _opened(
+    every: Layouts,
+    axis: str,
+    options_of: Options,
+    why: str,
+    setting: Setting,
+    pins: Pins,
+    dropped: dict[str, int],
+) -> Layouts:
+    """With the kinds of one axis; `why`: the reason that rows without one are `dropped`."""
+    if not options_of(every, setting, pins):
+        return every
+    alike = _alone(every, axis)
     first, which = distinct(work_key(setting, alike))
     layouts = alike.take(first)
-    options = options_of(layouts, setting, space.pins)
+    options = options_of(layouts, setting, pins)
     kept = _worth_having(layouts, setting, axis, options)
-    dropped = dict(space.dropped)
     none: Bools = ~np.any(kept, axis=0)
     if lost := int(np.count_nonzero(none[which])):
-        dropped[why] = lost
+        dropped[why] = dropped.get(why, 0) + lost
     row, option = np.nonzero(kept.T[which])
-    codes = np.array([each.code for each in options], np.int32)[option]
+    codes = np.array([each.code for each in options], np.int64)[option]
     opened: Any = {axis: codes}
-    return replace(space, layouts=replace(space.layouts.narrow(row), **opened), dropped=dropped)
+    return replace(every.take(row), **opened)
 
 
 def _alone(layouts: Layouts, axis: str) -> Layouts:

@@ -1,5 +1,7 @@
 """Columns of layouts that grow axis by axis and shrink rule by rule."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,14 @@ class Funnel:
         """Take half the memory, once no product of columns is beyond 32 bits."""
         self.whole = np.int32
         self.columns = {name: column.astype(np.int32) for name, column in self.columns.items()}
+
+    def parts(self, rows: int) -> Iterator["Funnel"]:
+        """Some of its rows after the other, which count what they drop as its own."""
+        for first in range(0, max(len(self), 1), rows):
+            part = Funnel(self.pins)
+            part.whole, part.dropped = self.whole, self.dropped
+            part.columns = {name: c[first : first + rows] for name, c in self.columns.items()}
+            yield part
 
     def keep(self, legal: NDArray[np.bool_], reason: str) -> None:
         """Only the rows that are `legal`; the others are counted under `reason`."""

@@ -17,7 +17,7 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,9 @@ from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import FRACTION_AXES, Pins
 from meshplan.planner.space.stage_splits import lists_all
 
+PART = 4096  # rows that are sharded at once: what they are made of takes several times their memory
+COUNTED = 65_536  # rows whose layouts are counted at once
+NO_ROWS = np.zeros(0, np.int64)
 ANY = -1  # of a row: no price depends on its schedule
 
 
@@ -143,7 +146,11 @@ class Space:
 
     def layouts_in(self, rows: Ints) -> int:
         """How many layouts `rows` are: each once for each of its variants."""
-        return sum(len(same) * len(self.variants(int(same[0]))) for same in self.shapes(rows))
+        return sum(
+            len(same) * len(self.variants(int(same[0])))
+            for some in (rows[first : first + COUNTED] for first in range(0, len(rows), COUNTED))
+            for same in self.shapes(some)
+        )
 
     def take(self, rows: Ints) -> "Space":
         """Some of the rows."""
@@ -196,7 +203,7 @@ class Space:
         layouts = self.layouts
         shape = layouts.pipeline_parallel[rows].astype(np.int64) * 2**32
         shape += layouts.num_micro_batches[rows]
-        way = 3 * (layouts.schedule[rows] - ANY) + layouts.virtual_stages[rows]
+        way = 3 * (layouts.schedule[rows].astype(np.int64) - ANY) + layouts.virtual_stages[rows]
         way = 2 * way + (layouts.activation_offload[rows] > 0)
         _, which = np.unique(shape * 256 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
         order = np.argsort(which, kind="stable")
@@ -241,9 +248,21 @@ def enumerate_space(
     if max(int(sizes.max(initial=0)), training.global_batch_size) <= np.iinfo(np.int32).max:
         funnel.narrow()
     open_experts(funnel, model, engine.legality)
+    rules, none = engine.legality, dict[str, Any]((f.name, NO_ROWS) for f in fields(Layouts))
+    space = Space(
+        layouts=Layouts(**none), model=model, legality=rules, pins=pins, dropped=funnel.dropped
+    )
+    parts = [_sharded(part, space, training, engine, gpus_per_node) for part in funnel.parts(PART)]
+    return replace(space, layouts=Layouts.joined(parts))
+
+
+def _sharded(
+    funnel: Funnel, space: Space, training: Training, engine: Engine, gpus_per_node: int
+) -> Layouts:
+    """The rows of `funnel`, packed, once for each way to shard that has its own price."""
     open_sharding(funnel, engine.legality, gpus_per_node)
     open_offloads(funnel, training, engine.legality)
-    drop_split_backwards(funnel, model, engine.legality)
+    drop_split_backwards(funnel, space.model, engine.legality)
     columns: dict[str, Any] = dict(funnel.columns)
     columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
     layouts = Layouts(
@@ -253,10 +272,9 @@ def enumerate_space(
         dispatcher=np.zeros(len(funnel), np.int32),
         schedule=np.full(len(funnel), ANY, np.int32),
     )
-    rules = engine.legality
-    space = Space(layouts=layouts, model=model, legality=rules, pins=pins, dropped=funnel.dropped)
     chunks = hides_with_chunks(layouts, engine.overlap, gpus_per_node)
-    return _priced_apart(space, chunks, model.tied and engine.state.one_table_per_rank)
+    by_table = space.model.tied and engine.state.one_table_per_rank
+    return _priced_apart(replace(space, layouts=layouts), chunks, by_table).packed()
 
 
 def reachable_sizes(
@@ -278,7 +296,7 @@ def reachable_sizes(
     return np.intersect1d(sizes, inner[:, None] * replicas)
 
 
-def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
+def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Layouts:
     """Each row once for each way to run it that has its own price: `by_chunks` with one chunk per
     rank or several, `by_table` with both ends on one rank or not.
     """
@@ -291,10 +309,8 @@ def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
             each = np.tile(np.array(ways, np.int32).reshape(-1, 2), (len(rows), 1))
             found.append(np.column_stack([np.repeat(rows.astype(np.int32), len(ways)), each]))
     columns = np.concatenate(found)
-    del found
-    rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T.copy()
-    layouts = replace(space.layouts.narrow(rows), virtual_stages=virtual_stages, schedule=schedule)
-    return replace(space, layouts=layouts)
+    rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T
+    return replace(space.layouts.take(rows), virtual_stages=virtual_stages, schedule=schedule)
 
 
 def _shape(schedule: Schedule) -> int:

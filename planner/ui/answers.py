@@ -41,7 +41,7 @@ from meshplan.planner.report.tables import (
 )
 from meshplan.planner.search.footprint import explain as explain_misfit
 from meshplan.planner.search.progress import Progress
-from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.search import NoLayoutFits, SearchEnded
 from meshplan.planner.ui.layouts import case_of_choice, choice_of, shortest_choice
 from meshplan.planner.ui.requests import CompareRequest, JobWords, PriceRequest, SolveRequest
 from meshplan.planner.ui.stops import stops_of
@@ -172,6 +172,8 @@ def solve_document(
     asked = question_of(request.job, tuple(request.pins.items()))
     try:
         result = solve(asked.question, TOP, request.time_limit_s, progress)
+    except SearchEnded as error:
+        return {"infeasible": [f"{error}, and one may: give it longer"]}
     except NoLayoutFits as error:
         why = explain_misfit(asked.question, most_gpus=most_asked(asked.question))
         return {"infeasible": [str(error), *misfit_lines(asked.question, why)]}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.prices import Prices
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.question import Arguments, ask
@@ -133,3 +134,16 @@ def test_first_plans_fit_and_are_kept(arguments: Arguments) -> None:
         problem = stage_problem(run.space, run.coefficients, row, variant)
         assert evaluate(problem, plan.stages) == plan
         assert max(plan.peak_kib) <= problem.cap_kib
+
+
+V_SHAPED_ONLY = replace(
+    ASKED, model="deepseek-v3", gpus=8192, cluster="dgx-h800", engine="hai-llm", seq_len="131072"
+)
+
+
+def test_where_what_is_busy_least_does_not_fit_rows_are_drawn() -> None:
+    """DeepSeek-V3 with sequences of 128K: plans, V shapes among them, before any row is bounded."""
+    _, run = begun(replace(V_SHAPED_ONLY, global_batch=4096))
+    seed_likely(run)
+    assert V_SHAPED & {found.variant.schedule for found in run.best.values()}
+    assert run.next_row == 0

@@ -1,16 +1,19 @@
 """No question runs away from its time limit: what takes long is cut short inside too."""
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.cli.main import app
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.priced_space import Question
@@ -97,3 +100,14 @@ def test_a_refusal_plans_no_chunks_that_no_mix_makes_fit(monkeypatch: pytest.Mon
     assert found is not None
     assert found.layout.virtual_stages > 1
     assert 0 < len(planned) < 100
+
+
+def test_no_plan_in_time_is_not_that_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without first plans and time nothing is known: no miss, no pin and no other size is named."""
+    monkeypatch.setattr("meshplan.planner.search.search.seed_likely", lambda _: None)
+    asked = ("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--global-batch", "16")
+    result = CliRunner().invoke(app, (*asked, "--time-limit", "0", "--json"))
+    assert result.exit_code == 3
+    assert json.loads(result.stdout) == {"status": "UNKNOWN", "gpus": 2}
+    ended = "the search was ended before it found a layout that fits, and one may"
+    assert result.stderr == f"error: {ended}: give it longer\n"

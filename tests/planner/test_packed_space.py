@@ -1,0 +1,62 @@
+"""A space in little memory: rows are made some at a time, and kept in few bits."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.search.priced_space import Question, space_of
+from meshplan.planner.space import exchange_choice, legal_layouts
+
+NAMES = [field.name for field in fields(Layouts)]
+
+
+def layouts(**columns: list[int]) -> Layouts:
+    """Four layouts of ones but for `columns`."""
+    ones: dict[str, Any] = {name: np.ones(4, np.int64) for name in NAMES}
+    return Layouts(**{**ones, **{name: np.array(each) for name, each in columns.items()}})
+
+
+def test_columns_are_as_narrow_as_their_numbers() -> None:
+    """127 is a byte's largest and 32,767 that of two; a number that is the same takes one row's."""
+    packed = layouts(
+        tensor_parallel=[1, 127, 2, 2],
+        expert_parallel=[1, 128, 2, 2],
+        context_parallel=[1, 32767, -1, 2],
+        data_parallel=[1, 32768, 2, 2],
+        pipeline_parallel=[7, 7, 7, 7],
+    ).packed()
+    assert packed.tensor_parallel.dtype == np.int8
+    assert packed.expert_parallel.dtype == packed.context_parallel.dtype == np.int16
+    assert packed.data_parallel.dtype == np.int32
+    assert packed.pipeline_parallel.strides == (0,)
+    taken = packed.take(np.array([1, 1]))
+    assert taken.world_size.tolist() == [32768 * 32767 * 127 * 7] * 2  # beyond 32 bits
+
+
+@pytest.mark.parametrize("engine", ["megatron", "native", "hai-llm", "torchtitan"])
+def test_a_space_in_parts_is_the_space(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows in the same order, as many layouts, and the same count of each reason."""
+    name, training = "deepseek-v2-lite", Training(global_batch_size=32, seq_len=4096)
+    asked = Question(
+        model=model_from_config(load_model_config(name), name), training=training, gpus=16,
+        cluster=load_cluster("dgx-h100"), engine=load_engine(engine),
+    )  # fmt: skip
+    whole = space_of(asked)
+    every = np.arange(len(whole.layouts))
+    counted = whole.layouts_in(every)
+    monkeypatch.setattr(legal_layouts, "PART", 7)
+    monkeypatch.setattr(legal_layouts, "COUNTED", 11)
+    monkeypatch.setattr(exchange_choice, "ROWS", 13)
+    parts = space_of(asked)
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(parts.layouts, name), getattr(whole.layouts, name))
+    assert parts.dropped == whole.dropped
+    assert parts.layouts_in(every) == counted == sum(len(whole.variants(row)) for row in every)
