@@ -118,7 +118,9 @@ def test_every_cut_is_listed_where_there_are_few() -> None:
 
 
 def test_a_plan_that_recomputes_nothing_is_looked_at_where_ranks_have_many_mixes() -> None:
-    """A pin of what the answer recomputes finds no faster one (by 0.08 % where such mixes are not looked at)."""
+    """A pin of what the answer recomputes finds no faster one (by 0.08 % where such mixes are not
+    looked at).
+    """
     asked: dict[str, Any] = {
         "model": "qwen3-32b", "gpus": 32, "cluster": "dgx-h100", "seq_len": "2048",
         "global_batch": 2048, "engine": "native",
