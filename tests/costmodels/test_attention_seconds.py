@@ -1,0 +1,221 @@
+"""Seconds of attention kernels: by hand, by kernel, and as published."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshplan.costmodels.operations.kinds import AttentionCore
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.hardware_profiles.load import load_cluster, load_gpu, load_kernels
+from meshplan.hardware_profiles.schema import AttentionPoint
+from meshplan.hardware_profiles.tunings import Tuning
+from tests.support.round_device import round_device
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    """Of round rates."""
+    return round_device()
+
+
+def test_a_backward_that_sums_in_16_bits(device: Device) -> None:
+    """An MI355X has a kernel for it: 0.496 of the peak with half of it at 565 keys instead of 0.338
+    and 381; other GPUs have none, and no forward changes.
+    """
+    core = AttentionCore(
+        name="core", queries=8192, keys=4096.0, all_keys=8192.0, heads=16, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    cluster = load_cluster("mi355x-8")
+    amd = replace(device, gpu=cluster.gpu, kernels=cluster.kernels)
+
+    def spent_s(which: Device, *, backward: bool) -> list[float]:
+        both = (replace(which, sums_in_16_bits=sums) for sums in (False, True))
+        launch_s = which.kernels.launch_s
+        return [float(attention_s(each, core, backward=backward)) - launch_s for each in both]
+
+    slow, fast = spent_s(amd, backward=True)
+    assert slow / fast == pytest.approx(0.496 / (1 + 565 / 4096) * (1 + 381 / 4096) / 0.338)
+    for same in (spent_s(amd, backward=False), spent_s(device, backward=True)):
+        assert same[0] == same[1]
+
+
+def test_attention_by_hand(device: Device):
+    """4 x 4096 x 2048 x 16 x 128 FLOPs at half of the peak, times keys / (keys + 128)."""
+    op = AttentionCore(
+        name="core", queries=4096, keys=2048.0, all_keys=4096.0, heads=16, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    flops = 4 * 4096 * 2048 * 16 * 128
+    rate = 50e12 * 2048 / (2048 + 128)
+    assert attention_s(device, op, backward=False) == pytest.approx(1e-5 + flops / rate, rel=1e-9)
+    backward = 2.5 * flops / (40e12 * 2048 / (2048 + 128))
+    assert attention_s(device, op, backward=True) == pytest.approx(1e-5 + backward, rel=1e-9)
+
+
+def test_sinks_cost_the_backward(device: Device):
+    """A slow kernel for attention sinks takes its seconds beside the backward, not the forward."""
+    traits = {
+        "name": "core", "queries": 4096, "keys": 2048.0, "all_keys": 4096.0, "heads": 16,
+        "head_dim": 128, "v_head_dim": 128, "fused": True,
+    }  # fmt: skip
+    plain, slow = AttentionCore(**traits), AttentionCore(**traits, sinks_s=1e-3)
+    for backward, more in ((False, 0.0), (True, 1e-3)):
+        found = attention_s(device, slow, backward=backward)
+        assert found - attention_s(device, plain, backward=backward) == pytest.approx(more)
+
+
+def test_attention_reaches_half_of_its_rate_by_hand(device: Device):
+    """300 keys reach 3/4 of the rate forward, where half takes 100, and 1/4 backward, where it
+    takes 900; the backward has 2.5 times the FLOPs and here the same rate.
+    """
+    update = {
+        "attention_forward": 0.5, "attention_backward": 0.5,
+        "attention_half_forward": 100.0, "attention_half_backward": 900.0,
+    }  # fmt: skip
+    here = replace(device, kernels=device.kernels.model_copy(update=update))
+    core = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    full_s = core.forward_flops / 50e12
+    assert attention_s(here, core, backward=False) == pytest.approx(1e-5 + full_s / 0.75)
+    assert attention_s(here, core, backward=True) == pytest.approx(1e-5 + 2.5 * full_s / 0.25)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "forward", "backward"),
+    [
+        pytest.param("flash1", 2.0, 2.0, id="the first: around twice as long both ways"),
+        pytest.param("triton", 1.4, 2.0, id="its Triton version: 1.3 to 1.5, and around twice"),
+    ],
+)
+def test_older_kernels_take_longer_than_flash2(
+    device: Device, kernel: str, forward: float, backward: float
+):
+    """How many times as long as FlashAttention-2 its predecessors take (2307.08691, 4.1)."""
+    core = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+
+    def seconds(kernel: str, *, backward: bool) -> float:
+        here = replace(device, attention=kernel)
+        return float(attention_s(here, core, backward=backward)) - 1e-5
+
+    for times, back in ((forward, False), (backward, True)):
+        expected = times * seconds("flash2", backward=back)
+        assert seconds(kernel, backward=back) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fraction", "share"),
+    [
+        pytest.param("cudnn", 0.5, 2**-0.4, id="cuDNN: 2^-0.4"),
+        pytest.param("flash2", 0.5, 0.5 * 2**-0.2, id="FlashAttention-2, half as fast: 2^-0.2 / 2"),
+        pytest.param("cudnn", 1.0, 2**-0.2, id="nothing better than it: 2^-0.2"),
+        pytest.param("flash1", 0.5, 0.25 * 2**-0.2, id="the first, half of that: 2^-0.2 / 4"),
+        pytest.param("triton", 0.5, 0.5 / 1.4 * 2**-0.2, id="its Triton version: 2^-0.2 / 2.8"),
+    ],
+)
+def test_narrow_heads_by_hand(device: Device, kernel: str, fraction: float, share: float):
+    """Heads of 64 instead of 128: the share of the rate that is left."""
+    kernels = device.kernels.model_copy(update={"flash2_fraction": fraction})
+    wide = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    narrow = replace(wide, heads=8, head_dim=64, v_head_dim=64)
+    seconds_wide = attention_s(replace(device, kernels=kernels), wide, backward=False) - 1e-5
+    here = replace(device, kernels=kernels, attention=kernel)
+    assert attention_s(here, narrow, backward=False) - 1e-5 == pytest.approx(seconds_wide / share)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rate"),
+    [
+        pytest.param("flash2", 1e12, id="FlashAttention-2's own"),
+        pytest.param("cudnn", 4e12, id="cuDNN's own"),
+        pytest.param("unfused", 2e12, id="none of them: the usual one's"),
+    ],
+)
+def test_attention_is_priced_by_the_kernel_of_the_engine(
+    device: Device, asked: str, rate: float
+) -> None:
+    """Three kernels were measured at four shapes each, at 1, 4 and 2 TFLOP/s."""
+    points = tuple(
+        AttentionPoint(
+            dtype="bf16", kernel=kernel, direction="forward", batch=1, heads=4, kv_heads=4,
+            head_dim=d, v_head_dim=d, seq_len=s, causal=True, flops_per_s=measured,
+        )
+        for kernel, measured in (("flash2", 1e12), ("cudnn", 4e12), (None, 2e12))
+        for d in (64, 128) for s in (256, 1024)
+    )  # fmt: skip
+    update = {"attention_points": points, "conditions": {"kind": "measured"}}
+    kernels = device.kernels.model_copy(update=update)
+    here = replace(device, kernels=kernels, attention=asked)
+    surface = here.attention_surface("bf16", "forward")
+    assert surface is not None
+    assert float(surface(4, 512, 64).flops_per_s) == pytest.approx(rate)
+
+
+def grown_with_length(device: Device) -> Device:
+    """Attention of one width was measured: 1 TFLOP/s at 64 tokens, and twice that at twice them."""
+    points = tuple(
+        AttentionPoint(
+            dtype="bf16", kernel="flash2", direction="forward", batch=b, heads=4, kv_heads=4,
+            head_dim=64, v_head_dim=64, seq_len=s, causal=True, flops_per_s=1e12 * s / 64,
+        )
+        for b in (1, 4, 16) for s in (64, 128, 256, 512)
+    )  # fmt: skip
+    update = {"attention_points": points, "conditions": {"kind": "measured"}}
+    kernels = device.kernels.model_copy(update=update)
+    return replace(device, kernels=kernels, attention="flash2")
+
+
+CORE = AttentionCore(
+    name="core_attention", queries=1024, keys=128, all_keys=256, heads=4, head_dim=64,
+    v_head_dim=64, fused=True,
+)  # fmt: skip
+
+
+def test_chunks_of_a_sequence_cost_their_own_kernels(device: Device) -> None:
+    """cp2 of 256 tokens: of the 128 keys that a query meets on the mean, 32 are in its own chunk of
+    64, at the rate of 64 tokens, and 96 in earlier ones, at that of 192.
+    """
+    here = grown_with_length(device)
+    flops = [2.0 * 1024 * keys * 4 * 128 for keys in (32, 96)]
+    by_hand = flops[0] / 1e12 + flops[1] / 3e12
+    apart = attention_s(here, replace(CORE, chunk=64.0), backward=False)
+    assert apart == pytest.approx(by_hand, rel=0.15)  # the surface is smooth, no table
+    pieces = [attention_s(here, replace(CORE, keys=keys), backward=False) for keys in (32, 96)]
+    assert apart == pytest.approx(sum(pieces), rel=1e-12)
+
+
+def test_the_native_kernel_widens_values(device: Device) -> None:
+    """Values half as wide as queries take as long as whole ones: the kernel runs over zeros."""
+    here = grown_with_length(device)
+    narrow = attention_s(here, replace(CORE, v_head_dim=32), backward=False)
+    assert narrow == pytest.approx(attention_s(here, CORE, backward=False), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("heads", "chosen", "milliseconds"),
+    [(64, 128, 0.560), (64, 512, 1.233), (64, 1024, 2.155), (64, 2048, 4.019),
+     (128, 512, 2.424), (128, 1024, 4.303)],
+)  # fmt: skip
+def test_published_backward_over_chosen_keys(heads: int, chosen: int, milliseconds: float):
+    """4,096 queries of heads of 512 on a B200, as NVIDIA/cudnn-frontend pull request 318 timed its
+    kernel: within 5 %, and by the rate of other attention far too fast.
+    """
+    device = Device(load_gpu("b200"), load_kernels("b200"), Tuning(), RECIPES["bf16"])
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=float(chosen), all_keys=float(chosen), heads=heads,
+        head_dim=512, v_head_dim=512, fused=True, chosen=True,
+    )  # fmt: skip
+    assert attention_s(device, core, backward=True) == pytest.approx(milliseconds / 1e3, rel=0.05)
+    plain = replace(core, chosen=False)
+    assert attention_s(device, plain, backward=True) < 0.8e-3 * milliseconds
+    forward = [attention_s(device, each, backward=False) for each in (core, plain)]
+    assert forward[0] == forward[1]
