@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from round_device import round_device
 
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
@@ -10,7 +11,6 @@ from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.hardware_profiles.load import load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import AttentionPoint
 from meshplan.hardware_profiles.tunings import Tuning
-from tests.support.round_device import round_device
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from round_device import round_device
 
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import TILES, Device, attention_s, matmul_s, pointwise_s
 from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
-from tests.support.round_device import round_device
 
 
 @pytest.fixture(scope="module")
