@@ -18,17 +18,17 @@ Two kinds of runs count, because a reader's run may be either:
                                            constants of its own, those whose engine was left out
                                            with them
 
-What no run of the engine covers (the GPU family, the precision, the kind of model, more than
-`FARTHER` times the GPUs of its largest run) cannot be nearer than what is covered: there f is also
-at least that of the left-out sources alone, and where no run of any engine covers it at least that
-of engines without constants. Of a quantity that fewer than `SOURCES` left-out sources state,
-sources alone make no interval: the source that is asked about, counted among them as farther off
-than all, is then more than a fifth of them (conformal prediction over sources: Dunn et al., arXiv
-1809.07441; Lee et al., arXiv 2306.06342). There f is at least that of step times, which dozens of
-sources state [assumed: no quantity is predicted better]. Models with a state are asked about by
-runs of such models alone, none of which was ever fitted to. No left-out run confirms that such
-errors are larger; none of them is far outside either (`python -m benchmarks.accuracy.coverage`
-counts how often the intervals hold).
+What no run of the engine covers (the GPU family, the precision, the kind of model, that kind on
+that family, more than `FARTHER` times the GPUs of its largest run) cannot be nearer than what is
+covered: there f is also at least that of the left-out sources alone, and where no run of any engine
+covers it at least that of engines without constants. Of a quantity that fewer than `SOURCES`
+left-out sources state, sources alone make no interval: the source that is asked about, counted
+among them as farther off than all, is then more than a fifth of them (conformal prediction over
+sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv 2306.06342). There f is at least that of
+step times, which dozens of sources state [assumed: no quantity is predicted better]. Models with a
+state are asked about by runs of such models alone, none of which was ever fitted to. No left-out
+run confirms that such errors are larger; none of them is far outside either (`python -m
+benchmarks.accuracy.coverage` counts how often the intervals hold).
 
 `python -m benchmarks.accuracy.intervals` writes the ratios.
 """
@@ -175,24 +175,26 @@ def interval(evidence: Evidence, asked: Asked) -> Interval:
 @dataclass(frozen=True, slots=True)
 class Covered:
     """What some runs cover; `widths`: precisions, fp16 and bf16 as one (the same kernels at the
-    same rate); no runs: nothing is outside of them.
+    same rate); `pairs`: kinds of model on GPU families; no runs: nothing is outside of them.
     """
 
     gpus: frozenset[str]
     widths: frozenset[str]
     models: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
     largest: int
 
     def outside(self, asked: Asked) -> tuple[str, ...]:
         """What of `asked` is not covered."""
         if not self.gpus:
             return ()
+        kind = "GPUs of this kind" if asked.gpu == "any" else f"{asked.gpu} GPUs"
+        both = asked.gpu in self.gpus and asked.model in self.models
         covered = {
-            "GPUs of this kind" if asked.gpu == "any" else f"{asked.gpu} GPUs": (
-                asked.gpu in self.gpus
-            ),
+            kind: asked.gpu in self.gpus,
             asked.precision: _width(asked.precision) in self.widths,
             f"{asked.model} models": asked.model in self.models,
+            f"{asked.model} models on {kind}": (not both or (asked.model, asked.gpu) in self.pairs),
             f"{asked.gpus:,} GPUs": asked.gpus <= FARTHER * self.largest,
         }
         return tuple(name for name, found in covered.items() if not found)
@@ -201,7 +203,8 @@ class Covered:
 def _covered(runs: Sequence[Ratio]) -> Covered:
     return Covered(
         frozenset(run.gpu for run in runs), frozenset(_width(run.precision) for run in runs),
-        frozenset(run.model for run in runs), max((run.gpus for run in runs), default=0),
+        frozenset(run.model for run in runs), frozenset((run.model, run.gpu) for run in runs),
+        max((run.gpus for run in runs), default=0),
     )  # fmt: skip
 
 

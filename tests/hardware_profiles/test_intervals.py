@@ -124,10 +124,25 @@ def test_what_no_run_covers_is_wider_and_said(change: dict[str, object], name: s
     found = around(*known, *strangers, asked=replace(ASKED, **change))
     assert found.outside == (name,)
     assert found.high == pytest.approx(2.0)
-    covering = replace(source("near", 1.2)[0], suite="other", **change)
+    covering = replace(source("near", 1.2)[0], suite="other", **{"gpu": "hopper", **change})
     found = around(*known, covering, *strangers, asked=replace(ASKED, **change))
     assert found.outside == (name,)
     assert found.high == pytest.approx(1.2)
+
+
+def test_a_kind_of_model_on_a_gpu_family_is_covered_by_runs_of_both() -> None:
+    """Dense models on Hopper and experts on Blackwell say nothing of experts on Hopper."""
+    elsewhere = replace(RUN, gpu="blackwell", model="experts")
+    known = [*layouts(*[1.0] * 300), elsewhere, *source("near", 1.2)]
+    strangers = [replace(row, left_out="framework") for row in source("far", 2.0)]
+    asked = replace(ASKED, model="experts")
+    found = around(*known, *strangers, asked=asked)
+    assert found.outside == ("experts models on hopper GPUs",)
+    assert found.high == pytest.approx(2.0)
+    others = replace(source("other", 1.2)[0], gpu="hopper", model="experts")
+    assert around(*known, others, *strangers, asked=asked).high == pytest.approx(1.2)
+    own = replace(RUN, model="experts")
+    assert around(*known, own, *strangers, asked=asked).outside == ()
 
 
 def reserving(*found: Ratio) -> Interval:
