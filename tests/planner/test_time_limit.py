@@ -139,7 +139,7 @@ def test_the_limit_holds_for_the_question_of_a_config_too(
     assert limits == [30.0]
     assert result.exit_code == (0 if found else 3)
     assert "Maximise throughput" in result.stdout
-    assert ("beside the best layout found" in result.stdout) == found
+    assert ("both sides: " in result.stdout) == found
     assert ("a layout that fits of its question (your config runs on 8" in result.stderr) != found
 
 
