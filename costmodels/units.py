@@ -13,7 +13,7 @@ SECONDS_PER_DAY = 86400.0
 
 def format_bytes(size_bytes: float) -> str:
     """`size_bytes` in GiB, as memory is always shown."""
-    return f"{size_bytes / GIB:.1f} GiB"
+    return f"{size_bytes / GIB:,.1f} GiB"
 
 
 def format_seconds(seconds: float) -> str:

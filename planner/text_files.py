@@ -15,7 +15,7 @@ def write_text(path: Path, text: str | bytes) -> None:
     Raises `CannotWrite`.
     """
     if str(path) == "-":
-        raise CannotWrite("cannot write -: it names no file; /dev/stdout is one, and --json prints")
+        raise CannotWrite("cannot write -: standard output is /dev/stdout, or what --json prints")
     try:
         write_whole(path, text)
     except OSError as error:

@@ -117,6 +117,7 @@ def execute(
     _check_single(
         engine=engine, one_rank=one_rank, single=dry_run or one_rank,
         of_one_rank=bool(device or all_micro_batches), of_single=rank is not None or all_stages,
+        printed_json=print_only and as_json,
     )  # fmt: skip
     if dry_run:
         raise typer.Exit(run_dry(plan, cluster, rank, all_stages=all_stages, as_json=as_json))
@@ -156,12 +157,20 @@ def execute(
 
 
 def _check_single(
-    *, engine: EngineName | None, one_rank: bool, single: bool, of_one_rank: bool, of_single: bool
+    *,
+    engine: EngineName | None,
+    one_rank: bool,
+    single: bool,
+    of_one_rank: bool,
+    of_single: bool,
+    printed_json: bool,
 ) -> None:
-    """Exit 2 for an option of `--one-rank` or `--dry-run` where neither runs, and for an engine
-    that they are not of.
+    """Exit 2 for an option of `--one-rank` or `--dry-run` where neither runs, for an engine that
+    they are not of, and for what is printed as JSON, which only a run is.
     """
-    if of_one_rank and not one_rank:
+    if printed_json:
+        wrong = "--print shows files and a command as they are, --json is of a run; drop one"
+    elif of_one_rank and not one_rank:
         wrong = "--device and --all-micro-batches belong to --one-rank; add it"
     elif of_single and not single:
         wrong = "--rank and --all-stages say of what --dry-run or --one-rank is"

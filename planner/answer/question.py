@@ -204,7 +204,8 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     """What the arguments leave open, and rates that nobody measured."""
     assumed = []
     if a.engine is None:
-        assumed.append(f"assumed: engine {engine.name} (--engine chooses another)")
+        why = f", that of {a.learned}" if a.learned else " (--engine chooses another)"
+        assumed.append(f"assumed: engine {engine.name}{why}")
     if cluster_name.partition(":")[0] == LOCAL_CPU:
         assumed.append(
             "assumed: this machine's rates, read off its processor's description and not measured: "

@@ -32,6 +32,8 @@ RARE = (
     "modules_apart",
 )  # fmt: skip
 """Left out where there are none, as in files from before they were known."""
+BESIDE = frozenset({"cost", "comparison"})
+"""What `plan --json` prints beside the plan, of what it was asked with."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -122,7 +124,7 @@ class Prediction(Frozen):
                     plan may fill of it (`planner.case.memory_limit`); None in older plans
     """
 
-    step_time_s: float
+    step_time_s: float = Field(gt=0)
     compute_s: float
     exposed_comm_s: float
     bubble_s: float
@@ -131,7 +133,7 @@ class Prediction(Frozen):
     step_time_high_s: float | None = None
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
-    fits_probability: float | None = None
+    fits_probability: float | None = Field(default=None, ge=0, le=1)
     fits_runs: int = 0
     unmeasured: tuple[str, ...] = ()
     trained_parameters: int | None = None
@@ -279,7 +281,7 @@ class Plan(Frozen):
                 "write it anew with `meshplan plan`"
             )
         try:
-            return cls.model_validate(data)
+            return cls.model_validate({key: data[key] for key in data if key not in BESIDE})
         except ValidationError as error:
             raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
 
@@ -318,8 +320,12 @@ def _check_consistent(plan: Plan) -> None:
             f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {plan.layout.world_size}"
         )
     model = model_from_config(plan.model.config, plan.model.name)
-    for layout in (plan.layout, *(other.layout for other in plan.runners_up)):
-        check_layout(layout, model, plan.training)
+    check_layout(plan.layout, model, plan.training)
+    for place, other in enumerate(plan.runners_up):
+        try:
+            check_layout(other.layout, model, plan.training)
+        except InvalidLayout as error:
+            raise InvalidLayout(f"runners_up.{place}: {error}") from None
 
 
 def write_plan(plan: Plan, path: Path) -> None:

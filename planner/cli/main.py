@@ -1,9 +1,12 @@
 """The command `meshplan`: which commands there are, and what an error becomes.
 
-    exit code 0   done
-              1   done, and something was found (`check`, `profiles diff`, `diagnose`), or a failure
-              2   usage, or an input that cannot be read or used: one line on stderr
-              3   nothing fits, or no layout was found in time
+    exit code 0    done
+              1    done, and something was found (`check`, `profiles diff`, `diagnose`); a failure;
+                   searches of `sweep` and `what-if` that Ctrl-C ended
+              2    usage, or an input that cannot be read or used: one line on stderr
+              3    nothing fits, or the search of `plan` was ended before it found a layout; the
+                   run of `execute` was outside its band
+              130  Ctrl-C elsewhere
 
 A command's module is imported when the command is called, so that `meshplan --help` answers at
 once and a command pays only for what it needs.

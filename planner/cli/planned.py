@@ -85,7 +85,7 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     plan = plan.model_copy(update={"sizes": sizes})
     if wanted.out:
         write_plan(plan, wanted.out)
-    found, unmet = _beside_plan(asked, plan, yours, wanted.price_per_gpu_hour)
+    found, unmet = _beside_plan(asked, plan, yours, wanted)
     if wanted.as_json:
         _print_document(plan, wanted, found)
     else:
@@ -188,25 +188,27 @@ def _read(path: Path | None) -> "Reading | Plan | None":
 
 
 def _beside_plan(
-    asked: Asked, plan: Plan, yours: "Yours | None", price: float | None
+    asked: Asked, plan: Plan, yours: "Yours | None", wanted: Wanted
 ) -> tuple["Comparison | None", NoLayoutFits | None]:
     """The comparison, or why there is none: no reason to keep the plan back."""
     try:
-        return compared(asked, plan, yours, price) if yours else None, None
+        return compared(asked, plan, yours, wanted) if yours else None, None
     except NoLayoutFits as error:
         return None, error
 
 
-def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":
+def compared(asked: Asked, answer: Plan, yours: "Yours", wanted: Wanted) -> "Comparison":
     """The config beside the best layout of its own question: the plan, unless it asks another."""
     from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
 
-    own = same_question(asked.question, yours.case)
+    own, price = same_question(asked.question, yours.case), wanted.price_per_gpu_hour
     if own is asked.question:
         return compare(yours, case_at(own, answer.layout), gpu_hour_price=price)
     said = why_not_the_plan(asked.question, yours.case)
     try:
-        result = solve(own, 1)
+        result = solve(own, 1, wanted.time_limit)
+    except SearchEnded as error:
+        raise SearchEnded(f"--compare {yours.path}: {error} of its question ({said})") from None
     except NoLayoutFits:
         raise NoLayoutFits(
             f"--compare {yours.path}: no layout fits for its question ({said})"

@@ -16,7 +16,7 @@ from meshplan.planner.answer.sizes import BadQuestion, check_one_batch, parse_le
 from meshplan.planner.cli.options import panel
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.sweep.cache import Cache
-from meshplan.planner.sweep.cells import Answer, Axes, Cell, cells_of
+from meshplan.planner.sweep.cells import Answer, Axes, Cell, cells_of, series_of
 from meshplan.planner.sweep.economics import Failures, Terms
 from meshplan.planner.sweep.outcome import Sweep, document, outcome
 from meshplan.planner.sweep.ranges import count, numbers, run_tokens, words
@@ -177,9 +177,31 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
-    """How the questions were understood, each line once."""
-    notes = (note for cell in cells if cell.asked for note in cell.asked.notes)
-    return list(dict.fromkeys(notes))
+    """How the questions were understood, each line once; of which, where it is not of all."""
+    known = [cell for cell in cells if cell.asked]
+    every = dict.fromkeys(note for cell in known for note in _notes_of(cell))
+    return [_of_which(note, known) for note in every]
+
+
+def _notes_of(cell: Cell) -> tuple[str, ...]:
+    return cell.asked.notes if cell.asked else ()
+
+
+def _of_which(note: str, cells: Sequence[Cell]) -> str:
+    """The note, behind the models, clusters or engines that it is of, if others have it not."""
+    having = [cell for cell in cells if note in _notes_of(cell)]
+    others = [cell for cell in cells if note not in _notes_of(cell)]
+    for names in (("cluster",), ("engine",), ("model",), ("cluster", "engine")):
+        of = dict.fromkeys(_named(cell, names) for cell in having)
+        if others and not of.keys() & {_named(cell, names) for cell in others}:
+            return f"{'; '.join(of)}: {note}"
+    return note
+
+
+def _named(cell: Cell, names: Sequence[str]) -> str:
+    """What of the cell's series has these names."""
+    series = series_of([cell])
+    return ", ".join(str(getattr(series, name)) for name in names)
 
 
 def answered(

@@ -199,7 +199,7 @@ def _print_choice(console: Console, report: dict[str, Any]) -> None:
         )
     if found := report["choice"]:
         console.print(
-            f"choice in {found['groups']} groups: regret median "
+            f"choice in {counted(found['groups'], 'group')}: regret median "
             f"{_percent(found['median_regret'])}, mean {_percent(found['mean_regret'])}, Spearman "
             f"{found['spearman']:.2f}; rules of thumb: median "
             f"{_percent(found['rules_median_regret'])}, mean "

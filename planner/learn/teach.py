@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.learn.cases import UnusableRun, run_of_case
@@ -54,7 +55,7 @@ def lesson_of(cases: Mapping[Path, Case]) -> Lesson:
     """The two of `cases`, by file, to run first; raises `UnusableRun`."""
     check_alike(cases)
     if len(cases) < FEWEST:
-        raise UnusableRun(f"{len(cases)} configs; two are chosen of {FEWEST} or more")
+        raise UnusableRun(f"{counted(len(cases), 'config')}; two are chosen of {FEWEST} or more")
     runs = [run_of_case(path, case) for path, case in cases.items()]
     prior, by = load_fit(runs[0].engine.name, runs[0].cluster.gpu.name).tuning, shipped()
     free = telling(runs, prior)

@@ -266,8 +266,8 @@ def _group_table(found: ProfileComparison, groups: Iterable[Group]) -> Table:
     table.add_column("")
     for group in groups:
         table.add_row(
-            group.name, str(group.points), f"{group.change:+.1%}",
-            f"{group.low:+.0%} to {group.high:+.0%}", f"{group.scatter:.0%}",
+            group.name, str(group.points), f"{group.change:+z.1%}",
+            f"{group.low:+z.0%} to {group.high:+z.0%}", f"{group.scatter:.0%}",
             _verdict(worse=group.worse) if group.beyond else "",
         )  # fmt: skip
     return table

@@ -23,9 +23,10 @@ def evidence_line(run: MeasuredRun) -> str:
 
 def run_text(run: MeasuredRun) -> str:
     """What was run."""
-    size = format_count(run.parameters)
+    size = f"({format_count(run.parameters)})"
+    model = run.model if run.model.endswith(size) else f"{run.model} {size}"
     return (
-        f"{run.model} ({size}) on {run.gpus:,} x {run.gpu}, {run.framework}, {run.precision}, "
+        f"{model} on {run.gpus:,} x {run.gpu}, {run.framework}, {run.precision}, "
         f"{run.seq_len:,} tokens x {run.global_batch_size:,}, {run.layout}"
     )
 

@@ -76,7 +76,7 @@ def print_question(out: Console, asked: Asked) -> None:
         size += f", {format_count(active)} active"
     batch, tokens = q.training.global_batch_size, q.training.global_batch_tokens
     out.print(
-        Text(q.model.name, style="bold") + f" ({size}) on {q.gpus} x {q.cluster.gpu.title} "
+        Text(q.model.name, style="bold") + f" ({size}) on {q.gpus:,} x {q.cluster.gpu.title} "
         f"({asked.cluster_name}), {q.engine.name}, {q.training.precision}, "
         + optimizer_words(q.training)
     )
@@ -95,7 +95,7 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
     batch, layout = question.training.global_batch_size, plan.layout
     reach = [d for d in divisors(question.gpus) if batch % d == 0]
     out.print(step_heading(2, "Hit the batch"))
-    shown = ", ".join(map(str, reach)) if len(reach) <= 12 else f"{reach[0]} to {reach[-1]}"
+    shown = ", ".join(f"{d:,}" for d in reach) if len(reach) <= 12 else f"1 to {reach[-1]:,}"
     several, divide = ("s", "divide") if len(reach) > 1 else ("", "divides")
     ways = f"{counted(batch, 'sequence')} ({counted(len(reach), 'way')})"
     out.print(indented(f"{shown} replica{several} {divide} {ways}"))

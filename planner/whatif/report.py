@@ -48,9 +48,9 @@ def print_changes(
     q = before.asked.question
     gpus = counted(q.gpus, "GPU")
     out.print(Text(f"{q.model.name} on {gpus} of {before.asked.cluster_name}", style="bold"))
-    for note in dict.fromkeys(note for each in askings for note in each.asked.notes):
-        out.print(Text(note, style="dim"))
     after, *alone = others
+    for note in dict.fromkeys((*before.asked.notes, *after.asked.notes)):
+        out.print(Text(note, style="dim"))
     table = listing("", "as planned", after.change.text, left=("",))
     for name, values in _rows((before, after), terms, price):
         table.add_row(name, *values)

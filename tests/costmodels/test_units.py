@@ -4,6 +4,7 @@ import pytest
 
 from meshplan.costmodels.units import (
     counted,
+    format_bytes,
     format_probability,
     format_seconds,
     parse_headroom,
@@ -23,6 +24,12 @@ from meshplan.costmodels.units import (
 def test_seconds_by_hand(seconds: float, shown: str) -> None:
     """Three digits in the unit that suits the size, whatever the sign."""
     assert format_seconds(seconds) == shown
+
+
+def test_bytes_by_hand() -> None:
+    """GiB with a mark at the thousands, as counts have one."""
+    assert format_bytes(1.5 * 2**30) == "1.5 GiB"
+    assert format_bytes(1286.25 * 2**30) == "1,286.2 GiB"
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,9 @@ def test_a_gpu_plan_exits_2_and_is_still_printed(tmp_path: Path) -> None:
     printed = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--print"])
     assert printed.exit_code == 0
     assert "--device cuda" in printed.output
+    document = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--print", "--json"])
+    assert (document.exit_code, document.stdout) == (2, "")
+    assert document.stderr.startswith("error: --print shows files and a command")
 
 
 def test_slurm_gets_the_nodes_that_the_ranks_fill(tmp_path: Path) -> None:

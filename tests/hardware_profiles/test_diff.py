@@ -79,6 +79,7 @@ def test_diff_by_command(tmp_path: Path) -> None:
     table = RUN.invoke(profiles_app, arguments)
     assert table.exit_code == 1
     assert "-20.0%" in table.stdout
+    assert "-0.0%" not in table.stdout
     document = RUN.invoke(profiles_app, [*arguments, "--json"])
     assert document.exit_code == 1
     assert json.loads(document.stdout)["differences"][0]["relative"] == pytest.approx(-0.2)

@@ -9,7 +9,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.report.evidence import nearest_line
+from meshplan.planner.report.evidence import nearest_line, run_text
 from meshplan.planner.runs import evidence
 from meshplan.planner.runs.evidence import distance_of, nearest_runs
 from meshplan.planner.runs.rows import SkippedRow
@@ -85,6 +85,14 @@ def test_what_is_said_of_a_run_is_what_its_row_says() -> None:
         assert each.measured_step_time_s == float(rows[each.id]["step_time_s"])
         assert each.predicted_unseen_s != each.predicted_step_time_s
     assert any(each.predicted_unseen_s is not None for each in found)
+
+
+def test_a_size_that_the_name_says_is_not_said_again() -> None:
+    """Runs of nanotron's sweep are named "Llama-like 8B (8.86B)"."""
+    found = nearest_runs(LLAMA)[0].model_copy(update={"parameters": 8.8586e9})
+    for name in ("Llama-like 8B (8.86B)", "Llama-like 8B"):
+        said = run_text(found.model_copy(update={"model": name}))
+        assert said.startswith("Llama-like 8B (8.86B) on ")
 
 
 def test_runs_on_gpus_are_no_evidence_for_processes_on_a_cpu() -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -310,5 +311,27 @@ def test_a_runner_up_edited_into_nonsense_is_one_line(tmp_path: Path) -> None:
     }
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(document))
-    with pytest.raises(UnreadablePlan, match="stages"):
+    with pytest.raises(UnreadablePlan, match=r"runners_up\.0: .*stages"):
         read_plan(path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("step_time_s", -1.0), ("fits_probability", 3.0)])
+def test_a_prediction_edited_into_nonsense_is_one_line(
+    field: str, value: float, tmp_path: Path
+) -> None:
+    """`execute` told of a plan that takes -1 s, `export` took it as it was."""
+    document = _plan().model_dump(mode="json")
+    document["prediction"] = PREDICTION | {field: value}
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(UnreadablePlan, match=field):
+        read_plan(path)
+    path.write_text(yaml.safe_dump(document | {"prediction": PREDICTION}))
+    assert read_plan(path).prediction is not None
+
+
+PREDICTION: dict[str, Any] = {
+    "step_time_s": 1.0, "compute_s": 1.0, "exposed_comm_s": 0.0, "bubble_s": 0.0,
+    "optimizer_s": 0.0, "error_fraction": 0.2, "tokens_per_s_per_gpu": 1.0, "mfu": None,
+    "hfu": None, "memory": [], "gpu_memory_bytes": 8e10,
+}  # fmt: skip

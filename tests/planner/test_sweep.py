@@ -327,3 +327,15 @@ def test_sixty_columns_hold_every_layout(
 def test_pipes_get_no_bar() -> None:
     """Off a terminal standard error is silent."""
     assert run("sweep", *SMALL).stderr == ""
+
+
+def test_what_is_assumed_of_some_cells_says_of_which() -> None:
+    """The memory that is left free goes with the GPU: of two clusters each line names its own;
+    what is assumed of all cells is said once.
+    """
+    one = run("sweep", "llama-3.1-8b", "--gpus", "8", *JOB).stdout
+    two = run("sweep", "llama-3.1-8b", "--gpus", "8", *JOB, "--cluster", "dgx-h100,dgx-h200").stdout
+    left_free = [line for line in two.splitlines() if "of each GPU left free" in line]
+    assert [line.partition(": ")[0] for line in left_free] == ["dgx-h100", "dgx-h200"]
+    assert left_free[0].partition(": ")[2] in one.splitlines()[0]
+    assert two.count("assumed: sequences of 4096 tokens") == 1

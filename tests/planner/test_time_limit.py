@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import SearchEnded
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages import least_path
 from meshplan.planner.stages.least_path import solve_path
@@ -111,3 +113,36 @@ def test_no_plan_in_time_is_not_that_nothing_fits(monkeypatch: pytest.MonkeyPatc
     assert json.loads(result.stdout) == {"status": "UNKNOWN", "gpus": 2}
     ended = "the search was ended before it found a layout that fits, and one may"
     assert result.stderr == f"error: {ended}: give it longer\n"
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_limit_holds_for_the_question_of_a_config_too(
+    found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A config of another question is asked that one within the limit; where nothing is found by
+    then this is what is said, after the plan, and not that nothing fits.
+    """
+    asked = ("plan", "llama-3.1-8b", "--cluster", "dgx-h100", "--global-batch", "64", "--gpus")
+    yours, limits = str(tmp_path / "yours.yaml"), []
+    assert CliRunner().invoke(app, (*asked, "8", "-o", yours)).exit_code == 0
+
+    def solved(question: Question, top: int, time_limit_s: float | None) -> Any:
+        limits.append(time_limit_s)
+        if not found:
+            raise SearchEnded("the search was ended before it found a layout that fits")
+        return solve(question, top, time_limit_s)
+
+    limited = ("--time-limit", "30", "--compare", yours)
+    monkeypatch.setattr("meshplan.planner.cli.planned.searched", searched_first)
+    monkeypatch.setattr("meshplan.planner.cli.planned.solve", solved)
+    result = CliRunner().invoke(app, (*asked, "16", *limited))
+    assert limits == [30.0]
+    assert result.exit_code == (0 if found else 3)
+    assert "Maximise throughput" in result.stdout
+    assert ("both sides: " in result.stdout) == found
+    assert ("a layout that fits of its question (your config runs on 8" in result.stderr) != found
+
+
+def searched_first(asked: Any, top: int, time_limit_s: float | None) -> Any:
+    """The question's own search, which the limit leaves time."""
+    return solve(asked.question, top, time_limit_s)

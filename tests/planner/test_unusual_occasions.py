@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
+from meshplan.planner.search.branch_and_bound import BranchAndBound
 from meshplan.planner.search.simulated import Simulated
 
 SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -44,6 +45,29 @@ def test_json_document_is_a_plan_file(tmp_path: Path) -> None:
     path.write_text(document)
     assert read_plan(path).model_dump(mode="json") == json.loads(document)
     assert run("check", str(path)).exit_code == 0
+
+
+def test_document_with_what_stands_beside_the_plan_is_one_too(tmp_path: Path) -> None:
+    """Its price and its comparison are of the moment, and no reason not to read the plan."""
+    path, again = tmp_path / "plan.json", tmp_path / "again.json"
+    path.write_text(run(*SMALL, "--top", "1", "--json").stdout)
+    beside = ("--price-per-gpu-hour", "2", "--compare", str(path))
+    again.write_text(run(*SMALL, "--top", "1", "--json", *beside).stdout)
+    assert json.loads(again.read_text()).keys() >= {"cost", "comparison"}
+    assert read_plan(again).layout == read_plan(path).layout
+
+
+def test_ctrl_c_before_any_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the search, which has found nothing: exit 3, as docs/commands.md has it."""
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("meshplan.planner.search.search.seed_likely", lambda run: None)
+    monkeypatch.setattr(BranchAndBound, "_advance", interrupted)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout) == {"status": "UNKNOWN", "gpus": 16}
 
 
 def test_price_is_in_the_json_document() -> None:

@@ -233,6 +233,17 @@ def test_people_read_the_interval_and_what_it_is(plan_file: Path) -> None:
     assert "predictions of the cost model, none is a measurement" in text
 
 
+def test_what_changes_do_alone_is_no_note_of_its_own(plan_file: Path) -> None:
+    """Of another machine with another GPU in it the links are that machine's, which is said once;
+    that the GPU alone would have the plan's own links contradicts it.
+    """
+    changes = ("--cluster", "dgx-h200", "--gpu", "b200")
+    words = " ".join(run("what-if", str(plan_file), *changes, "--jobs", "1").stdout.split())
+    assert words.count("only the GPU is changed") == 1
+    assert "host stay those of dgx-h200" in words
+    assert "alone: gpu b200" in words
+
+
 def test_one_gpu_is_said_in_the_singular(tmp_path: Path) -> None:
     """By `what-if`, and in the first comment of what is exported from the same plan."""
     path = str(tmp_path / "one.yaml")
