@@ -49,10 +49,9 @@ MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is
 class Simulated(SimulatedPlans):
     """One search under the simulation: what is open, and the best simulated layout of each kind.
 
-    The plans of `first` are
-    simulated before any row is priced, for most rows are surely slower than the best of them and
-    those nearly as fast: they are left out, as are all but `rows`, if those are said. What is left
-    is numbered anew; `kept` is what it was. Only what is faster than `limit_s` is looked for.
+    The plans of `first` are simulated before any row is priced, for most rows are surely slower
+    than the best of them and those nearly as fast: they are left out, as are all but `rows`, if
+    those are said. Only what is faster than `limit_s` is looked for.
     """
 
     def __init__(

@@ -100,7 +100,8 @@ def _problems(
         question, space, price_space(question, space, closed_form), lambda layout: math.inf,
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
     )  # fmt: skip
-    for row in draw.sample(range(len(space.layouts)), min(2, len(space.layouts))):
+    left = len(proof.space.layouts)
+    for row in draw.sample(range(left), min(2, left)):
         variant = draw.choice(proof.space.variants(row))
         problem = stage_problem(proof.space, proof.prices, row, variant)
         stages = tuple(Stage(n, 0, 0) for n in (problem.splits or ())[0])
