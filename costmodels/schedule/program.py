@@ -17,7 +17,7 @@ from meshplan.costmodels.schedule.actions import Action, Timeline, Work
 from meshplan.costmodels.schedule.orders import KINDS, numbered_order
 from meshplan.costmodels.schedule.v_shaped import B, I
 
-MOST_PROGRAMS = 64  # kept at a time: a few thousand actions each
+MOST_PROGRAMS = 16  # kept at a time: a few thousand actions each, of some 100 bytes
 NOTHING, BEGIN, FIRST = 0, 1, 2  # places: before all times, the step's begin, the first action
 
 Step = tuple[int, int, int]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Floats, each_once
+from meshplan.costmodels.layouts import Floats, Ints, each_once
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY, Passes
@@ -135,15 +135,32 @@ def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
     for size, each in enumerate(held):
         rows = np.flatnonzero(which == size)
         lacks[rows] += np.tensordot(kib[rows], each.least, axes=(1, 1))
-    row, cover, rank = np.nonzero(lacks > 0)
-    fullest = in_flight[which[row], cover, rank]
-    layers = most[which[row], cover, :, rank] / fullest[:, None]
-    found = np.zeros(lacks.shape)
-    found[row, cover, rank] = bounded.paid_ns(
-        row, layers[:, :, None], fullest[:, None], lacks[row, cover, rank]
-    )
-    beyond: Floats = found.max(axis=1) / NS_PER_S
+    found = _paid_ns(bounded.hulls, np.maximum(lacks, 0.0), most, which)
+    beyond: Floats = (found / in_flight[which]).max(axis=1) / NS_PER_S
     return beyond
+
+
+def _paid_ns(
+    hulls: dict[int, list[tuple[Floats, Floats]]], lacks: Floats, most: Floats, which: Ints
+) -> Floats:
+    """[row, cover, rank] the least ns that save what ranks lack, times the micro-batches in flight:
+    `BoundedLayouts.paid_ns` of one chunk, of which the cheapest segment is the same for all covers
+    and ranks of a row.
+
+    lacks   [row, cover, rank]      most   [which, cover, kind, rank] layer-micro-batches
+    """
+    kinds = np.array([kind for kind, hull in hulls.items() for _ in hull])
+    segments = [segment for hull in hulls.values() for segment in hull]
+    kib_per_ns = np.array([rate for _, rate in segments])
+    kib, ns_per_kib = np.array([ns * rate for ns, rate in segments]), 1 / kib_per_ns
+    rows, left, paid = np.arange(len(which)), lacks, np.zeros(lacks.shape)
+    for at in np.argsort(-kib_per_ns, axis=0, kind="stable"):
+        each = most[which, :, kinds[at]] * kib[at, rows, None, None]
+        used = np.minimum(left, each, out=each)
+        left = left - used
+        paid += np.multiply(used, ns_per_kib[at, rows, None, None], out=used)
+    paid[left > 1.0] = math.inf
+    return paid
 
 
 def _extremes(same: SamePipeline) -> _Extremes:

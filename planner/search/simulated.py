@@ -17,13 +17,11 @@ the smallest one is the honest distance. What is done is charged to a budget
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from meshplan.costmodels.layout import Layout, Stage
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.layout import Layout
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of
@@ -34,13 +32,13 @@ from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
-from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of, own_s
-from meshplan.planner.search.near_cuts import Beginning, Looked, NearCuts, rows_near
+from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
+from meshplan.planner.search.layer_moves import LayerMoves
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.rows_below import NEARLY, Given, Source, rows_below
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.rows_below import NEARLY, Given, Source
+from meshplan.planner.search.simulated_plans import SimulatedPlans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
@@ -48,14 +46,12 @@ AHEAD = 3  # cuts that are mixed before their turn where there is a second proce
 MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
 
 
-class Simulated:
+class Simulated(SimulatedPlans):
     """One search under the simulation: what is open, and the best simulated layout of each kind.
 
-    `judged` says what the whole simulation of a layout takes, infinite where it does not fit after
-    all; `layout_of` makes the layout of a row, a variant and a plan. The plans of `first` are
-    simulated before any row is priced, for most rows are surely slower than the best of them and
-    those nearly as fast: they are left out, as are all but `rows`, if those are said. What is left
-    is numbered anew; `kept` is what it was. Only what is faster than `limit_s` is looked for.
+    The plans of `first` are simulated before any row is priced, for most rows are surely slower
+    than the best of them and those nearly as fast: they are left out, as are all but `rows`, if
+    those are said. Only what is faster than `limit_s` is looked for.
     """
 
     def __init__(
@@ -72,41 +68,19 @@ class Simulated:
         budget: int = costs.BUDGET,
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
-        self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
-        self.setting, self._tell = question.setting, tell
-        self.best: dict[Kind, Timed] = {}
-        self.limit_s, self.tally = limit_s, costs.Tally(left=budget)
-        self._closer_work = budget // costs.CLOSER
-        self._times: dict[tuple[int, Variant], CutTimes] = {}
+        self._tell, self._closer_work = tell, budget // costs.CLOSER
+        tally = costs.Tally(left=budget)
+        super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         for found in first:
             self.offer(found)
-        source = rows or Given(np.arange(len(space.layouts)), coefficients)
-        most_s = min(limit_s, self.best_s * NEARLY)
-        planned = [timed.row for timed in self.best.values()]
-        below = rows_below(space, source, self.setting, most_s, planned)
-        self.kept, self.passes, self.prices = below
-        self.space = replace(space, layouts=space.layouts.take(self.kept))
+        self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self.proved_s = math.inf
         self._settled: list[Open] = []
-        self._moved: dict[Kind, Timed] = {}
+        self._moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
         self._ahead = frozenset[tuple[Kind, Variant]]()
-
-    @property
-    def best_s(self) -> float:
-        """The fastest simulated step, or the limit."""
-        return min([self.limit_s, *(found.step_s for found in self.best.values())])
-
-    def ranked(self) -> list[Timed]:
-        """The best of each kind, the fastest first."""
-        return sorted(self.best.values(), key=lambda found: found[:2])
-
-    def offer(self, found: Found) -> None:
-        """A plan of the search under the closed form."""
-        self.tally.simulated += 1
-        self._judge(found.row, found.variant, found.plan)
 
     def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
@@ -116,7 +90,7 @@ class Simulated:
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            self._move_layers(self.ranked(), beside=True)
+            self._moves.look(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -130,45 +104,6 @@ class Simulated:
             pass
         self.proved_s = bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
-
-    def _move_layers(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
-        """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
-        fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
-        twice the pipeline ranks of the first. All but the first share a budget.
-        """
-        if self.space.legality.uneven_stages != "free" or not kinds:
-            return
-        kinds = [each for each in kinds if each is not self._moved.get(self._kind(each))]
-        kinds = [each for each in kinds if each.step_s < self.best_s * NEARLY]
-        bounds, variants, first = self.open.row_bounds, self.space.variants, self.ranked()[0]
-        near = [
-            Beginning(each, row, variants(row), True) for each in kinds
-            if bounds[row := self._row_of(each)] < each.step_s
-        ]  # fmt: skip
-        parts = [near]
-        if beside:
-            known = {*self._moved, *(self._kind(each) for each in kinds)}
-            limit_s = self.best_s * SETTLED
-            rows = rows_near(self.space, bounds, self._row_of(first), known, limit_s)
-            near += [Beginning(first, row, variants(row), False) for row in rows]
-            own = [each for each in near if each.started and each.found is first]
-            parts = [own, near[len(own) :]]
-        for looked in done_of_each(self._looked, parts):
-            self.tally.left -= looked.work
-            self.tally.simulated += looked.simulated
-            for plan in looked.faster:
-                self._judged(*plan)
-        self._moved |= {(kind := self._kind(each)): self.best[kind] for each in kinds}
-
-    def _kind(self, found: Timed) -> Kind:
-        return kind_of(self.layouts, found.row)
-
-    def _row_of(self, found: Timed) -> int:
-        return int(np.flatnonzero(self.kept == found.row)[0])
-
-    def _looked(self, beginnings: Sequence[Beginning]) -> Looked:
-        near = NearCuts(self._problem, self._times_of, self.open.chains)
-        return near.looked(beginnings, self.tally)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
@@ -190,7 +125,7 @@ class Simulated:
         own = partial(own_s, self.best, self.space.layouts)
         self.open.reopen(self._settled, most_s(), own)
         self._settle_below(most_s, limit_s)
-        self._move_layers(self.ranked()[1:k])
+        self._moves.look(self.ranked()[1:k])
 
     def _settle_below(
         self, most_s: Callable[[], float], limit_s: Callable[[int], float]
@@ -240,7 +175,7 @@ class Simulated:
         self.tally.opened += 1
         self.tally.left -= costs.OPENED
         row, variant, left = layout.row, layout.variant, list[Open]()
-        problem, passes = self._problem(row, variant)
+        problem, passes = self.problem(row, variant)
         if problem.splits is None:
             return self._settle_paths(layout, problem, passes, limit_s)
         for cut in cuts_below(
@@ -281,12 +216,12 @@ class Simulated:
     ) -> list[Open]:
         """`_settle` where any cut is legal."""
         row, variant = layout.row, layout.variant
-        times = self._times_of(row, variant, first_cut(problem))
+        times = self.times_of(row, variant, first_cut(problem))
         cuts = PathCuts(problem, passes, times, limit_s(row) * SETTLED)
         self.tally.left -= costs.WAYS + costs.STEP * cuts.steps
         search = PathSearch(
             cuts, self.open.shape(row, variant), self.open.chains, self.tally,
-            lambda stages: self._judged(row, variant, evaluate(problem, stages)),
+            lambda stages: self.judged_s(row, variant, evaluate(problem, stages)),
         )  # fmt: skip
         return search.settled(layout, lambda: limit_s(row) * SETTLED, most_passes)
 
@@ -298,7 +233,7 @@ class Simulated:
         """
         self.tally.left -= costs.LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
-        times = self._times_of(row, variant, cut.least)
+        times = self.times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, range(problem.pp), limit_s)
         bound_s = max(cut.bound_s, self.open.chains.bound_s(shape, times, cut.least, after))
         if bound_s >= limit_s * SETTLED or (cut.recomputes() and shape in self._taught):
@@ -312,7 +247,7 @@ class Simulated:
         bound_s = max(bound_s, step_s)
         if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s
-        found_s = self._judged(row, variant, evaluate(problem, cut.least))
+        found_s = self.judged_s(row, variant, evaluate(problem, cut.least))
         settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
         return math.inf if settled else bound_s
 
@@ -367,42 +302,19 @@ class Simulated:
         """The cuts of a layout that may be cut anywhere, looked for longer."""
         if self.tally.left <= 0:
             return [entry]
-        problem, passes = self._problem(entry.row, entry.variant)
+        problem, passes = self.problem(entry.row, entry.variant)
         return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
-
-    def _problem(self, row: int, variant: Variant) -> tuple[StageProblem, Passes]:
-        problem = stage_problem(self.space, self.prices, row, variant)
-        return problem, Passes.of(self.passes, np.array([row]), problem.alone)
 
     def _mixes(self, entry: Open, limit_s: float) -> CutMixes:
         assert entry.cut is not None
         problem = stage_problem(self.space, self.prices, entry.row, entry.variant)
-        times = self._times_of(entry.row, entry.variant, entry.cut.least)
+        times = self.times_of(entry.row, entry.variant, entry.cut.least)
         return CutMixes(problem, times, entry.cut, limit_s)
 
     def _answered(self, entry: Open, answer: MixAnswer, limit_s: float) -> list[Open]:
         """Keep the plan of an answer; the cut if it stays open."""
         bound_s, found_s = max(entry.bound_s, answer.bound_s), answer.step_s
         if answer.plan is not None and found_s < limit_s * SETTLED:
-            found_s = self._judged(entry.row, entry.variant, answer.plan)
+            found_s = self.judged_s(entry.row, entry.variant, answer.plan)
         settled = found_s <= bound_s / SETTLED or bound_s >= limit_s * SETTLED
         return [] if settled else [entry._replace(bound_s=bound_s)]
-
-    def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
-        if (row, variant) not in self._times:
-            layout = self.layout_of(int(self.kept[row]), variant, StagePlan(stages, 0, ()))
-            priced = self.passes, row, variant.columns
-            self._times[row, variant] = CutTimes(self.setting, layout, *priced)
-        return self._times[row, variant]
-
-    def _judged(self, row: int, variant: Variant, plan: StagePlan | None) -> float:
-        """`_judge` of a row that is left; infinite where nothing fits."""
-        return self._judge(int(self.kept[row]), variant, plan) if plan else math.inf
-
-    def _judge(self, row: int, variant: Variant, plan: StagePlan) -> float:
-        """The whole simulation of a plan, which is kept if it is the best of its kind."""
-        step_s, kind = self.judged(self.layout_of(row, variant, plan)), kind_of(self.layouts, row)
-        known = self.best.get(kind)
-        if step_s < (known.step_s if known else self.limit_s):
-            self.best[kind] = Timed(step_s, row, variant, plan)
-        return step_s

@@ -19,6 +19,7 @@ from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer
 from meshplan.planner.search import cut_mixes
 from meshplan.planner.search.cut_mixes import AheadOfTurn
+from meshplan.planner.search.layer_moves import LayerMoves
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
@@ -40,7 +41,7 @@ QUESTION = Question(
 def least_s_fixture() -> float:
     """The fastest step of its listed cuts, with nothing in the way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Simulated, "_move_layers", lambda *_, **__: None)
+        patch.setattr(LayerMoves, "look", lambda *_, **__: None)
         found = solve(QUESTION, 1)
     assert found.status == "OPTIMAL"
     assert found.bound_s == pytest.approx(found.solutions[0].step_time_s, rel=2e-6)
