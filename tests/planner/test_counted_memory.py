@@ -123,7 +123,7 @@ def test_a_plan_that_recomputes_nothing_is_looked_at_where_ranks_have_many_mixes
     """
     asked: dict[str, Any] = {
         "model": "qwen3-32b", "gpus": 32, "cluster": "dgx-h100", "seq_len": "2048",
-        "global_batch": 2048, "engine": "native",
+        "global_batch": 2048, "engine": "native", "headroom": "6GiB",
     }  # fmt: skip
     best, pinned = (
         solve(ask(Arguments(**asked, pins=pins)).question, 1).solutions[0]
