@@ -23,7 +23,8 @@ class LayerMoves:
     def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
         """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
         fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
-        twice the pipeline ranks of the first. All but the first share a budget.
+        twice the pipeline ranks of the first, and of a kind that no cut of the list brought near.
+        All but the first share a budget.
         """
         plans = self.plans
         if plans.space.legality.uneven_stages != "free" or not kinds:

@@ -7,12 +7,9 @@ first plans these are not charged to the budget.
 
 import numpy as np
 
-from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.simulated_cuts import cuts_below
-from meshplan.planner.problem.stage_problem import StagePlan, stage_problem
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import CutMixes
 from meshplan.planner.search.found import Timed
@@ -36,15 +33,13 @@ def _mix(proof: Simulated, timed: Timed) -> None:
         return
     row = int(places[0])
     too_long = actions_of(proof.open.shape(row, variant)) > costs.MOST_CHAINED
-    problem = stage_problem(proof.space, proof.prices, row, variant)
-    passes = Passes.of(proof.passes, np.array([row]), problem.alone)
+    problem, passes = proof.problem(row, variant)
     limit_s = timed.step_s
     cuts = cuts_below(problem, passes, proof.open.chains, lambda: limit_s, proof.tally)
     cut = next(iter(cuts), None)
     if cut is None or not cut.recomputes() or too_long:
         return
-    layout = proof.layout_of(timed.row, variant, StagePlan(cut.least, 0, ()))
-    times = CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
+    times = proof.times_of(row, variant, cut.least)
     answer = CutMixes(problem, times, cut, limit_s).by_chains()
     if answer.plan is not None and answer.step_s < limit_s:
         proof.offer(Found(answer.plan.objective, timed.row, variant, answer.plan))
