@@ -108,7 +108,8 @@ def step_time(model: StageModel) -> StepTime:
         data_s=float(data + tied_table_s(model)),
         send_s=send + float(rendezvous_s(model, model.m)),
         offload_s=float(model.m * work.offload_s),
-        bubble_s=float(makespan - known),
+        # A rank is never done before its own work, only rounded so: sums in another order.
+        bubble_s=max(0.0, float(makespan - known)),
         optimizer_s=update,
         fixed_s=model.setting.tuning.step_s,
     )

@@ -81,7 +81,7 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
     asked, sizes, yours = _asked(arguments, gpus, wanted)
     result, fewest = _searched(asked, wanted)
-    plan = full_plan(asked, result, robust=wanted.robust, top=wanted.top)
+    plan = full_plan(asked, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out)
     plan = plan.model_copy(update={"sizes": sizes})
     if wanted.out:
         write_plan(plan, wanted.out)
@@ -164,11 +164,21 @@ def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | 
     found in time, exits with 3.
     """
     top = max(wanted.top, ROBUST_CANDIDATES) if wanted.robust else wanted.top
-    search = partial(searched, asked, top, wanted.time_limit)
+    done = list[SearchResult]()
+
+    def search() -> SearchResult:
+        done.append(searched(asked, top, wanted.time_limit))
+        return done[0]
+
     try:
         if wanted.as_json:
             return search(), None
         return done_meanwhile(search, partial(fewest_gpus, asked.question))
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        _say_left_out("the fewest GPUs that hold a step")
+        return done[0], None
     except SearchEnded as error:
         if wanted.as_json:
             print_json({"status": "UNKNOWN", "gpus": asked.question.gpus})
@@ -176,6 +186,11 @@ def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | 
         raise typer.Exit(3) from None
     except NoLayoutFits as error:
         _refuse(asked, error, as_json=wanted.as_json)
+
+
+def _say_left_out(what: str) -> None:
+    """What Ctrl-C left out of a finished plan."""
+    print(f"interrupted: the plan is printed without {what}", file=sys.stderr)
 
 
 def _read(path: Path | None) -> "Reading | Plan | None":

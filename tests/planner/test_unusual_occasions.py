@@ -1,5 +1,6 @@
 """What commands print and keep on unusual occasions: odd names, a full disk, Ctrl-C, prices."""
 
+import importlib
 import json
 import os
 import shlex
@@ -106,6 +107,51 @@ def test_ctrl_c_between_two_stages_of_the_search(monkeypatch: pytest.MonkeyPatch
     assert json.loads(result.stdout)["search"]["status"] == "FEASIBLE"
     left += [KeyboardInterrupt, KeyboardInterrupt]
     assert run(*SMALL, "--json").exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "left_out", "runners_up"),
+    [
+        ("planner.answer.full_plan.nearest_runs", "reasons", 2),
+        ("planner.answer.answer.chosen", "runners-up", 0),
+    ],
+)
+def test_ctrl_c_after_the_search_keeps_the_plan(
+    monkeypatch: pytest.MonkeyPatch, interrupted: str, left_out: str, runners_up: int
+) -> None:
+    """A plan that is found is printed with its proof, and what is missing beside it is said."""
+    whole = json.loads(run(*SMALL, "--json").stdout)
+    module, _, name = f"meshplan.{interrupted}".rpartition(".")
+    left, real = [KeyboardInterrupt], getattr(importlib.import_module(module), name)
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"{module}.{name}", once)
+    monkeypatch.setattr("meshplan.planner.search.second_core.is_idle", lambda: False)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert f"interrupted: the plan is printed without {left_out}" in result.stderr
+    found = json.loads(result.stdout)
+    assert found["search"]["bound_s"] == whole["search"]["bound_s"]
+    assert found["layout"] == whole["layout"]
+    assert (len(found["runners_up"]), found["reasons"]) == (runners_up, [])
+
+
+def test_ctrl_c_while_the_fewest_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand beside the plan, which is printed without them."""
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("meshplan.planner.cli.planned.fewest_gpus", interrupted)
+    monkeypatch.setattr("meshplan.planner.search.second_core.is_idle", lambda: False)
+    result = run(*SMALL)
+    assert result.exit_code == 0
+    assert "printed without the fewest GPUs" in result.stderr
+    assert result.stdout.startswith("llama-3.1-8b (8.03B parameters) on 16 x")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
