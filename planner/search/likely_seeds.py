@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Ints, each_once
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.branch_and_bound import BranchAndBound
 from meshplan.planner.search.found import Kind, kind_of
@@ -50,7 +50,7 @@ def _plan(run: BranchAndBound, rows: Ints, prices: Coefficients) -> None:
         if known and tried.setdefault(kind, 0) < WAYS:
             tried[kind] += 1
             likely.append((row, variant))
-    run.coefficients.hold(np.unique([row for row, _ in likely]).astype(np.int64))
+    run.coefficients.hold(each_once(np.array([row for row, _ in likely], np.int64)))
     for each in likely:
         run.plan(*each)
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct, each_once
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.coefficients import Coefficients
@@ -172,7 +172,7 @@ def _longest(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
         runs = sliding_window_view(np.array(space.stack), layers)
         counts = np.stack([(runs == kind).sum(axis=1) for kind in range(each.shape[1])])
         at = whole == layers
-        found[at] = (each[at] @ np.unique(counts, axis=1)).max(axis=1)
+        found[at] = (each[at] @ counts[:, distinct(list(counts))[0]]).max(axis=1)
     found *= ways.slowest / whole / (each @ np.array(space.kind_counts))
     return found
 

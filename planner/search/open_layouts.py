@@ -128,6 +128,10 @@ class OpenLayouts:
         order = (*layout.order[:2], next(self._numbers))
         heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
 
+    def cuts(self) -> list[Open]:
+        """The cuts of layouts."""
+        return [each for each in self._layouts if each.cut is not None]
+
     def next_cuts(self, most: int) -> list[Open]:
         """The cuts with the smallest bounds, the first of all left out."""
         first = self.first.order

@@ -76,7 +76,7 @@ class Simulated(SimulatedPlans):
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self.proved_s = math.inf
-        self._settled: list[Open] = []
+        self._settled, self._left = list[Open](), list[Open]()
         self._moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
@@ -107,9 +107,12 @@ class Simulated(SimulatedPlans):
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
-        is nearly as fast as the best of all.
+        is nearly as fast as the best of all. Where the proof stays open its bounds tell kinds apart
+        no better: a part of the budget is enough for what they still find.
         """
-        self.tally.left, self.tally.deadline = costs.RUNNERS, deadline
+        proved = self.proved_s >= self.best_s * SETTLED
+        self.tally.left = costs.RUNNERS if proved else costs.RUNNERS // costs.OPEN
+        self.tally.deadline = deadline
         if self.tally.late:
             return
 
@@ -121,11 +124,22 @@ class Simulated(SimulatedPlans):
             own = self.best.get(kind_of(self.layouts, int(self.kept[row])))
             return min(most_s(), own.step_s) if own else most_s()
 
-        # Of what was settled the cuts slower than the best were not looked at.
         own = partial(own_s, self.best, self.space.layouts)
-        self.open.reopen(self._settled, most_s(), own)
+        self.open.reopen(self._slower(), most_s(), own)
         self._settle_below(most_s, limit_s)
         self._moves.look(self.ranked()[1:k])
+
+    def _slower(self) -> list[Open]:
+        """What was settled: its cuts are no faster than the best, but for those still open."""
+        open_s = dict[tuple[int, Variant], float]()
+        for each in (*self._left, *self.open.cuts()):
+            of = each.row, each.variant
+            open_s[of] = min(each.bound_s, open_s.get(of, self.best_s))
+        least = (open_s.get((each.row, each.variant), self.best_s) for each in self._settled)
+        return [
+            each._replace(bound_s=max(each.bound_s, bound_s))
+            for each, bound_s in zip(self._settled, least, strict=True)
+        ]
 
     def _settle_below(
         self, most_s: Callable[[], float], limit_s: Callable[[int], float]
@@ -149,7 +163,7 @@ class Simulated(SimulatedPlans):
                 self.open.pop()
         except KeyboardInterrupt:
             pass
-        self._settled = settled
+        self._settled, self._left = settled, left
         return left
 
     def _far_below(self, limit_s: float) -> bool:

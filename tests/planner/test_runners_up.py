@@ -1,0 +1,89 @@
+"""Runners-up begin with what the proof knows, and are the best of their kinds."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at, simulated_s, solve
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.cuts import budget
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows_below import NEARLY
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
+
+KIND = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
+LONG_S = 1e6
+PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
+
+
+def question(model: str, gpus: int, engine: str) -> Question:
+    """A small one, short of memory."""
+    return Question(
+        model=read_model(model)[1], training=Training(seq_len=8192, global_batch_size=32),
+        cluster=load_cluster("dgx-a100"), engine=load_engine(engine), gpus=gpus,
+    )  # fmt: skip
+
+
+QUESTIONS = [
+    pytest.param(question("qwen2.5-14b", 16, "megatron"), id="no layers mixed"),
+    pytest.param(question("olmoe-7b-a1b", 8, "torchtitan"), id="experts, any cut"),
+]
+
+
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
+    """As fast as the plan of a question that pins its degrees, if within 5 % of the best."""
+    found = solve(asked, 4)
+    best, *others = found.solutions
+    near = [each for each in others if each.step_time_s < NEARLY * best.step_time_s]
+    assert near
+    for each in near:
+        pins = Pins({name: parse_pin(name, str(getattr(each.layout, name))) for name in KIND})
+        alone = solve(replace(asked, pins=pins), 1).solutions[0]
+        assert each.step_time_s <= alone.step_time_s * (1 + 2e-6)
+
+
+@pytest.fixture(name="proof")
+def proof_fixture() -> Simulated:
+    """One that ended with a proof."""
+    asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(PINNED))
+    space = space_of(asked)
+    proof = Simulated(
+        asked, space, price_space(asked, space, closed_form),
+        lambda layout: simulated_s(case_at(asked, layout)),
+        partial(layout_of_row, space.layouts), limit_s=LONG_S,
+    )  # fmt: skip
+    assert math.isinf(proof.prove(None))
+    return proof
+
+
+@pytest.mark.parametrize(("open_part", "known_part"), [(None, 1.0), (0.95, 0.95), (0.8, 0.9)])
+def test_what_was_settled_is_no_faster_than_the_best(
+    proof: Simulated, open_part: float | None, known_part: float
+) -> None:
+    """Runners-up go on from there, not from its first bound; but from a cut that stays open."""
+    entry = proof._settled[0]._replace(bound_s=0.9 * proof.best_s)
+    proof._settled = [entry]
+    if open_part:
+        proof._left = [entry._replace(bound_s=open_part * proof.best_s)]
+    (known,) = proof._slower()
+    assert known.bound_s == known_part * proof.best_s
+
+
+@pytest.mark.parametrize(("proved", "part"), [(1.0, 1), (0.98, budget.OPEN)])
+def test_an_open_proof_leaves_runners_up_a_part_of_the_budget(
+    proof: Simulated, monkeypatch: pytest.MonkeyPatch, proved: float, part: int
+) -> None:
+    """The rest of it would go on with what the proof could not settle."""
+    left = list[int]()
+    monkeypatch.setattr(Simulated, "_settle_below", lambda own, *_: left.append(own.tally.left))
+    proof.proved_s = proved * proof.best_s
+    proof.find_runners_up(3, None)
+    assert left == [budget.RUNNERS // part]
