@@ -68,7 +68,7 @@ def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
     say one that costs less; only rows whose bound is next are looked at more closely, and none that
     is surely like one that was told.
     """
-    rows = _rows()
+    rows, parameters = _rows(), _parameters(asked.model)
     queue: list[tuple[float, int, bool, Run | None]] = [
         (_circumstances_bound(asked, cells), index, False, None)
         for index, cells in enumerate(rows.compared)
@@ -86,7 +86,7 @@ def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
         if alike in told:
             continue
         if not closely:
-            heapq.heappush(queue, (_bound(asked, cells), index, True, None))
+            heapq.heappush(queue, (_bound(asked, parameters, cells), index, True, None))
             continue
         try:
             run = run_of(rows.whole(index))
@@ -173,8 +173,8 @@ def _layouts(one: Layout, other: Layout) -> float:
     )
 
 
-def _bound(asked: Case, cells: Cells) -> float:
-    """At most the distance of the row's run."""
+def _bound(asked: Case, parameters: tuple[int, int], cells: Cells) -> float:
+    """At most the distance of the row's run; `parameters` are those of the model that is asked."""
     la, training = asked.layout, asked.training
     tensor = _said(cells, "tp", la.tensor_parallel, 1)
     pipeline = _said(cells, "pp", la.pipeline_parallel, 1)
@@ -185,7 +185,7 @@ def _bound(asked: Case, cells: Cells) -> float:
         + _said(cells, "seq_len", training.seq_len) / 2
         + (tensor + pipeline + inner) / 4
         + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
-        + _least_model(asked.model, cells)
+        + _least_model(asked.model.kind, parameters, cells)
     )
 
 
@@ -205,18 +205,19 @@ ROUNDED = 0.1
 """Octaves by which a stated number of parameters is off at most: 7 for 6.7 billions."""
 
 
-def _least_model(model: Model, cells: Cells) -> float:
-    """Of the model's distance what the cells say; beside a named configuration it may be little.
+def _least_model(own: str, parameters: tuple[int, int], cells: Cells) -> float:
+    """Of the distance of a model of kind `own` what the cells say; beside a named configuration it
+    may be little.
 
     A described model has no state, and all parameters of one without experts are active.
     """
     experts = float(cells["experts"] or 0) > 1
-    apart = [_said(cells, "params_b", count / 1e9) for count in _parameters(model)]
+    apart = [_said(cells, "params_b", count / 1e9) for count in parameters]
     sizes = [max(0.0, each - ROUNDED) / 2 for each in apart]
     if cells["config"]:
         return sizes[0]
     kind = "experts" if experts else "dense"
-    return sizes[0] + sizes[1] * (not experts) + 2 * (model.kind != kind)
+    return sizes[0] + sizes[1] * (not experts) + 2 * (own != kind)
 
 
 @cache
