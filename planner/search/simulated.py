@@ -125,9 +125,12 @@ class Simulated(SimulatedPlans):
             return min(most_s(), own.step_s) if own else most_s()
 
         own = partial(own_s, self.best, self.space.layouts)
-        self.open.reopen(self._slower(), most_s(), own)
-        self._settle_below(most_s, limit_s)
-        self._moves.look(self.ranked()[1:k])
+        try:
+            self.open.reopen(self._slower(), most_s(), own)
+            self._settle_below(most_s, limit_s)
+            self._moves.look(self.ranked()[1:k])
+        except KeyboardInterrupt:  # the proof is there, and what was found until then
+            pass
 
     def _slower(self) -> list[Open]:
         """What was settled: its cuts are no faster than the best, but for those still open."""

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.search.layer_moves import LayerMoves
+from meshplan.planner.search.open_layouts import OpenLayouts
 from meshplan.planner.search.simulated import Simulated
 
 SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -138,6 +141,24 @@ def test_ctrl_c_after_the_search_keeps_the_plan(
     assert found["search"]["bound_s"] == whole["search"]["bound_s"]
     assert found["layout"] == whole["layout"]
     assert (len(found["runners_up"]), found["reasons"]) == (runners_up, [])
+
+
+@pytest.mark.parametrize("interrupted", [OpenLayouts.reopen, LayerMoves.look])
+def test_ctrl_c_while_runners_up_are_found_keeps_the_proof(
+    monkeypatch: pytest.MonkeyPatch, interrupted: Callable[..., None]
+) -> None:
+    """What was proved before stands."""
+
+    def once(*arguments: Any, **options: Any) -> None:
+        if interrupted is OpenLayouts.reopen or not options.get("beside"):
+            raise KeyboardInterrupt
+        interrupted(*arguments, **options)
+
+    owner = {OpenLayouts.reopen: OpenLayouts, LayerMoves.look: LayerMoves}[interrupted]
+    monkeypatch.setattr(owner, interrupted.__name__, once)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["search"]["status"] == "OPTIMAL"
 
 
 def test_ctrl_c_while_the_fewest_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
