@@ -6,17 +6,20 @@ found it says how much more memory might buy at most. Other degrees, which might
 searched: `plan --headroom` does that.
 """
 
+import math
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB
 from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, SpareMemory
-from meshplan.planner.case.predict import fits_probability, step_model_of
+from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.cuts.budget import BUDGET
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import Faster, faster_than
@@ -35,23 +38,39 @@ def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
     if cluster.gpu.vendor == "cpu":
         return None
     usable_bytes, most_bytes = cluster.fillable_bytes, asked.profile.capacity_bytes
-    degrees = _Degrees(asked, plan)
-    full, full_most = degrees.bought(most_bytes) if most_bytes > usable_bytes else (None, 0.0)
-    if most_bytes >= usable_bytes + GIB and full_most <= LEAST_GAIN:
-        one_gib, one_gib_most = full, full_most  # what all of it does not buy, a part does not
+    degrees, one_bytes = _Degrees(asked, plan), usable_bytes + GIB
+    full = degrees.gain(most_bytes) if most_bytes > usable_bytes else Gain(None, 0.0, math.inf)
+    if most_bytes >= one_bytes and full.is_all_of(one_bytes):
+        one = full
     else:
-        one_gib, one_gib_most = degrees.bought(usable_bytes + GIB)
-        if most_bytes >= usable_bytes + GIB:  # a part buys no more than all
-            one_gib_most = min(one_gib_most, full_most)
+        one = degrees.gain(one_bytes)
+        if most_bytes >= one_bytes:  # a part buys no more than all
+            one = one._replace(most=min(one.most, full.most))
     return SpareMemory(
         free_bytes=cluster.gpu.memory_bytes - usable_bytes,
         chosen=not asked.usual_headroom,
-        one_gib=one_gib,
-        one_gib_most=one_gib_most,
+        one_gib=one.bought,
+        one_gib_most=one.most,
         all_bytes=max(0.0, most_bytes - usable_bytes),
-        all=full,
-        all_most=full_most,
+        all=full.bought,
+        all_most=full.most,
     )
+
+
+class Gain(NamedTuple):
+    """What some memory buys, None where nothing faster was found, and by which fraction a step may
+    be shorter at most: by `LEAST_GAIN` where nothing gains more. `needed_bytes` of what it buys.
+    """
+
+    bought: Bought | None
+    most: float
+    needed_bytes: float
+
+    def is_all_of(self, usable_bytes: float) -> bool:
+        """Whether less memory surely buys the same: nothing, or what is proved and fits in it."""
+        if self.bought is None:
+            return self.most <= LEAST_GAIN
+        return self.bought.faster_fraction == self.most and self.needed_bytes <= usable_bytes
 
 
 class _Degrees:
@@ -65,23 +84,23 @@ class _Degrees:
         self.left = WORK
         self.proved = plan.search is not None and plan.search.status == "OPTIMAL"
 
-    def bought(self, usable_bytes: float) -> tuple[Bought | None, float]:
-        """What they do with so much of each GPU, None where nothing faster was found, and by which
-        fraction they may be faster at most: by `LEAST_GAIN` where nothing gains more.
-        """
+    def gain(self, usable_bytes: float) -> Gain:
+        """What they do with so much of each GPU."""
         q, limit_s = self._with(usable_bytes), self.step_s / (1 + LEAST_GAIN)
         found = self._faster(q, limit_s)
         if found.layout is None:
-            return None, self.step_s / found.bound_s - 1 if found.bound_s < limit_s else LEAST_GAIN
+            most = self.step_s / found.bound_s - 1 if found.bound_s < limit_s else LEAST_GAIN
+            return Gain(None, most, math.inf)
         gain, most = (self._own_s / step_s - 1 for step_s in (found.step_s, found.bound_s))
         if gain < LEAST_GAIN:
-            return None, max(0.0, most)
-        probability = fits_probability(step_model_of(case_at(q, found.layout)))
+            return Gain(None, max(0.0, most), math.inf)
+        model = step_model_of(case_at(q, found.layout))
+        memory = stage_memory(model)
         bought = Bought(
             step_time_s=found.step_s, label=found.layout.label, faster_fraction=gain,
-            fits_probability=probability,
+            fits_probability=fits_probability(model, memory),
         )  # fmt: skip
-        return bought, most
+        return Gain(bought, most, needed_bytes(memory))
 
     @cached_property
     def _own_s(self) -> float:

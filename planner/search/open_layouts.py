@@ -89,7 +89,9 @@ class OpenLayouts:
         self.row_bounds = bounds_of_rows(space, passes)
         self._every = np.argsort(self.row_bounds, kind="stable")
         self._place = np.argsort(self._every)
-        self.rows = self._every[~self._beaten(self._every, limit_s)]
+        below, stays = self.row_bounds[self._every] < limit_s, np.ones(len(self._every), bool)
+        stays[below] = ~dominated(space, passes, prices, self._every[below])
+        self.rows = self._every[stays]
         self._next_row, self._numbers = 0, count(1)
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
@@ -138,25 +140,17 @@ class OpenLayouts:
         cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
         return heapq.nsmallest(most, cuts)
 
-    def reopen(self, settled: list[Open], limit_s: float, own_s: Callable[[Ints], Floats]) -> None:
-        """Open what was settled again, instead of the cuts that are open, and the rows below the
-        limit that only rows of other kinds beat. From now on rows are let go whose bound is not
-        below their own limit, which never rises.
+    def reopen(self, settled: list[Open], own_s: Callable[[Ints], Floats]) -> None:
+        """Open what was settled again, instead of the cuts that are open, and the rows that others
+        beat: of their own kind next to none, which `planner.search.rows_below` has left out. From
+        now on rows are let go whose bound is not below their own limit, which never rises.
         """
         self._own_s = own_s
         self._layouts = [each for each in self._layouts if each.cut is None] + settled
         heapq.heapify(self._layouts)
-        layouts, opened = self.space.layouts, np.zeros(len(self._every), bool)
+        opened = np.zeros(len(self._every), bool)
         opened[self.rows[: self._next_row]] = True
-        kinds = (layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel)
-        left = self._every[~self._beaten(self._every, limit_s, kinds)]
-        self.rows, self._next_row = left[~opened[left]], 0
-
-    def _beaten(self, rows: Ints, limit_s: float, alike: tuple[Ints, ...] = ()) -> Bools:
-        """Which of `rows`, in order of their bounds, one beats that is the same in `alike`."""
-        found, below = np.zeros(len(rows), bool), self.row_bounds[rows] < limit_s
-        found[below] = dominated(self.space, self.passes, self.prices, rows[below], alike)
-        return found
+        self.rows, self._next_row = self._every[~opened[self._every]], 0
 
     def closer(self, limit_s: float) -> bool:
         """Bound what has the smallest bound more closely; False where it is as close as it can be.

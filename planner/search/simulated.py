@@ -126,7 +126,7 @@ class Simulated(SimulatedPlans):
 
         own = partial(own_s, self.best, self.space.layouts)
         try:
-            self.open.reopen(self._slower(), most_s(), own)
+            self.open.reopen(self._slower(), own)
             self._settle_below(most_s, limit_s)
             self._moves.look(self.ranked()[1:k])
         except KeyboardInterrupt:  # the proof is there, and what was found until then

@@ -1,12 +1,14 @@
 """How much memory a plan leaves free, what that costs, and what a refusal says of it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.memory_needs import FITS
+from meshplan.planner.answer import spare_memory as spare_memory_module
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.question import Arguments, Asked, ask
@@ -16,6 +18,8 @@ from meshplan.planner.case.plan_findings import SpareMemory
 from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
 from meshplan.planner.report.tables import spare_lines
 from meshplan.planner.search.footprint import Explanation
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import Faster
 from meshplan.planner.space.pins import parse_pins
 
 SMALL = Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batch=1024)
@@ -93,6 +97,31 @@ def test_one_gib_buys_a_larger_micro_batch() -> None:
     assert spare.one_gib is not None
     assert spare.one_gib.step_time_s == best.step_time_s
     assert spare.one_gib_most == pytest.approx(spare.one_gib.faster_fraction)
+
+
+def test_what_fits_in_one_gib_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all the memory buys a layout, proved, that one GiB holds too, that is what one GiB
+    buys: so says a search of its own.
+    """
+    asked = ask(replace(SMALL, gpus=32, global_batch=512, engine="nanotron", headroom="14GiB"))
+    little_more = asked.question.cluster.fillable_bytes + 1.5 * GIB
+    profile = asked.profile.model_copy(update={"usable_memory_bytes": little_more})
+    asked = replace(asked, profile=profile)
+    plan, searches = plan_of(asked, solve(asked.question, 1)), list[float]()
+    real = spare_memory_module.faster_than
+
+    def counted(question: Question, *arguments: Any) -> Faster:
+        searches.append(question.cluster.fillable_bytes)
+        return real(question, *arguments)
+
+    monkeypatch.setattr(spare_memory_module, "faster_than", counted)
+    once = spare_memory(asked, plan)
+    assert searches == [little_more]
+    monkeypatch.setattr(spare_memory_module.Gain, "is_all_of", lambda *_: False)
+    assert spare_memory(asked, plan) == once
+    assert len(searches) == 3
+    assert once is not None
+    assert once.one_gib is not None
 
 
 def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> None:
