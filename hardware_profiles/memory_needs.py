@@ -143,14 +143,13 @@ class _Told(NamedTuple):
 
 def _told(source: Sequence[Need]) -> _Told:
     low, high, room = (
-        np.array([getattr(need, name) for need in source])[:, None]
-        for name in ("low", "high", "room")
+        np.array([getattr(need, name) for need in source]) for name in ("low", "high", "room")
     )
-    near = np.exp(-(((GRID - np.log(np.where(room, room, 1.0))) / WIDTH) ** 2) / 2)
-    between = (np.exp(GRID) >= low) / 2 + (np.exp(GRID) >= high) / 2
-    weights = np.where(room, near, 1.0)
-    fit = np.where(room, weights * np.isfinite(high), between)
-    return _Told(weights.sum(axis=0) + TINY, fit.sum(axis=0) + TINY / 2)
+    some, none = room > 0, room == 0
+    near = np.exp(((GRID - np.log(room[some])[:, None]) / WIDTH) ** 2 / -2)
+    between = (np.exp(GRID) >= np.concatenate([low[none], high[none]])[:, None]) / 2
+    fit = np.isfinite(high[some]) @ near + between.sum(axis=0)
+    return _Told(near.sum(axis=0) + np.count_nonzero(none) + TINY, fit + TINY / 2)
 
 
 TINY = 1e-9  # where a source knows nothing, a half
