@@ -295,8 +295,8 @@ def cluster_hash(cluster: Cluster) -> str:
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
     rates of scans, of chosen keys, of PyTorch's kernels and of an attention that sums in 16 bits,
-    and of a tier that states no interference, it is what it was before profiles had any of them.
-    How much of a GPU a plan may fill is no part of it.
+    and of a tier that states no interference and no mesh, it is what it was before profiles had any
+    of them. How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
     document = cluster.model_dump(mode="json", exclude=left_out)
@@ -304,6 +304,8 @@ def cluster_hash(cluster: Cluster) -> str:
         if document["kernels"][name] == Kernels.model_fields[name].default:
             del document["kernels"][name]
     for tier in ("node", "network"):
+        if not document[tier]["meshed"]:
+            del document[tier]["meshed"]
         if document[tier]["interference"] is None:
             del document[tier]["interference"]
     for point in document["collective_points"]:

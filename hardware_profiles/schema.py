@@ -210,6 +210,8 @@ class Link(Frozen):
                    all_gather and all_reduce alike, whatever the algorithm
     interference   `Tuning.interference` beside this tier's collectives, None: as the engine's
                    constants have it
+    meshed         accelerators that have a link of their own to each other one, 0: a switch. Their
+                   bus bandwidth is that of all of them; `send` that of one link
     bus_bandwidth  measured with all accelerators of the domain (node) or of full nodes (network).
       in `node`    what one rank moves. all_reduce may be above the wire where the switch adds up
                    (NVLS); a group of r of its g ranks then gets all_reduce x (r-1)/r x g/(g-1), and
@@ -223,6 +225,7 @@ class Link(Frozen):
     latency_s: float = Field(ge=0)
     stall_s: float = Field(default=0.0, ge=0)
     interference: float | None = Field(default=None, ge=0)
+    meshed: int = Field(default=0, ge=0)
     bus_bandwidth: BusBandwidth
 
 

@@ -8,8 +8,8 @@ Runs of an engine are left out in turn and predicted by constants learnt from th
 the layouts at a time, then, where they come from several sources, one whole source at a time. An
 engine without constants of its own is predicted by those of all engines, learnt without it; to
 these come the runs that no constant was ever fitted to: elsewhere.csv, internlm.csv, lora.csv,
-and models with a state. A change that moves no price of the others needs these alone made again,
-and a change in how one engine learns its own (`generic`: that of all).
+aleph.csv, and models with a state. A change that moves no price of the others needs these alone
+made again, and a change in how one engine learns its own (`generic`: that of all).
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 

@@ -12,7 +12,8 @@ from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 
-ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
+NEVER_FITTED = ("elsewhere.csv", "internlm.csv", "lora.csv", "aleph.csv")
+ELSEWHERE = tuple(BUILT_IN.parent / name for name in NEVER_FITTED)
 
 
 def runs_of(path: Path) -> Iterator[Run]:

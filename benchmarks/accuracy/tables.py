@@ -23,6 +23,7 @@ from meshplan.planner.runs.validate import Predicted, predict_rows
 ROOT = Path(__file__).parents[2]
 INTERNLM = BUILT_IN.parent / "internlm.csv"
 ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
+ALEPH = BUILT_IN.parent / "aleph.csv"
 LORA = BUILT_IN.parent / "lora.csv"
 HYBRIDS = BUILT_IN.parent / "hybrids.csv"
 TABLES = ROOT / "docs/accuracy_tables.md"
@@ -76,6 +77,8 @@ def unseen() -> str:
     """Lines on the runs of frameworks that no constant was fitted to."""
     found = _complete(INTERNLM, "AB")
     lines = [f"Runs that nothing was fitted to, InternLM on 8 to 1,024 A100: {_told(found)}."]
+    sweep = _told(_complete(ALEPH, "AB"))
+    lines.append(f"Runs that nothing was fitted to, Aleph Alpha on 32 to 256 A100: {sweep}.")
     lines += [
         f"Runs that nothing was fitted to, other frameworks and releases, grade {grade}: "
         f"{_told(_complete(ELSEWHERE, grade))}."
@@ -181,6 +184,7 @@ def short() -> str:
         lines.append(f"| grade {grade}, constants fitted to them | {_errors_of(rows)} |")
     lines += [f"| {name} | {_spread_of(errors)} |" for name, errors in _left_out()]
     lines.append(f"| InternLM's, never fitted | {_errors_of(_complete(INTERNLM, 'AB'))} |")
+    lines.append(f"| Aleph Alpha's, never fitted | {_errors_of(_complete(ALEPH, 'AB'))} |")
     lines.append(f"| LoRA of MLPerf's, never fitted | {_errors_of(_complete(LORA, 'AB'))} |")
     hybrids = _errors_of(_complete(HYBRIDS, "AB"))
     lines.append(f"| hybrids and sparse attention, never fitted | {hybrids} |")

@@ -10,7 +10,8 @@
            send, what one rank sends
     busbw  inside a node the link's bus bandwidth; across nodes r/g of the network's, since the g
            accelerators of a node share its network cards, and never more than inside a node, or
-           than the links between pods leave (`pods`)
+           than the links between pods leave (`pods`). Where each two accelerators of a node have a
+           link of their own (`Link.meshed`), r of them use the r - 1 that lead to each other
     node, nic
            one accelerator's bandwidth inside its node, and its share of the network
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
@@ -133,7 +134,7 @@ def _shared_slowdown(cluster: Cluster) -> float:
 
 def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     """Bytes per second and rank that a large collective reaches on `group`."""
-    inside = _link_rate(cluster.node, kind)
+    inside = _link_rate(cluster.node, kind) * _linked(cluster.node, group.ranks_per_node)
     nodes = group.nodes
     share: Number = group.ranks_per_node / cluster.gpus_per_node
     if cluster.pod:
@@ -181,8 +182,16 @@ def _all_to_all_wire_s(
     across_s = copy_bytes * distinct(nodes, routing) * away / rate
     # what came over the network goes on inside a node, but for the rank that it came to
     on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
-    inside_s = copy_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
+    inside = cluster.node.bus_bandwidth.all_to_all * _linked(cluster.node, r)
+    inside_s = copy_bytes * on_links / inside
     return maximum(inside_s, across_s)
+
+
+def _linked(link: Link, ranks: Number) -> Number:
+    """Fraction of an accelerator's links that lead to `ranks` - 1 others: all through a switch."""
+    if not link.meshed:
+        return 1.0
+    return minimum(maximum(ranks - 1, 1.0) / (link.meshed - 1), 1.0)
 
 
 def _left(cluster: Cluster, nodes: Number) -> Number:

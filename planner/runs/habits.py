@@ -30,6 +30,7 @@ LIGER = {
 }  # fmt: skip
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
+    "no_norm": {"fused_norm": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 26},
     "no_routing": {"routing_kernels": 26},
     "no_grouping": {"products_apart": True},

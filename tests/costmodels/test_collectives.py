@@ -39,6 +39,25 @@ def cluster() -> Cluster:
 
 
 @pytest.mark.parametrize(
+    ("kind", "ranks", "expected_s"),
+    [
+        pytest.param("all_gather", 2, 1 / 2 / 10, id="one link of 10"),
+        pytest.param("all_reduce", 4, 2 * 3 / 4 / 30, id="three links of 10"),
+        pytest.param("all_to_all", 4, 3 / 4 / 30, id="a quarter over each of three links"),
+        pytest.param("all_gather", 8, 7 / 8 / 70, id="all seven"),
+    ],
+)
+def test_a_group_in_a_mesh_has_the_links_between_its_ranks(
+    cluster: Cluster, kind: CollectiveKind, ranks: int, expected_s: float
+) -> None:
+    """Eight accelerators, a link of 10 GB/s from each to each other: 70 GB/s together."""
+    node = link(0.0, 70e9, 70e9).model_copy(update={"meshed": 8})
+    meshed = cluster.model_copy(update={"gpus_per_node": 8, "node": node})
+    group = Group(float(ranks), float(ranks))
+    assert collective_s(meshed, kind, 1e9, group) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(
     ("kind", "group", "size_bytes", "expected_s"),
     [
         pytest.param("all_reduce", Group(1.0, 1.0), 1e9, 0.0, id="one rank is free"),

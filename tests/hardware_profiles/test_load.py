@@ -263,7 +263,7 @@ def _hash_of(cluster: Cluster) -> str:
     }  # fmt: skip
     document = cluster.model_dump(
         mode="json", exclude={"plan_memory_bytes": True, "pod": True, "kernels": kernels,
-        "node": {"interference"}, "network": {"interference"},
+        "node": {"interference", "meshed"}, "network": {"interference", "meshed"},
         "collective_points": {"__all__": {"processor_s", "apart"}},
         "collective_fits": {"__all__": {"apart"}}},
     )  # fmt: skip
