@@ -3,11 +3,10 @@
 A pool is an engine's runs on one GPU family or on all; what is learnt of it (`learning`) stays near
 the constants of the next wider pool: the engine on all GPUs, all engines on this family, all
 engines on all GPUs. So a pool with few runs changes little, and a constant of time that an engine's
-runs do not tell stays there. The wider pools price every run with
-the habits of the `generic` engine, as a framework that nobody measured would be, but with the
-attention kernel that it had: a slower or a faster one would be put on all attention. They learn
-nothing from runs that stand still for a reason which that engine does not have (`stands_still`):
-the stalls would be put on its kernels.
+runs do not tell stays there. Every run is priced with its own engine's habits, in the wider pools
+too: what a framework is slower for would otherwise be put on all kernels. All kernels have one
+scale there (`KERNELS`). The wider pools learn nothing from runs that stand still for a reason which
+the `generic` engine does not have (`stands_still`): the stalls would be put on its kernels.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
 in the wider pools, a model's layouts one by one in an engine's own. That error is what the file
@@ -28,10 +27,17 @@ import numpy as np
 
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
-from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family, load_fit
-from meshplan.planner.runs.learning import MEMORY, TIME, Constant, Indices, Problem, layout_of
+from meshplan.planner.runs.learning import (
+    KERNELS,
+    MEMORY,
+    TIME,
+    Constant,
+    Indices,
+    Problem,
+    layout_of,
+)
 from meshplan.planner.runs.runs import Run
 
 Ids = frozenset[str]
@@ -39,6 +45,8 @@ FOLDS, FEW, LARGEST_SAMPLE = 3, 6, 240
 SLOW_SCHEDULES = ("zb_h1", "zb_v", "dualpipe_v")
 WIDE = "generic"
 NOBODY: Ids = frozenset()
+STALLS = ("boundary_s", "pipelined_rank_s", "pressed_s")
+"""Of engines of their own: all engines together have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +61,9 @@ class Pool:
         """What is left out together: a framework, or one layout of one model on so many GPUs."""
         return run.engine.name if self.engine == WIDE else layout_of(run)
 
-    def priced(self, run: Run) -> Run:
-        """The run as this pool prices it."""
-        return _of_unknown_engine(run) if self.engine == WIDE else run
-
     def hears(self, run: Run) -> bool:
         """Whether the pool learns from the run."""
         return self.engine != WIDE or not stands_still(run)
-
-
-def _of_unknown_engine(run: Run) -> Run:
-    """The run with `WIDE`'s habits and its own attention kernel."""
-    unknown, own = load_engine(WIDE), run.engine.kernels
-    kernel = {"attention": own.attention, "flash_attention": own.flash_attention}
-    kernels = unknown.kernels.model_copy(update=kernel)
-    return replace(run, engine=unknown.model_copy(update={"kernels": kernels}))
 
 
 def stands_still(run: Run) -> bool:
@@ -202,7 +198,7 @@ def fit_pool(pool: Pool, rivals: Rivals, source: str, date: str) -> Fit | None:
     learnt, told = problem.solve(every), problem.told(every)
     own = with_memory_of(learnt, start)
     tuning = learn_memory(pool, pool.runs, own)  # again: a host's time says what is held
-    moved = {c.name for c, known in zip(problem.free, told, strict=True) if known}
+    moved = {name for c, known in zip(problem.free, told, strict=True) if known for name in c.names}
     return Fit(
         tuning=tuning, date=date,
         prior=tuple(c.name for c in TIME if c.name not in moved and _differs(tuning, c.name)),
@@ -217,11 +213,10 @@ def _differs(tuning: Tuning, name: str) -> bool:
 
 
 def problem_of(pool: Pool, runs: Sequence[Run], prior: Tuning) -> Problem:
-    """What `runs` of the pool say, priced as the pool prices them."""
-    priced = [pool.priced(run) for run in runs]
+    """What `runs` of the pool say."""
     start = learn_memory(pool, pool.runs, prior)
     heard = [pool.hears(run) for run in runs]
-    return Problem(priced, _telling(pool, runs), start, own=pool.engine != WIDE, heard=heard)
+    return Problem(runs, _telling(pool, runs), start, own=pool.engine != WIDE, heard=heard)
 
 
 def splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
@@ -249,11 +244,15 @@ def _telling(pool: Pool, runs: Sequence[Run]) -> list[Constant]:
     told = {
         "expert_scale": any(run.model.is_moe for run in runs),
         "routing_s": any(run.model.is_moe for run in runs),
-        "boundary_s": any(pool.priced(run).engine.overlap.waits_at_boundaries for run in runs),
+        "boundary_s": any(run.engine.overlap.waits_at_boundaries for run in runs),
         "pipelined_rank_s": nanotron,
         "pressed_s": nanotron,
     }
-    return [constant for constant in TIME if told.get(constant.name, True)]
+    free = [constant for constant in TIME if told.get(constant.name, True)]
+    if pool.engine != WIDE:
+        return free
+    others = {*KERNELS.names, *STALLS}
+    return [KERNELS, *(constant for constant in free if constant.name not in others)]
 
 
 def learn_memory(pool: Pool, runs: Sequence[Run], tuning: Tuning) -> Tuning:

@@ -36,7 +36,7 @@ Indices = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A field of `Tuning` that is learnt: where it starts if the wider pool has none, its bounds,
-    and its standard deviation in natural logarithms.
+    and its standard deviation in natural logarithms; `others`: fields that are the same number.
     """
 
     name: str
@@ -44,6 +44,12 @@ class Constant:
     lowest: float
     highest: float
     deviation: float
+    others: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every field that it is."""
+        return (self.name, *self.others)
 
 
 TIME = (
@@ -60,6 +66,12 @@ TIME = (
     Constant("pipelined_rank_s", 1e-4, 1e-6, 1e-3, 1.0),
     Constant("pressed_s", 1.08, 1e-2, 5.0, 0.2),
 )
+KERNELS = Constant("matmul_scale", 1.0, 0.5, 2.0, 0.2, ("attention_scale", "pointwise_scale"))
+"""One number for all kernels of a device, of all engines together: what a step takes longer than
+microbenchmarks of its kernels (clocks under a long load, the slowest of many GPUs) is no one
+kernel's, and each engine's own runs tell them apart.
+"""
+
 NANOTRON_QUEUE = 26.0
 """Pairs, of its jobs after its point-to-point fix; those before it that ran tell none, but of those
 that ran out of memory 18 instead of 36 are said to fit with it.
@@ -111,7 +123,7 @@ class Problem:
     ) -> None:
         self.runs, self.prior, self.own = list(runs), prior, own
         self.free = list(constants)
-        self.residual = _step_residual if self.free[0] in TIME else _memory_residual
+        self.residual = _memory_residual if self.free[0] in MEMORY else _step_residual
         self.deviation = np.array([c.deviation for c in constants])
         self.low = np.log([c.lowest for c in constants])
         self.high = np.log([c.highest for c in constants])
@@ -136,7 +148,9 @@ class Problem:
         """The prior with the constants at exp(`x`), to three digits."""
         values = zip(self.free, x, strict=True)
         return self.prior.model_copy(
-            update={c.name: float(f"{math.exp(value):.3g}") for c, value in values}
+            update={
+                name: float(f"{math.exp(value):.3g}") for c, value in values for name in c.names
+            }
         )
 
     def doubt(self, rows: Indices) -> Vector:

@@ -1,5 +1,6 @@
 """What measured runs teach: fits of pools, what they may have seen, and a user's own runs."""
 
+import operator
 from dataclasses import replace
 
 import numpy as np
@@ -217,6 +218,20 @@ def test_a_frameworks_attention_kernel_is_its_own(kernel: str) -> None:
     problem = problem_of(pool, same, Tuning())
     assert np.abs(problem.start).max() < 1e-3
     assert problem.solve(np.arange(3)).attention_scale == 1.0
+
+
+def test_all_engines_together_learn_one_scale_of_kernels_and_an_engine_each_its_own() -> None:
+    """What attention alone is slower for cannot be told from a few frameworks' steps."""
+    runs = runs_at({"16": 1.4, "24": 1.4, "32": 1.4, "40": 1.4, "48": 1.4, "56": 1.4})
+    every = np.arange(len(runs))
+    kernels = operator.attrgetter("matmul_scale", "attention_scale", "pointwise_scale")
+    wide, own = (
+        kernels(problem_of(Pool(engine, "any", runs), runs, Tuning()).solve(every))
+        for engine in ("generic", "megatron-bridge")
+    )
+    assert wide[0] > 1.2
+    assert len(set(wide)) == 1
+    assert len(set(own)) > 1
 
 
 def _as_predicted(row: dict[str, str]) -> float:
