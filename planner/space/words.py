@@ -90,7 +90,8 @@ def space_words(
     closed = [DEFAULTS[axis] for axis in opened]
     if closed:
         lines.append(f"{_and(closed)}; a pin opens more")
-    if {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b"):
+    both = {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b")
+    if both and not legality.hides_sends:
         lines.append("GPipe is left out, since 1F1B holds less")
     return tuple(lines)
 
