@@ -78,8 +78,8 @@ def space_words(
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers{beaten}")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
     if engine.kernels.counts_passes:
-        lines.append(f"{BOUNDED}; in several chunks per rank of few layers what fits when every "
-                     "moment is counted was looked for too, without a proof")  # fmt: skip
+        lines.append(f"{BOUNDED}; with few layers per rank what fits when every moment is counted "
+                     "was looked for too, without a proof")  # fmt: skip
     elif len(set(model.pattern)) > 1:
         lines.append(BOUNDED)
     if model.mtp_layers:
