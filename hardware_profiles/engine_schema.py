@@ -76,6 +76,8 @@ class Legality(Frozen):
     dispatchers        what brings tokens to experts, to choose from, what needs nothing installed
                        first; nothing: it has the one of its `KernelHabits`
     usual_dispatchers  those of them that its recipes use, so that they are chosen without a pin
+    hides_sends        passes do not wait for all that stages send (`Overlap.pipeline` above 0), so
+                       that GPipe, of engines that have it, may be faster than 1F1B
     rank_order         inner to outer
     """
 
@@ -100,6 +102,7 @@ class Legality(Frozen):
     recompute_modules: tuple[RecomputeModule, ...] = ()
     recompute_policy: bool = False
     modules_apart: bool = False
+    hides_sends: bool = False
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
     optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
@@ -384,3 +387,10 @@ class Engine(Frozen):
     kernels: KernelHabits
     sources: dict[str, str]
     learned: Learned | None = None
+
+    @model_validator(mode="after")
+    def _sends_as_overlap_says(self) -> Self:
+        hides = self.overlap.pipeline > 0
+        if "gpipe" in self.legality.schedules and self.legality.hides_sends != hides:
+            raise ValueError("legality.hides_sends is not what overlap.pipeline says")
+        return self

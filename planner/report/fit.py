@@ -117,8 +117,10 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if fuller:
         lines.append(_fuller_line(fuller))
     for pin, fit in why.relaxations.items():
-        legal = "" if why.nearest else _legal_values(question, pin.split()[0])
-        lines.append(f"without the pin {pin} it fits{legal}: {fit.layout.label}")
+        single = pin in question.pins.describe()
+        legal = _legal_values(question, pin.split()[0]) if single and not why.nearest else ""
+        pins = "pin" if single else "pins"
+        lines.append(f"without the {pins} {pin} it fits{legal}: {fit.layout.label}")
     if why.on_host:
         lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
     if why.enough:

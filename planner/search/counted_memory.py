@@ -9,13 +9,14 @@ that is not above what they hold:
     least    without transients; what waits for its weight gradient with the smaller of both
     mixes    of each cut those that fit by every moment (`planner.search.counted_mixes`); where a
              rank has many, in V shapes the one that recomputes least
+    cuts     those of the list; with one chunk per rank all, where they are few
 
 Looked at in order of bounds, as far as the budget goes; nothing is proved of what is left.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, Priced
-from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -41,8 +42,9 @@ from meshplan.planner.search.counted_mixes import MOST_MIXES, CountedMixes, mixe
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.space.stage_splits import every_cut, lists_all
 
-BUDGET = 600_000  # in the time of one played action, some 60 ns
+BUDGET = 2_400_000  # in the time of one played action, some 60 ns
 CUT, LAYOUT = 5_000, 30_000  # one that is begun
 MOST_ROWS = 2_048
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
@@ -75,6 +77,18 @@ def rows_that_may_fit(space: Space, prices: Priced) -> Ints:
     if len(rows) > MOST_REFUSED:
         return rows[:0]
     return np.flatnonzero(row_fits(space, LeastHeld(prices, "zb_v").take(rows)))
+
+
+Pipeline = TypeVar("Pipeline", SamePipeline, StageProblem)
+
+
+def _listed(pipeline: Pipeline) -> Pipeline:
+    """With all cuts of one chunk per rank, which are few, where any is legal."""
+    if pipeline.splits is not None:
+        return pipeline
+    layers, fewest = len(pipeline.pattern), pipeline.fewest_layers(0)
+    ways = every_cut(layers, pipeline.pp, fewest) if pipeline.pp > 1 else ((layers,),)
+    return replace(pipeline, splits=ways)
 
 
 class _Candidate(NamedTuple):
@@ -113,7 +127,7 @@ class CountedMemory:
             variant = self._counted(every, int(same_rows[0]))
             if variant is not None:
                 least = LeastHeld(proof.prices, variant.schedule)
-                same = run_as(proof.space, least, same_rows, variant)
+                same = _listed(run_as(proof.space, least, same_rows, variant))
                 passes = Passes.of(proof.passes, same_rows, same)
                 bounds = bounds_of_splits(same, passes, limit_s)
                 for row, bound_s in zip(same_rows.tolist(), bounds.tolist(), strict=True):
@@ -125,16 +139,22 @@ class CountedMemory:
         far above what ranks hold, else with the one that recomputes least.
         """
         vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
-        each = len(self.proof.space.stack) // (pp * vpp)
+        each = -(-len(self.proof.space.stack) // (pp * vpp))
         few = mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
         if few or variant.schedule not in V_SHAPED:
-            return variant if few and vpp > 1 else None
+            return variant if few and (vpp > 1 or self._lists_all(pp)) else None
         return replace(variant, modes=(min(variant.modes),))
+
+    def _lists_all(self, pp: int) -> bool:
+        """Whether so many ranks of one chunk have few cuts, or a list of them."""
+        space = self.proof.space
+        return pp == 1 or lists_all(space.model, space.legality, pp, 1)
 
     def _look_at(self, candidate: _Candidate) -> None:
         proof, (_, row, variant) = self.proof, candidate
         self.left -= LAYOUT
-        least = stage_problem(proof.space, LeastHeld(proof.prices, variant.schedule), row, variant)
+        held = LeastHeld(proof.prices, variant.schedule)
+        least = _listed(stage_problem(proof.space, held, row, variant))
         bound, times = stage_problem(proof.space, proof.prices, row, variant), None
         for bare in self._cuts(least, row):
             limit_s = proof.best_s * SETTLED

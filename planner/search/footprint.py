@@ -4,7 +4,8 @@
     minimum_gpus     the first size, ascending, that has one: sizes are not monotone (divisibility),
                      so they are scanned and not bisected
     explain          nothing fits: a minimal set of the user's pins that together forbid it (by
-                     deletion filter), what lifting each of them alone would allow, how many bytes
+                     deletion filter), what lifting each of them alone would allow (or several,
+                     where no single one is enough), how many bytes
                      the nearest miss lacks, and the GPUs from which it fits
 
 A layout holds least with micro-batches of one sequence, so only the smallest allowed size is looked
@@ -63,9 +64,10 @@ class NearestMiss:
 class Explanation:
     """Why nothing fits.
 
-    core          pins that together forbid every layout; without any one of them something fits.
-                  Empty: nothing fits whatever is pinned
-    relaxations   for each pin of the core a layout that fits without it
+    core          pins that together forbid every layout; of them alone, without any one something
+                  fits. Empty: nothing fits whatever is pinned
+    relaxations   for each pin of the core a layout that fits without it, all others kept; where no
+                  single one is enough, for those that must be lifted together
     nearest       None if no layout is legal at all
     enough        the smallest larger size that fits with the same pins, None if none was found
     fewer         the smallest smaller size that does, None if none was found
@@ -128,24 +130,12 @@ def explain(
     Processes of a CPU share one machine's memory, so that another number of them has another
     cluster: no other number is asked.
     """
-    pins = question.pins
-    relaxations: dict[str, Fit] = {}
-    fits = fitting_layout(replace(question, pins=pins.opening), price)
-    kept = pins.opening if fits else Pins()
-    for axis in [axis for axis in pins.axes if axis not in kept.axes]:
-        found = fitting_layout(replace(question, pins=pins.without(axis)), price)
-        if found is None:
-            pins = pins.without(axis)
-    if fits is None and question.pins.opening != kept:
-        fits = fitting_layout(replace(question, pins=kept), price)
-    for axis in [axis for axis in pins.axes if fits and axis not in kept.axes]:
-        relaxed = fitting_layout(replace(question, pins=pins.without(axis)), price)
-        assert relaxed is not None, "the deletion filter kept a pin that does not matter"
-        relaxations[f"{axis} {pins.axes[axis].text}"] = relaxed
+    core, free = _core(question, price)
+    relaxations = _relaxations(question, core, free, price) if core.axes else {}
     most = most_gpus if most_gpus is not None else 4 * question.gpus
     nearest, enough, fewer, on_host = _beside(question, most, price)
     return Explanation(
-        core=tuple(relaxations),
+        core=core.describe(),
         relaxations=relaxations,
         nearest=nearest,
         enough=enough,
@@ -153,6 +143,45 @@ def explain(
         on_host=on_host,
         dropped=_dropped(question),
     )
+
+
+def _core(question: Question, price: Pricer) -> tuple[Pins, Pins]:
+    """The pins that together forbid every layout, none of which can be left out (none where nothing
+    fits whatever is pinned), and those that open something, if with these something fits.
+    """
+
+    def fits(pins: Pins) -> bool:
+        return fitting_layout(replace(question, pins=pins), price) is not None
+
+    pins, opening = question.pins, question.pins.opening
+    free = opening if fits(opening) else Pins()
+    for axis in [axis for axis in pins.axes if axis not in free.axes]:
+        if not fits(pins.without(axis)):
+            pins = pins.without(axis)
+    possible = free == opening or fits(free)
+    fixing = {axis: pin for axis, pin in pins.axes.items() if axis not in free.axes}
+    return Pins(fixing if possible else {}), free
+
+
+def _relaxations(question: Question, core: Pins, free: Pins, price: Pricer) -> dict[str, Fit]:
+    """For each pin of `core` a layout that fits without it alone. Where there is none, as where two
+    pins forbid everything each alone, one without all pins that cannot stay beside `free` and those
+    before them.
+    """
+    q, found = question, dict[str, Fit]()
+    for axis, pin in core.axes.items():
+        if fit := fitting_layout(replace(q, pins=q.pins.without(axis)), price):
+            found[f"{axis} {pin.text}"] = fit
+    if found:
+        return found
+    kept, fit = free, fitting_layout(replace(q, pins=free), price)
+    for axis, pin in q.pins.axes.items():
+        more = Pins({**kept.axes, axis: pin})
+        if another := fitting_layout(replace(q, pins=more), price):
+            kept, fit = more, another
+    assert fit is not None, "nothing fits without the pins that forbid every layout"
+    lifted = [axis for axis in q.pins.axes if axis not in kept.axes]
+    return {" and ".join(f"{axis} {q.pins.axes[axis].text}" for axis in lifted): fit}
 
 
 def _beside(

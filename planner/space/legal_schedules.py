@@ -20,19 +20,21 @@ def legal_schedules(
 ) -> list[tuple[Schedule, int]]:
     """The (schedule, chunks per rank) that pp ranks may run with m micro-batches.
 
-    GPipe takes the time of 1F1B and more memory (`planner.stages.solve`), so it stands only where
-    1F1B may not. One rank has no pipeline: it accumulates gradients, 1F1B with nothing to fill.
+    GPipe holds more than 1F1B. Where passes wait for what is sent it takes as long, so it stands
+    only where 1F1B may not; where sends are hidden it may be faster: on a slow network 1F1B waits
+    for gradients to come all the way back, GPipe has all micro-batches on their way. One rank has
+    no pipeline: it accumulates gradients, 1F1B with nothing to fill.
     """
     apart = apart_allowed(pins)
     if pp == 1:
         alone = pins.allows("schedule", "1f1b") and pins.allows("virtual_stages", 1)
         return [("1f1b", 1)] if alone and can_split_stack(model, legality, 1, 1, apart) else []
     names = [name for name in legality.schedules if pins.allows("schedule", name)]
-    if "1f1b" in names and "gpipe" in names:
+    if "1f1b" in names and "gpipe" in names and not legality.hides_sends:
         names.remove("gpipe")
     most = (model.num_layers + 2 + places_modules(model, legality)) // pp
     (divided, twice), found = filling(pp, m), []
-    for name in SCHEDULES:
+    for name in sorted(SCHEDULES, key="gpipe".__eq__):  # of equals the one that holds less
         for vpp in _chunks(name, most) if name in names else ():
             fits = divided or name != "interleaved_1f1b"
             fits |= not legality.interleaved_needs_multiple

@@ -52,7 +52,7 @@ def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts,
     """The layers of each virtual stage in model order, every legal way; None for any counts."""
     if legality.uneven_stages == "free" or pp == 1:
         if vpp > 1 and lists_all(model, legality, pp, vpp):
-            return _all(model.num_layers, pp * vpp, _fewest_at_ends(legality))
+            return every_cut(model.num_layers, pp * vpp, _fewest_at_ends(legality))
         if vpp > 1:
             return _rows(model.num_layers, pp, vpp, _fewest_at_ends(legality))
         return None if pp <= _most_stages(model, legality, pp) else ()
@@ -86,7 +86,7 @@ def _fewest_at_ends(legality: Legality) -> int:
 
 
 @cache
-def _all(layers: int, chunks: int, fewest_at_ends: int) -> tuple[Counts, ...]:
+def every_cut(layers: int, chunks: int, fewest_at_ends: int) -> tuple[Counts, ...]:
     """Every way: bars between the layers that chunks may share as they like."""
     fewest = (fewest_at_ends, *[1] * (chunks - 2), fewest_at_ends)
     places = layers - sum(fewest) + chunks - 1

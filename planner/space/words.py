@@ -78,8 +78,8 @@ def space_words(
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers{beaten}")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
     if engine.kernels.counts_passes:
-        lines.append(f"{BOUNDED}; in several chunks per rank of few layers what fits when every "
-                     "moment is counted was looked for too, without a proof")  # fmt: skip
+        lines.append(f"{BOUNDED}; with few layers per rank what fits when every moment is counted "
+                     "was looked for too, without a proof")  # fmt: skip
     elif len(set(model.pattern)) > 1:
         lines.append(BOUNDED)
     if model.mtp_layers:
@@ -90,7 +90,8 @@ def space_words(
     closed = [DEFAULTS[axis] for axis in opened]
     if closed:
         lines.append(f"{_and(closed)}; a pin opens more")
-    if {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b"):
+    both = {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b")
+    if both and not legality.hides_sends:
         lines.append("GPipe is left out, since 1F1B holds less")
     return tuple(lines)
 

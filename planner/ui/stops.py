@@ -52,5 +52,7 @@ def _values(asked: Asked, choice: SliderLayout) -> Iterator[tuple[str, list[Any]
     for axis, values in numbers.items():
         yield axis, sorted({*values, getattr(choice, axis)})
     words = ["none", "selective", "full"]
-    yield "schedule", [None, *(name for name in q.engine.legality.schedules if name != "gpipe")]
+    rules = q.engine.legality
+    names = [name for name in rules.schedules if name != "gpipe" or rules.hides_sends]
+    yield "schedule", [None, *names]
     yield "recompute", [*words, "mixed"] if choice.recompute == "mixed" else words

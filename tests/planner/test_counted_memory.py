@@ -1,16 +1,18 @@
 """What fits by every moment and not by the bound: the mixes of one cut, and what a rank needs."""
 
+import json
 import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from simulated_oracle import recomputed
 from small_cuts import cuts, every_layout, small_question
 
-from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.memory import needs_of_mixes
 from meshplan.costmodels.step.step import StepModel
@@ -131,3 +133,33 @@ def test_a_plan_that_recomputes_nothing_is_looked_at_where_ranks_have_many_mixes
     )
     assert {stage.full_layers + stage.selective_layers for stage in best.layout.stages} == {0}
     assert best.step_time_s <= pinned.step_time_s * (1 + 1e-6)
+
+
+CONFIG = {
+    "model_type": "qwen3_moe", "hidden_size": 768, "intermediate_size": 11008,
+    "num_hidden_layers": 4, "num_attention_heads": 12, "num_key_value_heads": 1,
+    "vocab_size": 50257, "head_dim": 128, "num_experts": 12, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 768, "decoder_sparse_step": 1, "norm_topk_prob": True,
+    "mlp_only_layers": [0, 1], "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "headroom"), [("4", "75%"), ("1", "60%"), ("2", "70%")])
+def test_with_one_chunk_per_rank_what_fits_by_every_moment_is_found(
+    tmp_path: Path, ranks: str, headroom: str
+) -> None:
+    """Against every mix and schedule of 4 layers on 4 GPUs; on 4 ranks by 8 % the faster one."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    q = ask(Arguments(
+        model=str(tmp_path), gpus=4, gpu="rtx-4090", gpus_per_node=4, network="10Gb/s",
+        seq_len="16384", global_batch=4 // int(ranks), engine="native", headroom=headroom,
+        pins={"context_parallel": "1", "tensor_parallel": "1", "pipeline_parallel": ranks,
+              "expert_parallel": "1", "virtual_stages": "1", "zero_stage": "0"},
+    )).question  # fmt: skip
+    found = solve(q, 1).solutions[0]
+    schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "zb_h1")
+    for schedule in schedules[: 3 if int(ranks) > 1 else 1]:
+        counts = tuple(stage.layers for stage in found.layout.stages)
+        for stages in recomputed(counts, (0, 1, 2), "any"):
+            layout = replace(found.layout, schedule=schedule, stages=stages)
+            assert found.step_time_s <= simulated_s(case_at(q, layout)) * (1 + 1e-6)

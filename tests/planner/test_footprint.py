@@ -93,6 +93,34 @@ def test_the_core_is_minimal_and_each_relaxation_fits(question: Questions, price
         assert max(fit.peak_bytes) <= 3e7
 
 
+PINNED_APART = [
+    ({"schedule": "dualpipe_v", "data_parallel": "8", "micro_batch_size": "2"}, 2),
+    ({"schedule": "zb_v", "tensor_parallel": "3", "pipeline_parallel": "1"}, 2),
+    ({"recompute": "full", "tensor_parallel": "3", "micro_batch_size": "2"}, 1),
+]
+"""On 8 GPUs, a batch of 8, in megatron: no dualpipe_v or zb_v at all; 8 replicas have no 2
+sequences each, and 3 ranks are no divisor.
+"""
+
+
+@pytest.mark.parametrize(("texts", "lifted"), PINNED_APART, ids=["schedule", "axis", "single"])
+def test_pins_that_forbid_everything_each_alone_are_lifted_together(
+    texts: dict[str, str], lifted: int, question: Questions
+) -> None:
+    """What is said to fit without some pins does with all the others, and keeps to them."""
+    asked = replace(question(PATTERN, 8, 8), pins=parse_pins(texts), engine=load_engine("megatron"))
+    why = explain(asked)
+    assert why.relaxations
+    for said, fit in why.relaxations.items():
+        names = [part.split(" ")[0] for part in said.split(" and ")]
+        assert len(names) == lifted
+        kept = parse_pins({axis: text for axis, text in texts.items() if axis not in names})
+        assert fitting_layout(replace(asked, pins=kept)) is not None
+        assert all(pin.allows(getattr(fit.layout, axis)) for axis, pin in kept.axes.items())
+        plural = "s" * (lifted > 1)
+        assert any(f"without the pin{plural} {said}" in line for line in misfit_lines(asked, why))
+
+
 def test_no_other_number_of_processes_is_asked_of_one_cpu(
     question: Questions, pricer: Pricers
 ) -> None:

@@ -15,6 +15,7 @@ from simulated_oracle import (
 
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits, SearchResult
 from meshplan.planner.space.pins import parse_pins
@@ -156,3 +157,21 @@ def test_the_answer_is_what_it_simulates() -> None:
     assert result is not None
     best = result.solutions[0]
     assert best.step_time_s == simulated_s(case_at(question, best.layout))
+
+
+@pytest.mark.parametrize("network", ["10Gb/s", "400Gb/s"])
+def test_no_schedule_that_is_pinned_is_faster(network: str) -> None:
+    """GPipe too, which on a slow network waits for no gradient to come back before it goes on."""
+    asked = Arguments(
+        model="llama-3.2-1b", gpus=4, gpu="h100-sxm", gpus_per_node=1, network=network,
+        global_batch=16, engine="native", pins={"pipeline_parallel": "4"},
+    )  # fmt: skip
+    free = solve(ask(asked).question, 1)
+    assert free.status == "OPTIMAL"
+    steps = {}
+    for schedule in ("gpipe", "1f1b", "zb_h1"):
+        pins = {**asked.pins, "schedule": schedule}
+        found = solve(ask(replace(asked, pins=pins)).question, 1).solutions[0]
+        steps[schedule] = found.step_time_s
+    assert free.solutions[0].step_time_s <= min(steps.values()) * EQUAL
+    assert (steps["gpipe"] < steps["1f1b"] * 0.9) == (network == "10Gb/s")

@@ -206,9 +206,13 @@ def test_one_rank_is_not_chunked(question: Questions) -> None:
         assert [v.virtual_stages for v in space.variants(int(row))] == [1]
 
 
-def test_gpipe_stands_back_for_1f1b(question: Questions) -> None:
-    """GPipe takes 1F1B's time and more memory: it is a variant only where 1F1B is not."""
-    both = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b")))
+def test_gpipe_stands_back_for_1f1b_where_passes_wait_for_sends(question: Questions) -> None:
+    """GPipe then takes 1F1B's time and more memory: it is a variant only where 1F1B is not."""
+    hidden = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b")))
+    row = int(np.flatnonzero(hidden.layouts.pipeline_parallel == 2)[0])
+    assert [v.schedule for v in hidden.variants(row)] == ["1f1b", "gpipe"]
+    waits = {"hides_sends": False}
+    both = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b"), **waits))
     alone = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe",)))
     row = int(np.flatnonzero(both.layouts.pipeline_parallel == 2)[0])
     assert {v.schedule for v in both.variants(row)} == {"1f1b"}
