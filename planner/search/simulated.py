@@ -69,7 +69,9 @@ class Simulated(SimulatedPlans):
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
         self._tell, self._closer_work = tell, budget // costs.CLOSER
-        tally = costs.Tally(left=budget)
+        self._runners_work = budget // costs.RUNNERS_UP
+        tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
+        self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         for found in first:
             self.offer(found)
@@ -109,7 +111,8 @@ class Simulated(SimulatedPlans):
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all.
         """
-        self.tally.left, self.tally.deadline = costs.RUNNERS, deadline
+        left = self._runners_work + max(0, self.tally.left + self._closer_work)
+        self.tally.left, self.tally.deadline = min(costs.RUNNERS, left), deadline
         if self.tally.late:
             return
 
@@ -137,6 +140,10 @@ class Simulated(SimulatedPlans):
         try:
             while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
                 self._tell(self, left)
+                if self.tally.left < self._early:
+                    self._early = -math.inf
+                    self._moves.look(self.ranked(), beside=True)
+                    continue
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first
