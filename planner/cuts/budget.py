@@ -18,6 +18,7 @@ ORDERED = 50  # a layer of a rank with several kinds, of what the rank must reco
 RUNNERS = 12_000_000  # the most for runners-up
 RUNNERS_UP = 6  # and the least, so small a part of all
 CLOSER = 12  # and for closer bounds of what the rest leaves
+OPEN, MORE = 0.97, 1_000_000  # what is open below so much of the best gets more of what rows took
 EARLY = 6  # so small a part is spent before layers are moved: a better plan leaves less
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound

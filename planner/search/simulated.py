@@ -71,6 +71,7 @@ class Simulated(SimulatedPlans):
         self._tell, self._closer_work = tell, budget // costs.CLOSER
         self._runners_work = budget // costs.RUNNERS_UP
         tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
+        self._more = max(0, costs.BUDGET - budget) if first else 0
         self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         for found in first:
@@ -111,6 +112,7 @@ class Simulated(SimulatedPlans):
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all.
         """
+        self._more = 0
         left = self._runners_work + max(0, self.tally.left + self._closer_work)
         self.tally.left, self.tally.deadline = min(costs.RUNNERS, left), deadline
         if self.tally.late:
@@ -138,7 +140,7 @@ class Simulated(SimulatedPlans):
         """
         left, settled = list[Open](), list[Open]()
         try:
-            while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
+            while self._goes_on() and self.open.least_s < most_s() * SETTLED:
                 self._tell(self, left)
                 if self.tally.left < self._early:
                     self._early = -math.inf
@@ -158,6 +160,14 @@ class Simulated(SimulatedPlans):
             pass
         self._settled = settled
         return left
+
+    def _goes_on(self) -> bool:
+        """Whether there is time, and budget: more of it as long as the gap is wide."""
+        wide = self.open.least_s < self.best_s * costs.OPEN
+        if self.tally.left <= 0 and wide and self._more > 0:
+            self.tally.left += costs.MORE
+            self._more -= costs.MORE
+        return not self.tally.ended
 
     def _far_below(self, limit_s: float) -> bool:
         """Whether the layout with the smallest bound of those bounded closely is settled at once,
