@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct
 from meshplan.costmodels.model.transformer import Model
@@ -77,17 +78,18 @@ def busy_ns(question: Question, space: Space) -> Floats:
     rows = np.arange(len(layouts))
     firsts = blocks(len(rows), ROWS_PER_GLANCE)
 
-    def block(first: int) -> tuple[Ints, Ints]:
+    def block(first: int) -> tuple[Ints, NDArray[np.int32]]:
         some = layouts.take(rows[first : first + firsts.step])
         different, which = distinct(work_key(setting, some))
-        return first + different, which
+        return first + different, which.astype(np.int32)
 
-    done = done_of_each(block, firsts)
+    done, found = done_of_each(block, firsts), np.empty(len(rows))
     each_s = micro_batch_s(layouts.take(np.concatenate([rows for rows, _ in done])), setting)
     of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
-    work_s = [of_block[which] for of_block, (_, which) in zip(of_blocks, done, strict=True)]
-    busy_s = np.concatenate(work_s) * layouts.num_micro_batches / layouts.pipeline_parallel
-    found: Floats = np.floor(busy_s * (SAFETY * NS_PER_S))
+    for first, of_block, (_, which) in zip(firsts, of_blocks, done, strict=True):
+        some = slice(first, first + len(which))
+        work_s = of_block[which] * layouts.num_micro_batches[some]
+        found[some] = np.floor(work_s / layouts.pipeline_parallel[some] * (SAFETY * NS_PER_S))
     return found
 
 

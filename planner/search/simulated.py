@@ -164,7 +164,7 @@ class Simulated(SimulatedPlans):
     def _goes_on(self) -> bool:
         """Whether there is time, and budget: more of it as long as the gap is wide."""
         wide = self.open.least_s < self.best_s * costs.OPEN
-        if self.tally.left <= 0 and wide and self._more > 0:
+        while self.tally.left <= 0 and wide and self._more > 0:
             self.tally.left += costs.MORE
             self._more -= costs.MORE
         return not self.tally.ended
