@@ -32,6 +32,7 @@ from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 32_768
 ROWS_PER_GLANCE = 65_536  # of which one number each is looked at
+ROWS_PER_TABLE = 8_192  # whose work is found together: some 2 KiB each meanwhile
 SAFETY = 1 - 1e-9
 Pricer = Callable[[Layouts, "Question"], Prices]
 
@@ -84,7 +85,11 @@ def busy_ns(question: Question, space: Space) -> Floats:
         return first + different, which.astype(np.int32)
 
     done, found = done_of_each(block, firsts), np.empty(len(rows))
-    each_s = micro_batch_s(layouts.take(np.concatenate([rows for rows, _ in done])), setting)
+    different = np.concatenate([rows for rows, _ in done])
+    each_s = np.concatenate([
+        micro_batch_s(layouts.take(different[at : at + ROWS_PER_TABLE]), setting)
+        for at in range(0, len(different), ROWS_PER_TABLE)
+    ])  # fmt: skip
     of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
     for first, of_block, (_, which) in zip(firsts, of_blocks, done, strict=True):
         some = slice(first, first + len(which))
