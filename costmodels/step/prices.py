@@ -104,14 +104,26 @@ def price(layouts: Layouts, setting: Setting) -> Prices:
     return _Pricing(setting, layouts).prices()
 
 
-def busy_s(layouts: Layouts, setting: Setting) -> Floats:
-    """(N,) what the mean pipeline rank computes and waits for in a step at least: every micro-batch
-    with nothing recomputed, and none of the traffic of weights. No simulated step is below it, and
-    it takes a small part of what prices do.
+def memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
+    """The columns of `Prices` that are bytes of a rank, without the seconds."""
+    work, weights = work_table(setting, layouts), weight_table(setting, layouts)
+    return memory_columns(layouts, work, weights, _ends(work))
+
+
+def micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:
+    """(N,) what all pipeline ranks compute and wait for in one micro-batch at least: with nothing
+    recomputed, and none of the traffic of weights.
     """
     work = work_table(setting, layouts)
-    whole = _one_micro_batch(work, *_ends(work)).total_s
-    return work.rows(whole) * layouts.num_micro_batches / layouts.pipeline_parallel
+    return work.rows(_one_micro_batch(work, *_ends(work)).total_s)
+
+
+def busy_s(layouts: Layouts, setting: Setting) -> Floats:
+    """(N,) what the mean pipeline rank computes and waits for in a step at least, in every
+    micro-batch. No simulated step is below it, and it takes a small part of what prices do.
+    """
+    each = micro_batch_s(layouts, setting)
+    return each * layouts.num_micro_batches / layouts.pipeline_parallel
 
 
 def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:

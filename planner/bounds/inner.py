@@ -23,7 +23,7 @@ from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import CELLS, at_least
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, Held
 from meshplan.planner.space.legal_layouts import Space
 
 MOST_LAYERS = 2**20  # of what takes no memory
@@ -52,7 +52,7 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     return at_least(time + ends + c.fixed_step_ns)
 
 
-def row_fits(space: Space, coefficients: Coefficients, *, plainly: bool = False) -> Bools:
+def row_fits(space: Space, coefficients: Coefficients | Held, *, plainly: bool = False) -> Bools:
     """Whether each row passes the necessary condition on memory; `plainly`: with one chunk per
     rank, where it may have that.
     """
@@ -85,7 +85,9 @@ class _LeastHeld:
     v_shaped  whether the head may be on another rank than the last, shape (n,)
     """
 
-    def __init__(self, prices: Coefficients, rows: Ints, held: Ints, v_shaped: Bools) -> None:
+    def __init__(
+        self, prices: Coefficients | Held, rows: Ints, held: Ints, v_shaped: Bools
+    ) -> None:
         c = prices
         self.prices, self.rows, self.held = c, rows, held * 1.0
         room = (c.cap_kib - c.fixed_kib[rows]) * 1.0

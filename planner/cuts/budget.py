@@ -8,19 +8,29 @@ from dataclasses import dataclass, field
 
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 
-BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
+BUDGET = 24_000_000  # in the time of one played action, some 60 to 90 ns: 2 seconds
+ROW = 16  # a legal row, enumerated and priced or let go before there is a proof
+LEAST = 3  # however many rows there are, so small a part is left
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
 WAYS, STEP = 13_000, 100  # one that may be cut anywhere; each interval of its layers
 WAY, LABEL = 20_000, 4  # the likeliest of its cuts; each beginning of one
 ORDERED = 50  # a layer of a rank with several kinds, of what the rank must recompute
-RUNNERS, OPEN = 12_000_000, 3  # for runners-up; so large a part of it where the proof stays open
-CLOSER = 3  # a budget is so many times what comes to it for closer bounds of what it leaves
+RUNNERS, OPEN = 12_000_000, 3  # the most for runners-up; so large a part where the proof stays open
+RUNNERS_UP = 6  # and the least, so small a part of all
+CLOSER = 12  # and for closer bounds of what the rest leaves
+WIDE, MORE = 0.97, 1_000_000  # what is open below so much of the best gets more of what rows took
+EARLY = 6  # so small a part is spent before layers are moved: a better plan leaves less
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound
 KNOWN_MEAN = 30_000  # by the mean of another cut
 KNAPSACKS = 14_000  # each time that the knapsacks of all ranks are solved for it
 EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; a deterministic second of CP-SAT
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
+
+
+def after_rows(rows: int) -> int:
+    """What is left of the budget where so many rows are legal."""
+    return max(BUDGET // LEAST, BUDGET - ROW * rows)
 
 
 @dataclass

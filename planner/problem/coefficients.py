@@ -5,7 +5,7 @@ down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0
 ones overflow (docs/search.md).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.prices import Prices
 from meshplan.planner.problem.closed_form import ClosedForm, Passes, closed_form
@@ -135,6 +135,32 @@ class Coefficients:
         return closed_form(
             schedule, pp, vpp, m, Passes(forward, backward, self.weight_grad_ns[rows])
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Of `Coefficients` what a rank keeps."""
+
+    layer_saved_kib: Ints
+    layer_state_kib: Ints
+    transient_kib: Ints
+    embedding_saved_kib: Ints
+    embedding_state_kib: Ints
+    head_saved_kib: Ints
+    head_state_kib: Ints
+    head_transient_kib: Ints
+    fixed_kib: Ints
+    cap_kib: int
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Floats], capacity_bytes: float) -> Self:
+        """Round the bytes that are named as in `Prices`."""
+        names = [field.name for field in fields(cls) if field.name != "cap_kib"]
+        kib = {
+            name: _rounded(np.ceil(columns[name.removesuffix("_kib") + "_bytes"] / KIB))
+            for name in names
+        }
+        return cls(**kib, cap_kib=int(capacity_bytes // KIB))
 
 
 def reserved_bytes(peak_kib: int) -> float:

@@ -23,7 +23,7 @@ from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
-from meshplan.planner.bounds.split_chains import bounds_of_splits
+from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_s
 from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.cuts.known_chains import KnownChains, Shape
 from meshplan.planner.cuts.simulated_cuts import Cut
@@ -37,6 +37,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # of a crowd, bounded split by split at a time
 MOST_CROWDS = 32  # of which some are bounded together, each on its own
+FEWEST_FILLED, MOST_FILLED = 4, 48  # that are bounded together by what must recompute
 FEW_LAYOUTS = 192  # a half of which is not worth a process
 ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
 CELLS = 4  # chunks of its splits, or stages and layers, one more
@@ -46,6 +47,7 @@ class Open(NamedTuple):
     """A layout, or a cut of it that must recompute.
 
     order  of equal bounds      known  so many chains of its shape were known when it was bounded
+    filled  it is bounded by what each rank of each split must recompute, too
     """
 
     bound_s: float
@@ -54,6 +56,7 @@ class Open(NamedTuple):
     variant: Variant
     cut: Cut | None
     known: int
+    filled: bool = False
 
 
 class _Crowd(NamedTuple):
@@ -164,7 +167,7 @@ class OpenLayouts:
         elif self._crowd_s <= self.first_s:
             self._split_crowds(limit_s)
         else:
-            return self._bounded_anew(limit_s)
+            return self._bounded_anew(limit_s) or self._filled(limit_s)
         return True
 
     def _open_rows(self, limit_s: float) -> None:
@@ -233,14 +236,17 @@ class OpenLayouts:
         """Which of `rows` may be below their own limit."""
         return bounds < (self._own_s(rows) if self._own_s else np.inf)
 
-    def _put(self, variant: Variant, found: _Bounded, limit_s: float) -> None:
+    def _put(
+        self, variant: Variant, found: _Bounded, limit_s: float, *, filled: bool = False
+    ) -> None:
         """Open the layouts below the limit; the others wait at it."""
         self.work += found.work
         waiting = found.bounds >= limit_s
         for at in np.flatnonzero(~waiting).tolist():
             row, bound_s, known = int(found.rows[at]), float(found.bounds[at]), int(found.known[at])
             order = (int(self._place[row]), self.space.variants(row).index(variant), 0)
-            heapq.heappush(self._layouts, Open(bound_s, order, row, variant, None, known))
+            layout = Open(bound_s, order, row, variant, None, known, filled)
+            heapq.heappush(self._layouts, layout)
         self._push_crowd(variant, found.rows[waiting], np.full(int(waiting.sum()), limit_s))
 
     def _bounded(self, variant: Variant, rows: Ints, least: Floats, limit_s: float) -> _Bounded:
@@ -290,11 +296,43 @@ class OpenLayouts:
         ]  # fmt: skip
         rows, least = np.array([each.row for each in alike]), [each.bound_s for each in alike]
         found = self._bounded(first.variant, rows, np.array(least), limit_s)
+        self._put_again(alike, found, limit_s)
+        return True
+
+    def _filled(self, limit_s: float) -> bool:
+        """Bound the first and the next like it by what each rank of each split must recompute,
+        which takes little longer than for the first alone: most are above the limit then.
+        """
+        first = self._layouts[0]
+        variant, pp = first.variant, self.space.layouts.pipeline_parallel
+        if first.filled or first.cut or variant.virtual_stages == 1 or variant.first:
+            return False
+        alike = heapq.nsmallest(MOST_FILLED, (
+            each for each in self._layouts
+            if each.cut is None and not each.filled and each.bound_s < limit_s
+            and each.variant == variant and pp[each.row] == pp[first.row]
+        ))  # fmt: skip
+        if len(alike) < FEWEST_FILLED:
+            return False
+        rows = np.array([each.row for each in alike])
+        same = run_as(self.space, self.prices, rows, variant)
+        passes, bounds = Passes.of(self.passes, rows, same), np.full(len(rows), limit_s)
+        _, layout, least_s, _ = split_bounds_s(same, passes, limit_s)
+        np.minimum.at(bounds, layout, least_s)
+        bounds = np.maximum(bounds, [each.bound_s for each in alike])
+        work = len(rows) * (CLOSELY + same.chunks * len(same.splits or ()))
+        known = np.array([each.known for each in alike])
+        self._put_again(alike, _Bounded(rows, bounds, known, work), limit_s, filled=True)
+        return True
+
+    def _put_again(
+        self, alike: list[Open], found: _Bounded, limit_s: float, *, filled: bool = False
+    ) -> None:
+        """Open layouts again, with other bounds."""
         again = {each.order for each in alike}
         self._layouts = [each for each in self._layouts if each.order not in again]
         heapq.heapify(self._layouts)
-        self._put(first.variant, found, limit_s)
-        return True
+        self._put(alike[0].variant, found, limit_s, filled=filled)
 
     def shape(self, row: int, variant: Variant) -> Shape:
         """What decides the order of a layout's actions."""

@@ -4,18 +4,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints, Layouts
+from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.price_passes import PassSeconds
-from meshplan.costmodels.step.prices import Prices, busy_s, mean_states_bytes
+from meshplan.costmodels.step.price_tables import work_key
+from meshplan.costmodels.step.prices import (
+    Prices,
+    mean_states_bytes,
+    memory_bytes,
+    micro_batch_s,
+)
 from meshplan.costmodels.step.prices import price as closed_form_price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
@@ -24,6 +32,7 @@ from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 32_768
 ROWS_PER_GLANCE = 65_536  # of which one number each is looked at
+ROWS_PER_TABLE = 8_192  # whose work is found together: some 2 KiB each meanwhile
 SAFETY = 1 - 1e-9
 Pricer = Callable[[Layouts, "Question"], Prices]
 
@@ -63,21 +72,41 @@ def closed_form(layouts: Layouts, question: Question) -> Prices:
 
 
 def busy_ns(question: Question, space: Space) -> Floats:
-    """For how long the mean rank of each row is surely busy, in nanoseconds: no step is shorter."""
-    rows, setting = np.arange(len(space.layouts)), question.setting
+    """For how long the mean rank of each row is surely busy, in nanoseconds: no step is shorter.
+    What a micro-batch takes is asked once of all rows that it cannot differ between.
+    """
+    layouts, setting = space.layouts, question.setting
+    rows = np.arange(len(layouts))
     firsts = blocks(len(rows), ROWS_PER_GLANCE)
 
-    def block(first: int) -> Floats:
-        some = space.layouts.take(rows[first : first + firsts.step])
-        return np.floor(busy_s(some, setting) * (SAFETY * NS_PER_S))
+    def block(first: int) -> tuple[Ints, NDArray[np.int32]]:
+        some = layouts.take(rows[first : first + firsts.step])
+        different, which = distinct(work_key(setting, some))
+        return first + different, which.astype(np.int32)
 
-    return np.concatenate(done_of_each(block, firsts))
+    done, found = done_of_each(block, firsts), np.empty(len(rows))
+    different = np.concatenate([rows for rows, _ in done])
+    each_s = np.concatenate([
+        micro_batch_s(layouts.take(different[at : at + ROWS_PER_TABLE]), setting)
+        for at in range(0, len(different), ROWS_PER_TABLE)
+    ])  # fmt: skip
+    of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
+    for first, of_block, (_, which) in zip(firsts, of_blocks, done, strict=True):
+        some = slice(first, first + len(which))
+        work_s = of_block[which] * layouts.num_micro_batches[some]
+        found[some] = np.floor(work_s / layouts.pipeline_parallel[some] * (SAFETY * NS_PER_S))
+    return found
 
 
-def may_hold_states(question: Question, space: Space, rows: Ints) -> Ints:
-    """Those of `rows` whose mean rank has room for the states that it keeps: no other fits."""
+def may_hold(question: Question, space: Space, rows: Ints) -> Ints:
+    """Those of `rows` that may fit, by what their mean rank keeps of states and then by all that is
+    kept: most of a large space do not, so that no seconds are priced of them.
+    """
     kept = mean_states_bytes(space.layouts.take(rows), question.setting) * SAFETY
-    return rows[kept <= question.cluster.fillable_bytes]
+    rows = rows[kept <= question.cluster.fillable_bytes]
+    some = space.take(rows)
+    columns = memory_bytes(some.layouts, question.setting)
+    return rows[row_fits(some, Held.of(columns, question.cluster.fillable_bytes))]
 
 
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:

@@ -16,7 +16,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.search.priced_space import (
     Pricer,
     Question,
-    may_hold_states,
+    may_hold,
     price_space,
 )
 from meshplan.planner.search.second_core import blocks, done_of_each
@@ -120,16 +120,22 @@ class RowPrices:
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
         rows = rows[~self._misfits[rows]]
-        if self.is_busy:  # else prices are made up
-            rows = may_hold_states(self.question, self.space, rows)
         held = self._slot[rows] >= 0
-        parts = [each for each in (rows[held], rows[~held]) if len(each)] or [rows]
-        rows = np.concatenate(parts)
-        prices = Coefficients.joined(
-            self.take(each) if self.holds(each) else self._prices_of(each) for each in parts
-        )
+        parts = [self._fit(each) for each in (rows[held], rows[~held]) if len(each)]
+        if not parts:
+            return rows, self._prices_of(rows)
+        rows = np.concatenate([each for each, _ in parts])
+        prices = Coefficients.joined(each for _, each in parts)
+        order = np.argsort(rows)
+        return rows[order], prices.take(order)
+
+    def _fit(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices: all are held, or none is."""
+        if self.is_busy and not self.holds(rows):  # else prices are made up
+            rows = may_hold(self.question, self.space, rows)
+            return rows, self._prices_of(rows)
+        prices = self.take(rows) if self.holds(rows) else self._prices_of(rows)
         fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
-        fit = fit[np.argsort(rows[fit])]
         return rows[fit], prices.take(fit)
 
     def hold(self, rows: Ints) -> None:

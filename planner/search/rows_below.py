@@ -16,7 +16,7 @@ from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
-BLOCK = 16_384  # rows that are priced and bounded together
+BLOCK = 32_768  # rows that are priced and bounded together
 
 
 class RowsBelow(NamedTuple):

@@ -32,6 +32,7 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.units import counted
+from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
@@ -177,6 +178,7 @@ def _simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
+        budget=costs.after_rows(len(layouts)),
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline

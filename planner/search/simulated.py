@@ -69,7 +69,10 @@ class Simulated(SimulatedPlans):
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
         self._tell, self._closer_work = tell, budget // costs.CLOSER
-        tally = costs.Tally(left=budget)
+        self._runners_work = budget // costs.RUNNERS_UP
+        tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
+        self._more = max(0, costs.BUDGET - budget) if first else 0
+        self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         for found in first:
             self.offer(found)
@@ -110,9 +113,11 @@ class Simulated(SimulatedPlans):
         is nearly as fast as the best of all. Where the proof stays open its bounds tell kinds apart
         no better: a part of the budget is enough for what they still find.
         """
+        self._more = 0
         proved = self.proved_s >= self.best_s * SETTLED
-        self.tally.left = costs.RUNNERS if proved else costs.RUNNERS // costs.OPEN
-        self.tally.deadline = deadline
+        most = costs.RUNNERS if proved else costs.RUNNERS // costs.OPEN
+        left = self._runners_work + max(0, self.tally.left + self._closer_work)
+        self.tally.left, self.tally.deadline = min(most, left), deadline
         if self.tally.late:
             return
 
@@ -152,8 +157,12 @@ class Simulated(SimulatedPlans):
         """
         left, settled = list[Open](), list[Open]()
         try:
-            while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
+            while self._goes_on() and self.open.least_s < most_s() * SETTLED:
                 self._tell(self, left)
+                if self.tally.left < self._early:
+                    self._early = -math.inf
+                    self._moves.look(self.ranked(), beside=True)
+                    continue
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first
@@ -168,6 +177,14 @@ class Simulated(SimulatedPlans):
             pass
         self._settled, self._left = settled, left
         return left
+
+    def _goes_on(self) -> bool:
+        """Whether there is time, and budget: more of it as long as the gap is wide."""
+        wide = self.open.least_s < self.best_s * costs.WIDE
+        while self.tally.left <= 0 and wide and self._more > 0:
+            self.tally.left += costs.MORE
+            self._more -= costs.MORE
+        return not self.tally.ended
 
     def _far_below(self, limit_s: float) -> bool:
         """Whether the layout with the smallest bound of those bounded closely is settled at once,
