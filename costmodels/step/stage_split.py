@@ -46,6 +46,13 @@ def _share_cost(
     return tuple(counts)
 
 
+def ends_in_layers(model: Model) -> float:
+    """What the head takes, and prediction modules with theirs, in mean layers by that rule."""
+    layer = sum(_layer_cost(model, kind) for kind in model.pattern) / model.num_layers
+    head = model.vocab * model.hidden / layer
+    return head + model.mtp_layers * (1 + head)
+
+
 def split_evenly(
     num_layers: int, num_stages: int, *, ends_count: bool, mtp_layers: int = 0
 ) -> tuple[int, ...]:

@@ -204,6 +204,7 @@ class SearchReport(Frozen):
     cuts       listed: a layout of several chunks per rank may be faster if it is cut as no list
                says; None in older plan files
     space      what was searched and what was not, in words; empty in older plan files
+    every_cut_bound_s   nothing is faster, however it is cut; None in older plan files
     simulated  cuts into stages that the event simulation timed
     """
 
@@ -212,6 +213,7 @@ class SearchReport(Frozen):
     cuts: Literal["all", "listed"] | None = None
     space: tuple[str, ...] = ()
     bound_s: float
+    every_cut_bound_s: float | None = None
     gap: float
     candidates: int
     priced: int

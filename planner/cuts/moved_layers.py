@@ -11,7 +11,7 @@ budget is spent; nothing is proved of cuts that differ by more. Before, cuts of 
 layers at once (`planner.cuts.balanced_counts`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,8 +28,10 @@ MOST_CHAINED = 4_000_000  # longer orders take too much memory too
 CHAINED = 20  # a longest chain takes so many passes over the actions
 DESCENT = 200_000  # actions in the time of a descent of `BalancedCounts`
 MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of a cut that it looks at; descents in vain
+MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # chunks of a cut near which all are weighed; in vain
 WEIGHED = 5_000  # actions in the time that a move is weighed in
 FASTER = 1 - 1e-6
+Propose = Callable[[Sequence[int]], Sequence[int]]
 FIELDS = ("layers", "selective_layers", "full_layers")
 
 
@@ -67,13 +69,25 @@ class MovedLayers:
     def _balanced(
         self, stages: tuple[Stage, ...], step_s: float
     ) -> tuple[tuple[Stage, ...], float]:
-        """The fastest cut on the way of `BalancedCounts` from `stages`, if nothing recomputes."""
-        balanced, misses = self.balanced, 0
+        """The fastest cut on the ways of `BalancedCounts` from `stages`, if nothing recomputes."""
+        balanced = self.balanced
         if balanced is None or not _is_bare(self.problem, stages):
             return stages, step_s
-        while misses < MOST_MISSES and self.spent < self.budget:
+        found = self._proposed(balanced.least, MOST_MISSES, stages, step_s)
+        if len(stages) <= MOST_NEAR:
+            found = self._proposed(balanced.least_near, MOST_MISSES_NEAR, *found)
+        return found
+
+    def _proposed(
+        self, propose: Propose, most_misses: int, stages: tuple[Stage, ...], step_s: float
+    ) -> tuple[tuple[Stage, ...], float]:
+        """The fastest cut of those that are proposed beside the one before it, as long as no known
+        chain forbids them.
+        """
+        balanced, misses = self.balanced, 0
+        while balanced and misses < most_misses and self.spent < self.budget:
             self.spent += DESCENT
-            counts = balanced.least([stage.layers for stage in stages])
+            counts = propose([stage.layers for stage in stages])
             if balanced.longest_s(counts) >= step_s * FASTER:
                 break
             moved, misses = least_recomputed(self.problem, counts), misses + 1

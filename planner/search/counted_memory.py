@@ -7,14 +7,14 @@ faster is looked for here, of layouts and cuts whose bound is below the best ste
 that is not above what they hold:
 
     least    without transients; what waits for its weight gradient with the smaller of both
-    mixes    of each cut those that fit by every moment (`planner.search.counted_mixes`); where a
-             rank has many, in V shapes the one that recomputes least
+    bare     of each cut the one that recomputes least, if it fits by every moment
+    mixes    then those of each cut that do (`planner.search.counted_mixes`), where a rank has few
     cuts     those of the list; with one chunk per rank all, where they are few
 
-Looked at in order of bounds, as far as the budget goes; nothing is proved of what is left.
+Each is looked at in order of bounds, as far as its budget goes; nothing is proved of what is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +23,6 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
-from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes
@@ -44,7 +43,7 @@ from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import every_cut, lists_all
 
-BUDGET = 2_400_000  # in the time of one played action, some 60 ns
+BARE_BUDGET, BUDGET = 300_000, 2_400_000  # in the time of one played action, some 60 ns
 CUT, LAYOUT = 5_000, 30_000  # one that is begun
 MOST_ROWS = 2_048
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
@@ -103,28 +102,33 @@ class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
     def __init__(self, proof: Simulated) -> None:
-        self.proof, self.left = proof, BUDGET
+        self.proof, self.left = proof, 0
 
     def look(self) -> None:
         """Offer the proof what is faster than its best."""
         try:
-            for candidate in sorted(self._candidates(), key=lambda each: each.bound_s):
-                if self._ended or candidate.bound_s >= self.proof.best_s * SETTLED:
-                    return
-                self._look_at(candidate)
+            for budget, bare in ((BARE_BUDGET, True), (BUDGET, False)):
+                self.left = budget
+                self._look(sorted(self._candidates(bare), key=lambda each: each.bound_s))
         except KeyboardInterrupt:
             return
+
+    def _look(self, candidates: Sequence[_Candidate]) -> None:
+        for candidate in candidates:
+            if self._ended or candidate.bound_s >= self.proof.best_s * SETTLED:
+                return
+            self._look_at(candidate)
 
     @property
     def _ended(self) -> bool:
         return self.left <= 0 or self.proof.tally.late
 
-    def _candidates(self) -> Iterator[_Candidate]:
+    def _candidates(self, bare: bool) -> Iterator[_Candidate]:
         proof, limit_s = self.proof, self.proof.best_s * SETTLED
         rows = proof.open.rows
         rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
         for every, same_rows in proof.space.by_variant(rows):
-            variant = self._counted(every, int(same_rows[0]))
+            variant = self._counted(every, int(same_rows[0]), bare)
             if variant is not None:
                 least = LeastHeld(proof.prices, variant.schedule)
                 same = _listed(run_as(proof.space, least, same_rows, variant))
@@ -134,16 +138,17 @@ class CountedMemory:
                     if bound_s < limit_s:
                         yield _Candidate(bound_s, row, variant)
 
-    def _counted(self, variant: Variant, row: int) -> Variant | None:
-        """With all modes if the mean rank has few mixes of them; in V shapes, whose bound is often
-        far above what ranks hold, else with the one that recomputes least.
+    def _counted(self, variant: Variant, row: int, bare: bool) -> Variant | None:
+        """Of several chunks, with the mode that recomputes least; or with all modes where the mean
+        rank has few mixes of them and they are others than that, or its one chunk has few cuts.
         """
         vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
+        if bare:
+            return replace(variant, modes=(min(variant.modes),)) if vpp > 1 else None
         each = -(-len(self.proof.space.stack) // (pp * vpp))
         few = mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
-        if few or variant.schedule not in V_SHAPED:
-            return variant if few and (vpp > 1 or self._lists_all(pp)) else None
-        return replace(variant, modes=(min(variant.modes),))
+        more = len(variant.modes) > 1 if vpp > 1 else self._lists_all(pp)
+        return variant if few and more else None
 
     def _lists_all(self, pp: int) -> bool:
         """Whether so many ranks of one chunk have few cuts, or a list of them."""

@@ -67,7 +67,7 @@ class CountedMixes:
             return None
         fitting = list[list[Mix]]()
         for rank, mixes_of in enumerate(likely):
-            fitting.append(self._fitting(rank, mixes_of))
+            fitting.append(self._fitting(rank, mixes_of, limit_s))
             if not fitting[-1] or self.work > most_work:
                 return None
         many = math.prod(map(len, fitting)) > MOST_TOGETHER
@@ -87,11 +87,16 @@ class CountedMixes:
         self.work += WEIGHED * len(every)
         return sorted(compress(every, fits.tolist()), key=lambda each: each[0].sum())
 
-    def _fitting(self, rank: int, likely: list[tuple[Floats, Mix]]) -> list[Mix]:
-        """Those that fit, none slower in all chunks than one before it."""
+    def _fitting(self, rank: int, likely: list[tuple[Floats, Mix]], limit_s: float) -> list[Mix]:
+        """Those that fit whose micro-batches all together take less than the limit, none slower in
+        all chunks than one before it.
+        """
         needed = needs_of_mixes(self.model, rank)
         found, kept = list[Mix](), np.zeros((0, len(self.problem.chunks_of_rank[rank])))
+        waits_s = 2 * self.problem.vpp * self.times.extra_s
         for added_s, mix in likely:
+            if self.problem.m * (added_s.sum() + waits_s) >= limit_s:
+                break
             if (kept <= added_s).all(axis=1).any():
                 continue
             self.work += COUNTED * (1 + self.problem.pp // DEEP)

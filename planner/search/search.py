@@ -49,7 +49,7 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import Given
+from meshplan.planner.search.rows_below import Given, bounds_of_any_cut
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -89,6 +89,7 @@ class SearchResult:
     status       OPTIMAL when every layout of the space was solved, infeasible or bounded away
     cuts         listed: of layouts of several chunks per rank that may be faster those of a list
     bound_s      nothing is faster; gap = 1 - bound_s / best
+    every_cut_bound_s   nothing is faster, however it is cut
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price
@@ -103,6 +104,7 @@ class SearchResult:
     cuts: Literal["all", "listed"]
     solutions: tuple[Solution, ...]
     bound_s: float
+    every_cut_bound_s: float
     gap: float
     candidates: int
     priced: int
@@ -159,7 +161,8 @@ def search(
     solutions = tuple(_solution(question, space, found, open_bound) for found in run.ranked()[:k])
     best = run.ranked()[0].objective
     bound = best if open_bound is None else min(best, open_bound)
-    return _result(run, solutions, bound / NS_PER_S, started, space.lists_cuts(run.rows))
+    every_cut_s = 0.0 if space.lists_cuts(run.rows) else math.inf
+    return _result(run, solutions, bound / NS_PER_S, started, every_cut_s)
 
 
 def _simulated(
@@ -210,9 +213,17 @@ def _simulated(
         proved = timed.step_s <= min(open_s, proof.best_s)
         solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
-    nearly = np.flatnonzero(proof.open.row_bounds < proof.best_s)  # these bounds hold of any cut
-    listed, simulated = proof.space.lists_cuts(nearly), proof.tally.simulated
-    return _result(run, tuple(solutions), bound_s, started, listed, simulated)
+    every_cut_s = _every_cut_s(proof)
+    return _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
+
+
+def _every_cut_s(proof: Simulated) -> float:
+    """The least bound of any cut of what is bounded by a list of cuts, infinite where none of it is
+    below the best.
+    """
+    bounds = bounds_of_any_cut(proof.space, proof.passes, proof.open.row_bounds)
+    listed = proof.space.listed(np.flatnonzero(bounds < proof.best_s))
+    return float(bounds[listed].min(initial=math.inf))
 
 
 def _refused(run: BranchAndBound) -> Given:
@@ -269,7 +280,7 @@ def _result(
     solutions: tuple[Solution, ...],
     bound_s: float,
     started: float,
-    listed: bool,
+    every_cut_s: float,
     simulated: int | None = None,
 ) -> SearchResult:
     """What was found and what is proved about it."""
@@ -277,9 +288,10 @@ def _result(
     return SearchResult(
         price="closed form" if simulated is None else "event simulation",
         status="OPTIMAL" if bound_s >= best_s else "FEASIBLE",
-        cuts="listed" if listed else "all",
+        cuts="all" if math.isinf(every_cut_s) else "listed",
         solutions=solutions,
         bound_s=bound_s,
+        every_cut_bound_s=min(bound_s, every_cut_s),
         gap=1 - bound_s / best_s if best_s else 0.0,
         candidates=run.candidates,
         priced=len(run.space.layouts),

@@ -175,13 +175,20 @@ class Space:
 
     def lists_cuts(self, rows: Ints) -> bool:
         """Whether some of `rows` may be cut as no list says (`planner.space.stage_splits`)."""
-        shapes = {
-            (int(self.layouts.pipeline_parallel[same[0]]), each.virtual_stages)
-            for same in self.shapes(rows)
-            for each in self.variants(int(same[0]))
-        }
-        return self.legality.uneven_stages == "free" and not all(
-            vpp == 1 or lists_all(self.model, self.legality, pp, vpp) for pp, vpp in shapes
+        return len(self.listed(rows)) > 0
+
+    def listed(self, rows: Ints) -> Ints:
+        """Those of `rows` that may be cut as no list says."""
+        if self.legality.uneven_stages != "free":
+            return rows[:0]
+        some = [rows[:0], *(same for same in self.shapes(rows) if self._lists(int(same[0])))]
+        return np.concatenate(some)
+
+    def _lists(self, row: int) -> bool:
+        pp, chunks = int(self.layouts.pipeline_parallel[row]), self.variants(row)
+        return not all(
+            vpp == 1 or lists_all(self.model, self.legality, pp, vpp)
+            for vpp in {each.virtual_stages for each in chunks}
         )
 
     def by_all_variants(self, rows: Ints) -> list[tuple[tuple[Variant, ...], Ints]]:

@@ -6,7 +6,8 @@ row waits for its slowest one:
 
     all    every way to cut, up to `MOST_WAYS`
     rows   rows hold q or q + 1 layers per chunk; what is too much is taken from the first chunk and
-           the last, and then one layer each from chunks in order, or in reverse order
+           the last, and then one layer each from chunks in order, or in reverse order; where the
+           head takes as long as many layers, so many more are taken from the last
 
 The others leave a short list:
 
@@ -23,16 +24,17 @@ alone where those count as layers.
 from collections.abc import Iterator
 from functools import cache, cached_property
 from itertools import combinations
-from math import comb
+from math import ceil, comb
 
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.costmodels.step.stage_split import ends_in_layers, split_by_cost
 from meshplan.hardware_profiles.engine_schema import Legality
 
 Counts = tuple[int, ...]
 MOST_WAYS = 512  # that are all looked at
 MORE_LAYERS = 1  # per rank, so that the ends may be shorter
 MOST_OF_FIRST = 2  # layers that the embedding may take the place of
+HEAVIER, MOST_MORE = 2, 8  # times its products a head may take; layers per rank for it
 
 
 class Ways(tuple[Counts, ...]):
@@ -54,7 +56,8 @@ def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts,
         if vpp > 1 and lists_all(model, legality, pp, vpp):
             return every_cut(model.num_layers, pp * vpp, _fewest_at_ends(legality))
         if vpp > 1:
-            return _rows(model.num_layers, pp, vpp, _fewest_at_ends(legality))
+            more = max(MORE_LAYERS, min(MOST_MORE, ceil(HEAVIER * ends_in_layers(model) / pp)))
+            return _rows(model.num_layers, pp, vpp, _fewest_at_ends(legality), more)
         return None if pp <= _most_stages(model, legality, pp) else ()
     if legality.uneven_stages == "cost":
         if vpp > 1:
@@ -101,26 +104,34 @@ def every_cut(layers: int, chunks: int, fewest_at_ends: int) -> tuple[Counts, ..
 
 
 @cache
-def _rows(layers: int, pp: int, vpp: int, fewest_at_ends: int) -> tuple[Counts, ...]:
-    """Rows of equal chunks, `MORE_LAYERS` per rank more than must be at most."""
+def _rows(layers: int, pp: int, vpp: int, fewest_at_ends: int, most: int) -> tuple[Counts, ...]:
+    """Rows of equal chunks, `most` layers per rank more than must be; beyond `MORE_LAYERS` only
+    where the ends are shorter by nearly all of what is too much.
+    """
     found: set[Counts] = set()
-    least = -(-layers // pp)
-    for total in range(max(vpp, least), max(vpp, least) + MORE_LAYERS + 1):
-        small, larger = divmod(total, vpp)
+    least = max(vpp, -(-layers // pp))
+    for more in range(most + 1):
+        small, larger = divmod(least + more, vpp)
         sizes = [small] * (vpp - larger) + [small + 1] * larger
         for order in (sizes, sizes[::-1]):
             counts = [n for n in order for _ in range(pp)]
-            found.update(_shortened(counts, sum(counts) - layers, fewest_at_ends))
+            ends = pp - 1 if more > MORE_LAYERS else None
+            found.update(_shortened(counts, sum(counts) - layers, fewest_at_ends, ends))
     return Ways(sorted(found))
 
 
-def _shortened(counts: list[int], surplus: int, fewest_at_ends: int) -> Iterator[Counts]:
-    """`counts` less `surplus` layers."""
+def _shortened(
+    counts: list[int], surplus: int, fewest_at_ends: int, most_rest: int | None
+) -> Iterator[Counts]:
+    """`counts` less `surplus` layers; where `most_rest` is said, no more of these are taken from
+    neither end, and from the last chunks alone.
+    """
     body = range(1, len(counts) - 1)
+    orders = [body, body[::-1]] if most_rest is None else [body[::-1]]
     for first in range(min(MOST_OF_FIRST, surplus, counts[0] - fewest_at_ends) + 1):
         for last in range(min(surplus - first, counts[-1] - fewest_at_ends) + 1):
             rest = surplus - first - last
-            for order in (body, reversed(body)):
+            for order in orders if most_rest is None or rest <= most_rest else ():
                 shorter = [j for j in order if counts[j] > 1][:rest]
                 if len(shorter) == rest:
                     cut = [n - (j in shorter) for j, n in enumerate(counts)]

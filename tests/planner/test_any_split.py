@@ -1,12 +1,21 @@
-"""Bounds of any split: what ranks must recompute, of all covers and ranks of a row at once."""
+"""Bounds of any split: what ranks must recompute, of all covers and ranks of a row at once; and of
+any cut of a row.
+"""
+
+import random
+from itertools import islice
 
 import numpy as np
 import pytest
 from listed_layouts import listed_layouts
+from simulated_oracle import every_kind
+from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.any_split import _paid_ns
 from meshplan.planner.bounds.split import BoundedLayouts
+from meshplan.planner.cuts.balanced_counts import least_recomputed
+from meshplan.planner.search.rows_below import bounds_of_any_cut, bounds_of_rows
 
 
 @pytest.mark.parametrize("engine", ["generic", "native"])
@@ -41,3 +50,22 @@ def _each_alone(
         row, layers[which[row], cover, :, rank][:, :, None], held[at][:, None], lacks[at]
     )
     return found
+
+
+def test_no_cut_is_faster_than_the_bound_of_any_cut() -> None:
+    """Cuts of several chunks, played; some are close to it."""
+    closest, asked, draw = 0.0, 0, random.Random(1)
+    for seed in range(12):
+        question = small_question(seed)
+        space, layouts = every_kind(question), list(every_layout(question))
+        if not layouts:
+            continue
+        passes = layouts[0][0].passes
+        bounds = bounds_of_any_cut(space, passes, bounds_of_rows(space, passes))
+        for times, problem in draw.sample(layouts, min(6, len(layouts))):
+            for cut in islice(cuts(problem), 0, None, 7):
+                step_s = times.step_s(least_recomputed(problem, cut))
+                assert bounds[times.row] <= step_s * (1 + 1e-9)
+                closest, asked = max(closest, bounds[times.row] / step_s), asked + 1
+    assert asked > 100
+    assert closest > 0.9

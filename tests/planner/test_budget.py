@@ -30,7 +30,7 @@ from meshplan.planner.space.pins import parse_pins
 HUGE = 10**12
 PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
 QUESTION = Question(
-    model=read_model("qwen3.5-9b")[1], training=Training(seq_len=8192, global_batch_size=16),
+    model=read_model("qwen3.5-27b")[1], training=Training(seq_len=8192, global_batch_size=16),
     cluster=load_cluster("dgx-h100"), engine=load_engine("hai-llm"), gpus=8,
     pins=parse_pins(PINNED),
 )  # fmt: skip
