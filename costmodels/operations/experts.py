@@ -82,7 +82,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
     exchanged = where(shard.ep > 1, 1.0, 0.0)
     yield replace(
-        exchange_tokens("dispatch", (site.itemsize * h + beside) * copies, routing),
+        exchange_tokens("dispatch", (site.itemsize * h + beside) * copies * shard.imbalance, routing),
         saved_bytes=exchanged * received,
         kept_cast=in_8_bit,
     )
@@ -97,7 +97,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     back = sent * site.itemsize * copies * h
     elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
     kept = 0.0 if elsewhere else back
-    combine = exchange_tokens("combine", site.itemsize * copies * h, routing)
+    combine = exchange_tokens("combine", site.itemsize * copies * shard.imbalance * h, routing)
     yield replace(combine, saved_bytes=exchanged * kept)
     if site.kernels.weighs_apart:
         yield weigh(copies * h)

@@ -47,7 +47,9 @@ FACTS = {
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
-    "gate": "dealt: a benchmark's gate deals experts out to tokens in order",
+    "gate": "dealt: a benchmark's gate deals experts out to tokens in order; natural 1.5: routers"
+    " choose, and the busiest rank gets 1.5 times the mean's rows; empty: balance is forced, or the"
+    " source does not say",
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
