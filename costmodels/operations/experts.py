@@ -8,7 +8,8 @@
     h      hidden, or the latent width that experts work in
 
 Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
-ep). Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
+ep); the busiest one receives, and sends back, the imbalance times as many, which all wait for.
+Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
 weights of the t k copies there and their gradients back: few bytes, but messages. HybridEP gathers
 who goes where, and sends weights of all experts with each copy (`routing_maps`). Tensor-parallel
 ranks hold different tokens (sequence parallel), so ep may run through tp, cp

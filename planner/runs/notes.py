@@ -32,7 +32,8 @@ FACTS = {
     "compiled": "0: torch.compile was off",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks;"
-    " no_rope: Megatron's rotation, no_routing: its router and permutation as kernels of PyTorch's;"
+    " no_rope: Megatron's rotation, no_routing: its router and permutation as kernels of PyTorch's,"
+    " no_choosing: its router alone;"
     " no_grouping: each expert's products are kernels of their own",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
