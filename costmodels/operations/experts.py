@@ -83,7 +83,9 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
     exchanged = where(shard.ep > 1, 1.0, 0.0)
     yield replace(
-        exchange_tokens("dispatch", (site.itemsize * h + beside) * copies * shard.imbalance, routing),
+        exchange_tokens(
+            "dispatch", (site.itemsize * h + beside) * copies * shard.imbalance, routing
+        ),
         saved_bytes=exchanged * received,
         kept_cast=in_8_bit,
     )

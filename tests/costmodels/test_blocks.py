@@ -73,7 +73,9 @@ def test_queries_see_the_keys_of_their_window(window: int | None) -> None:
     assert core.forward_flops == pytest.approx(4 * 2 * S * core.keys * 512)
 
 
-@pytest.mark.parametrize(("ep", "etp", "imbalance"), [(1, 1, 1.0), (1, 1, 1.4), (4, 1, 1.3), (2, 2, 1.5)])
+@pytest.mark.parametrize(
+    ("ep", "etp", "imbalance"), [(1, 1, 1.0), (1, 1, 1.4), (4, 1, 1.3), (2, 2, 1.5)]
+)
 def test_the_busiest_expert_rank_computes_its_share(ep: int, etp: int, imbalance: float) -> None:
     """Two tokens' copies of each go over 8 experts: 8192 x 2 / 8 rows for each, and those of the
     busiest rank so much more, in both products, in what is kept of them and in what it is sent and
