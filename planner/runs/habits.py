@@ -40,9 +40,10 @@ KERNELS: dict[str, dict[str, Any]] = {
 _apply_rotary_pos_emb_bshd of latent attention; 10 backward). Choosing 6 of 64 experts takes it 22
 forward and 11 backward, moving rows 13 and 10, counting them and telling the host 12
 (megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16 of the copies
-that are counted in any case, is 26 each way; 22 where only moving rows is fused (fused choices take
-Transformer Engine 2.7, moe_router_fusion in megatron/core/transformer/transformer_config.py). Its legacy grouped GEMM issues one product for each
-local expert (moe_use_legacy_grouped_gemm; fanshiqing/grouped_gemm).
+that are counted in any case, is 26 each way; 22 where moving rows alone is fused (fused choices
+take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/transformer_config.py).
+Its legacy grouped GEMM issues one product for each local expert (moe_use_legacy_grouped_gemm;
+fanshiqing/grouped_gemm).
 """
 
 FIRST_CHUNKED = 2026
