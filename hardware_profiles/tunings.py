@@ -47,7 +47,7 @@ class Tuning(Frozen):
     pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where
                            the pipeline crosses nodes
     step_s                 fixed time of a step: data, logging, optimizer launch
-    collective_scale       seconds of collectives over what the cluster's links say
+    collective_scale       seconds of other collectives over what the cluster's links say
     interference           slowdown of compute while communication runs beside it, as a fraction
     memory_bytes           held by the framework beside what the cost model counts
     state_slack_fraction, activation_slack_fraction

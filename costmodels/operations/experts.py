@@ -8,7 +8,8 @@
     h      hidden, or the latent width that experts work in
 
 Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
-ep). Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
+ep); the busiest one receives, and sends back, the imbalance times as many, which all wait for.
+Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
 weights of the t k copies there and their gradients back: few bytes, but messages. HybridEP gathers
 who goes where, and sends weights of all experts with each copy (`routing_maps`). Tensor-parallel
 ranks hold different tokens (sequence parallel), so ep may run through tp, cp
@@ -82,7 +83,9 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
     exchanged = where(shard.ep > 1, 1.0, 0.0)
     yield replace(
-        exchange_tokens("dispatch", (site.itemsize * h + beside) * copies, routing),
+        exchange_tokens(
+            "dispatch", (site.itemsize * h + beside) * copies * shard.imbalance, routing
+        ),
         saved_bytes=exchanged * received,
         kept_cast=in_8_bit,
     )
@@ -97,7 +100,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     back = sent * site.itemsize * copies * h
     elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
     kept = 0.0 if elsewhere else back
-    combine = exchange_tokens("combine", site.itemsize * copies * h, routing)
+    combine = exchange_tokens("combine", site.itemsize * copies * shard.imbalance * h, routing)
     yield replace(combine, saved_bytes=exchanged * kept)
     if site.kernels.weighs_apart:
         yield weigh(copies * h)

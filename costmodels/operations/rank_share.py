@@ -21,7 +21,7 @@ class Shard:
     document_len    tokens that attend to each other: a sequence, or of documents packed in it
     context_kind, dispatcher
                     as in `Layouts`: 0, or 1 + an index
-    imbalance       rows of the busiest expert rank over the mean
+    imbalance       rows of the busiest expert rank over the mean: 1 where a rank holds all experts
     """
 
     seq_len: int
@@ -35,7 +35,7 @@ class Shard:
     sequence_parallel: Number
     context_kind: Number = 0
     dispatcher: Number = 0
-    imbalance: float = 1.0
+    imbalance: Number = 1.0
 
 
 def shard_of(layout: Layout | Layouts, training: Training) -> Shard:
@@ -55,7 +55,7 @@ def shard_of(layout: Layout | Layouts, training: Training) -> Shard:
         sequence_parallel=sharded,
         context_kind=stated(layout.context_kind, CONTEXT_KINDS),
         dispatcher=stated(layout.dispatcher, DISPATCHERS),
-        imbalance=training.expert_imbalance,
+        imbalance=where(layout.expert_parallel * 1.0 > 1, training.expert_imbalance, 1.0),
     )
 
 

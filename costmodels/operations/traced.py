@@ -115,7 +115,8 @@ def _state(site: Site, layer: TracedLayer) -> Iterator[Scan]:
 
 def _to_experts(site: Site, experts: TracedExperts) -> Iterator[Operation]:
     """Each token to its experts and back, all of its copies."""
-    copies = site.itemsize * site.shard.tokens / site.shard.tp * experts.top_k * experts.outer
+    routed = site.shard.tokens / site.shard.tp * site.shard.imbalance
+    copies = site.itemsize * routed * experts.top_k * experts.outer
     rows = site.itemsize * _copies(site) * experts.top_k * experts.outer
     routing = Routing(experts.top_k)
     yield exchange_tokens("dispatch", copies, routing)

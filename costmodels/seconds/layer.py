@@ -322,7 +322,8 @@ class Pricer:
         count = count_of(op, direction)
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
-        whole = self._scaled(count * each.seconds * tuning.collective_scale, op)
+        scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
+        whole = scale * count * each.seconds
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
         return exposed_s(whole, room, self._overlap(op), slowed)
 

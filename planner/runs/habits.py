@@ -33,6 +33,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_norm": {"fused_norm": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 26},
     "no_routing": {"routing_kernels": 26},
+    "no_choosing": {"routing_kernels": 22},
     "no_grouping": {"products_apart": True},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
@@ -40,8 +41,10 @@ KERNELS: dict[str, dict[str, Any]] = {
 _apply_rotary_pos_emb_bshd of latent attention; 10 backward). Choosing 6 of 64 experts takes it 22
 forward and 11 backward, moving rows 13 and 10, counting them and telling the host 12
 (megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16 of the copies
-that are counted in any case, is 26 each way. Its legacy grouped GEMM issues one product for each
-local expert (moe_use_legacy_grouped_gemm; fanshiqing/grouped_gemm).
+that are counted in any case, is 26 each way; 22 where moving rows alone is fused (fused choices
+take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/transformer_config.py).
+Its legacy grouped GEMM issues one product for each local expert (moe_use_legacy_grouped_gemm;
+fanshiqing/grouped_gemm).
 """
 
 FIRST_CHUNKED = 2026

@@ -33,7 +33,7 @@ FACTS = {
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks;"
     " no_norm: norms, no_rope: Megatron's rotation, no_routing: its router and permutation as"
-    " kernels of PyTorch's;"
+    " kernels of PyTorch's, no_choosing: its router alone;"
     " no_grouping: each expert's products are kernels of their own",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
@@ -48,7 +48,9 @@ FACTS = {
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
-    "gate": "dealt: a benchmark's gate deals experts out to tokens in order",
+    "gate": "dealt: a benchmark's gate deals experts out to tokens in order; natural 1.5: routers"
+    " choose, and the busiest rank gets 1.5 times the mean's rows; empty: balance is forced, or the"
+    " source does not say",
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS
+from meshplan.costmodels.training import MOST_IMBALANCE
 from meshplan.planner.case.limits import MAX_COUNT
 from meshplan.planner.runs.notes import with_facts
 
@@ -158,6 +159,20 @@ def _facts(text: Cells) -> Facts:
         str: lambda key: text.get(key, "").lower(),
     }
     return Facts(**{each.name: readers[each.type](each.name) for each in fields(Facts)})
+
+
+def imbalance_of(facts: Facts) -> float:
+    """Rows of the busiest expert rank over the mean, where routers are said to choose."""
+    word, *numbers = facts.gate.split() or [""]
+    if word != "natural":
+        return 1.0
+    try:
+        number = float(*numbers)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 1 <= number <= MOST_IMBALANCE:
+        raise SkippedRow(f"gate is {facts.gate!r}; it takes dealt, or natural 1.5")
+    return number
 
 
 def _bandwidths(text: Cells, scope: str) -> Bandwidths:

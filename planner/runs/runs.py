@@ -42,7 +42,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of
 from meshplan.planner.runs.habits import engine_of
 from meshplan.planner.runs.memory import as_it_held
-from meshplan.planner.runs.rows import Measured, Row, SkippedRow, row_of
+from meshplan.planner.runs.rows import Measured, Row, SkippedRow, imbalance_of, row_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _training(row: Row, model: Model, engine: Engine) -> Training:
         seq_len=row.seq_len, global_batch_size=row.global_batch,
         precision=known[known.index(precision)], lora=_lora(row, engine),
         packed_mean_length=row.packed_mean_length, images=_images(row, model, engine),
-        optimizer_states=_optimizer_states(row, engine),
+        optimizer_states=_optimizer_states(row, engine), expert_imbalance=imbalance_of(row.facts),
     )  # fmt: skip
 
 

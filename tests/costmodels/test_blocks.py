@@ -73,10 +73,13 @@ def test_queries_see_the_keys_of_their_window(window: int | None) -> None:
     assert core.forward_flops == pytest.approx(4 * 2 * S * core.keys * 512)
 
 
-@pytest.mark.parametrize(("ep", "etp", "imbalance"), [(1, 1, 1.0), (4, 1, 1.3), (2, 2, 1.5)])
+@pytest.mark.parametrize(
+    ("ep", "etp", "imbalance"), [(1, 1, 1.0), (1, 1, 1.4), (4, 1, 1.3), (2, 2, 1.5)]
+)
 def test_the_busiest_expert_rank_computes_its_share(ep: int, etp: int, imbalance: float) -> None:
     """Two tokens' copies of each go over 8 experts: 8192 x 2 / 8 rows for each, and those of the
-    busiest rank so much more, in both products and in what is kept of them.
+    busiest rank so much more, in both products, in what is kept of them and in what it is sent and
+    sends back; a rank that holds all experts has all rows however they are spread.
     """
     experts = Experts(experts=8, top_k=2, ffn=256)
     layer = Layer(attention=gpt(8, 512, 1).kinds[0].attention, experts=experts)
@@ -88,7 +91,12 @@ def test_the_busiest_expert_rank_computes_its_share(ep: int, etp: int, imbalance
     )  # fmt: skip
     where = Site(model, shard_of(layout, training), PAPER_KERNELS)
     found = {op.name: op for op in layer_operations(where, layer)}
-    rows = imbalance * 4 * S * 2 / 8
+    busiest = imbalance if ep > 1 else 1.0
+    for name in ("dispatch", "combine"):
+        sent = found[name]
+        assert isinstance(sent, Communication)
+        assert sent.size_bytes == pytest.approx(busiest * 4 * S * 2 * 512 * 2)
+    rows = busiest * 4 * S * 2 / 8
     for name, kept in (("experts_up", 2 * 2 * 256), ("experts_down", 0)):
         product = found[name]
         assert isinstance(product, Matmul)

@@ -44,11 +44,11 @@ def parts(
     }  # fmt: skip
     for op in operations:
         if isinstance(op, Communication):
-            scale = tuning.expert_scale if "moe" in op.modules else 1.0
+            scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
             routing = op.routing if pricer.deduplicates else ALL_SENT
             group = pricer.groups[op.axis]
             each = collective_s(pricer.cluster, op.kind, op.size_bytes, group, routing)
-            whole = count_of(op, direction) * each * tuning.collective_scale * scale
+            whole = count_of(op, direction) * each * scale
             room, overlap = rooms[op.hidden_by], overlaps.get(op.hidden_by, 0.0)
             tier = pricer.cluster.node if group.nodes <= 1 else pricer.cluster.network
             slowed = tuning.interference if tier.interference is None else tier.interference
