@@ -31,6 +31,7 @@ def full_plan(asked: Asked, result: SearchResult, *, robust: bool, top: int) -> 
     )  # fmt: skip
     return found.plan.model_copy(
         update={
+            "notes": asked.notes,
             "spare_memory": spare,
             "reasons": reasons,
             "evidence": runs,

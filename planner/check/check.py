@@ -200,7 +200,7 @@ _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch
 def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
-    case = replace(case, notes=(*_not_taken(given, plan), *case.notes))
+    case = replace(case, notes=(*not_taken(given, plan), *case.notes))
     _check_stages(case, 1)
 
     def line_of(text_of_finding: str) -> int:
@@ -214,7 +214,7 @@ def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Lim
     return judge(case, place, tools.price, limits, planned=planned, best=tools.best)
 
 
-def _not_taken(given: Settings, plan: Plan) -> Iterator[str]:
+def not_taken(given: Settings, plan: Plan) -> Iterator[str]:
     """Options that say otherwise than a plan file, which says everything itself."""
     layout, training = plan.layout, plan.training
     own = {

@@ -260,7 +260,7 @@ def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
     why = explain_misfit(question, most_gpus=most_asked(question))
     fuller = fits_fuller(asked)
     if as_json:
-        print_json(misfit_document(question, why, fuller))
+        print_json(misfit_document(asked, why, fuller))
     lines = [str(error), *misfit_lines(question, why, fuller)]
     print("error: " + "\n  ".join(lines), file=sys.stderr)
     raise typer.Exit(3)

@@ -269,6 +269,17 @@ def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:
     assert "no step times, and an out-of-memory error is in the log" in error
 
 
+@pytest.mark.parametrize("command", ["diagnose", "learn"])
+def test_an_option_that_a_plan_file_denies_is_said_not_to_count(
+    logs: list[str], command: str
+) -> None:
+    """The plan of 8 GPUs and 4,096 tokens stays what it is; the same number is no word worth."""
+    asked = (command, logs[0], "--gpus", "16", "--seq-len", "4096")
+    text = " ".join(_called(*asked)[1].split())
+    assert "--gpus 16 is for configs: this plan says 8" in text
+    assert "--seq-len" not in text
+
+
 def test_diagnose(logs: list[str]) -> None:
     """The parts add up to the expected step; the document is JSON; the gap is a fifth."""
     code, out, _ = _called("diagnose", logs[0], "--json")
