@@ -20,16 +20,10 @@ from meshplan.hardware_profiles.load_models import UnknownModel
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
+from meshplan.planner.case.missing import FLAGS, MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
-from meshplan.planner.case.resolve import (
-    FLAGS,
-    Case,
-    MissingFacts,
-    cluster_named,
-    engine_named,
-    resolve,
-)
+from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
 from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (

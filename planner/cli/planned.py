@@ -148,7 +148,7 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
 def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours":
     """The config, or the plan of another day, on the question's cluster."""
     from meshplan.planner.answer.compare import yours_of, yours_of_plan
-    from meshplan.planner.case.resolve import MissingFacts
+    from meshplan.planner.case.missing import MissingFacts
     from meshplan.planner.check.check import case_of
 
     try:

@@ -11,10 +11,11 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import GIB
 from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import UnreadableConfig
-from meshplan.planner.case.resolve import Case, MissingFacts, check_case, engine_named, resolve
+from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
