@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.accuracy.rows import runs_of
+from benchmarks.usage import check_usage
 from meshplan.costmodels.step.stage_split import split_evenly, stages_with
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_kernels
@@ -217,4 +218,5 @@ def _runs(path: Path) -> list[Run]:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

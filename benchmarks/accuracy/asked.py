@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.accuracy.coverage import FEW, Held, held, runs_of
 from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.intervals import STATE, Ratio, ratios
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import choice, fitting
@@ -161,4 +162,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.intervals import (
     Asked,
     Evidence,
@@ -124,4 +125,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

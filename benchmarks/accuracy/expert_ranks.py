@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.accuracy.rows import runs_of
+from benchmarks.usage import check_usage
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.validate import BUILT_IN
@@ -88,4 +89,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from statistics import pstdev
 
 from benchmarks.accuracy.rows import csv_text
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
 from meshplan.hardware_profiles.tunings import fits_of
@@ -47,4 +48,5 @@ def _overlaps() -> Iterator[tuple[str, list[float]]]:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.accuracy.rows import runs_of
 from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.tunings import fits_of
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import WIDE, Pool, pools, problem_of, sample
@@ -66,4 +67,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -22,6 +22,7 @@ from functools import cache
 import numpy as np
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.intervals import FILE, STATE, Ratio
 from meshplan.hardware_profiles.intervals import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
@@ -49,7 +50,7 @@ def main() -> None:
     """
     runs = list(runs_of(BUILT_IN))
     engines = {pool.engine for pool in pools(runs)}
-    shipped = {engine: found for engine in engines if (found := fits_of(engine))}
+    shipped = {engine: fits for engine in engines if (fits := fits_of(engine))}
     kept = [pool for pool in pools(runs) if pool.family in shipped.get(pool.engine, {})]
     again = [pool for pool in kept if _is_asked(pool.engine, sys.argv[1:])]
     ratios = [*_others(again)] if sys.argv[1:] else []
@@ -168,4 +169,5 @@ def _rounded(ratio: float) -> float:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--never-fitted", "--of")
     main()

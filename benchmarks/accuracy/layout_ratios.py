@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
+from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import differing_axes
 from meshplan.hardware_profiles.intervals import ratios
 from meshplan.hardware_profiles.layout_ratios import FILE, NEAR, Pair, pairs, probability
@@ -101,4 +102,5 @@ def _table(known: Sequence[Pair]) -> Table:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--check")
     main()

@@ -40,6 +40,7 @@ from benchmarks.accuracy.learn_sources import (
     sources,
 )
 from benchmarks.accuracy.tables import TABLES, put
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.learn.learn import factor_of
@@ -245,4 +246,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--choose")
     main()

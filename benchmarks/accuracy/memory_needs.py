@@ -25,6 +25,7 @@ from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.one_gpu import PUBLISHED, prediction
 from benchmarks.engine.one_gpu import runs as runs_of_one_gpu
+from benchmarks.usage import check_usage
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.engines import engine_names
@@ -184,7 +185,7 @@ def by_engine(known: Sequence[Need]) -> Iterator[str]:
         if not near:
             continue
         sure = [each[0].ran for each in runs if each[2] >= FITS]
-        said, others = (fmean(each[way] for each in near) for way in (1, 2))
+        said, others = (fmean(chances) for chances in list(zip(*near, strict=True))[1:])
         ran = fmean(each[0].ran for each in near)
         cells = f"{len(near)} | {said:.0%} | {others:.0%} | {ran:.0%}"
         yield f"| {name} | {cells} | {len(sure)} | {_share(sum(sure), len(sure))} |"
@@ -263,4 +264,5 @@ def headrooms(known: Sequence[Need]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--check")
     main()

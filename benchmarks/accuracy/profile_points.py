@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.usage import check_usage
 from meshplan import hardware_profiles
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
@@ -339,4 +340,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

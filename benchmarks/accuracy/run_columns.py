@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.rows import csv_text
+from benchmarks.usage import check_usage
 from meshplan.planner.runs.notes import FACTS, facts_in_words
 from meshplan.planner.text_files import write_text
 
@@ -57,4 +58,5 @@ def _written(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]])
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -23,6 +23,7 @@ import re
 from collections.abc import Mapping
 
 from benchmarks.accuracy.run_columns import write_rows
+from benchmarks.usage import check_usage
 from meshplan.costmodels.step.stage_split import split_by_cost
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.tunings import load_fit
@@ -76,4 +77,5 @@ def _kept_gib(run: Run) -> float:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

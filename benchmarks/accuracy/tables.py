@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.accuracy import ablation
+from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.intervals import STATE, Ratio, ratios
 from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
@@ -166,10 +167,12 @@ def fits() -> str:
 
 
 def put(path: Path, marker: str, text: str) -> None:
-    """Replace what stands between a marker and its end."""
+    """Replace what stands between a marker and its end, which the page has once."""
     old = path.read_text(encoding="utf-8")
     place = re.compile(rf"(<!-- {marker} -->\n).*?(<!-- end {marker} -->)", re.DOTALL)
-    path.write_text(place.sub(lambda m: f"{m[1]}{text}\n{m[2]}", old), encoding="utf-8")
+    new, found = place.subn(lambda m: f"{m[1]}{text}\n{m[2]}", old)
+    assert found == 1, f"{path}: {found} places <!-- {marker} -->"
+    path.write_text(new, encoding="utf-8")
 
 
 def short() -> str:
@@ -262,4 +265,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--ablation")
     main()

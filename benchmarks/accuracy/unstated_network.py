@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.accuracy.rows import ELSEWHERE
 from benchmarks.accuracy.run_columns import write_rows
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
@@ -80,4 +81,5 @@ def _seconds(run: Run) -> float:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--grade")
     main()

@@ -18,6 +18,7 @@ from itertools import cycle, pairwise
 from pathlib import Path
 
 from benchmarks.commands.sweep import seconds_of
+from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS
@@ -140,4 +141,5 @@ def _print(files: int, verdict: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main(int(sys.argv[1]) if len(sys.argv) > 1 else FILES)

@@ -13,6 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from benchmarks.commands.ui import browsing, opened
+from benchmarks.usage import check_usage
 from meshplan.planner.cli.main import app
 
 COLOURS = 64
@@ -49,4 +50,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -31,6 +31,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.usage import check_usage
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/commands.md", "docs/learn.md")
 GUIDE = tuple(
@@ -169,4 +171,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--check")
     sys.exit(main())

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.local_cpu import num_cores
 
 SETS = {
@@ -55,4 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from benchmarks.usage import check_usage
+
 CHANGES, SEED = 200, 0
 JOB = "#model=llama-3.1-405b&cluster=dgx-h100&gpus=2048&seq-len=8192&global-batch-tokens=16M"
 LAYOUT = "&tp=8&pp=16&vpp=2&cp=1&zero=1&recompute=full"
@@ -69,7 +71,8 @@ def browsing(**options: Any) -> Iterator[Any]:
 
 def changes() -> None:
     """Move random sliders to random stops; print what each took."""
-    random, page_ms, server_ms, refused = Random(SEED), [], [], 0
+    random, refused = Random(SEED), 0
+    page_ms, server_ms = list[float](), list[float]()
     with opened(viewport={"width": 1280, "height": 900}) as page:
 
         def note(response: Any) -> None:
@@ -106,4 +109,5 @@ def percentiles(found: list[float]) -> str:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     changes()

@@ -147,8 +147,9 @@ def several(devices: int) -> Iterator[Item]:
     n = 1 << (devices.bit_length() - 1)
     if n < 2:
         return
-    data, tensor = {"data_parallel": n}, {"tensor_parallel": n, "sequence_parallel": True}
-    piped = {"pipeline_parallel": n}
+    data: dict[str, Any] = {"data_parallel": n}
+    tensor: dict[str, Any] = {"tensor_parallel": n, "sequence_parallel": True}
+    piped: dict[str, Any] = {"pipeline_parallel": n}
     yield together("data", "gradients summed", 4, zero_stage=1, **data)
     yield together("sharded", "weights gathered and gradients scattered", 4, zero_stage=3, **data)
     yield together("tensor", "messages within layers", 4, **tensor)

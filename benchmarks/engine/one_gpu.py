@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.training import Training
@@ -123,12 +124,15 @@ def _cells(run: dict[str, Any], published: Prediction, measured: Prediction) -> 
 
 def main() -> None:
     """Write table and medians between their marks."""
-    found = [(run, *both(run)) for run in runs()]
+    found: Found = []
+    for run in runs():
+        published, measured = both(run)
+        found.append((run, published, measured))
     text, short = table(found), medians(found)
     print(text, short, sep="\n\n")
     put(ROOT / "docs/accuracy_tables.md", "one gpu", f"{text}\n\n{short}")
-    put(ROOT / "README.md", "one gpu", short)
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

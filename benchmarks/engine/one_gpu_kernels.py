@@ -12,6 +12,7 @@ from statistics import median
 
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.one_gpu import MEASURED
+from benchmarks.usage import check_usage
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s
@@ -48,7 +49,7 @@ def _of_product(point: MatmulPoint, device: Device) -> Error:
     return (
         kind,
         float(measured_s),
-        float(matmul_s(device, op, m, n, k, point.layout)) / measured_s - 1,
+        float(matmul_s(device, op, m, n, k, point.layout) / measured_s - 1),
     )
 
 
@@ -95,4 +96,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

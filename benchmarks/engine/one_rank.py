@@ -33,7 +33,7 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
 
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.cpu_loop import meshplan
@@ -130,7 +130,9 @@ def _turn(
 ) -> Iterator[tuple[str, RankMeasured]]:
     device = torch.device("cpu")
     asked = Asked(warmup=1, steps=task.steps, alone=False)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=Path(store).absolute().as_uri(), rank=rank, world_size=2
+    )
     found = measure(job, device, asked)
     dist.barrier()
     dist.destroy_process_group()
@@ -146,7 +148,7 @@ def start(task: Task, seconds: float = inf) -> list[Turn]:
     while waiting and time.monotonic() + longest_s < ends:
         began = time.monotonic()
         # forked, so that torch is imported once
-        mp.start_processes(process, (task, waiting[0]), nprocs=2, start_method="fork")
+        start_processes(process, (task, waiting[0]), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
         longest_s = max(longest_s, time.monotonic() - began)
         done = waiting.pop(0)
         print(f"{done.name}, round {done.round + 1} done", file=sys.stderr, flush=True)
@@ -194,7 +196,8 @@ def steps_s(rounds: Sequence[Sequence[RankMeasured]], model: StepModel | None) -
 def processor_s(rounds: Sequence[Sequence[RankMeasured]]) -> float:
     """The least that the busiest rank computed in a step, and sent."""
     ranks = zip(*rounds, strict=True)
-    return max(min(min(found.processor_s) for found in each) for each in ranks)
+    busiest: float = max(min(min(found.processor_s) for found in each) for each in ranks)
+    return busiest
 
 
 def line(each: Turns, task: Task) -> tuple[str, float, float]:

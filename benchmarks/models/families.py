@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -215,7 +216,7 @@ def our_flops(model: Model) -> tuple[float, float, bool]:
 
 def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:
     """FLOPs of one product for each row with the matrix of its expert."""
-    return 2 * rows[0] * experts[-2] * experts[-1]
+    return int(2 * rows[0] * experts[-2] * experts[-1])
 
 
 def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -257,4 +258,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.models.families import VARIANTS, fields_of, quiet
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -124,10 +125,11 @@ def theirs(config: Any) -> int:
     torch, transformers = import_module("torch"), import_module("transformers")
     with torch.device("meta"):
         module = transformers.AutoModelForCausalLM.from_config(config)
-    counted = sum(each.numel() for each in module.parameters())
+    counted: int = sum(each.numel() for each in module.parameters())
     if config.model_type not in WITH_BUFFERS:
         return counted
-    return counted + sum(b.numel() for name, b in module.named_buffers() if "correction" in name)
+    buffers = (b.numel() for name, b in module.named_buffers() if "correction" in name)
+    return counted + int(sum(buffers))
 
 
 def ours(fields: dict[str, Any]) -> tuple[int, ...]:
@@ -160,4 +162,5 @@ def told(families: list[str], outcomes_of: Callable[[str], Iterator[Outcome]]) -
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     sys.exit(told(sys.argv[1:] or causal_families(), outcomes))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
 from benchmarks.models.published import PUBLISHED, without_a_file
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
@@ -130,6 +131,7 @@ def _parts(model: Model) -> str:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--check")
     if "--check" in sys.argv:
         sys.exit(0 if PAGE.read_text() == page() else f"{PAGE} is stale: python -m {__spec__.name}")
     PAGE.write_text(page())

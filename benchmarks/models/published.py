@@ -18,6 +18,7 @@ from rich.progress import track
 
 from benchmarks.models.families import OUT, built, head_of, quiet
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, WITH_BUFFERS
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config, why_no_tower
@@ -135,4 +136,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     sys.exit(main())

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.models.family_fuzz import OF_NO_MODULE, Outcome, others_than, told
 from benchmarks.models.published import BUILT_AS, compared, family_of, files
+from benchmarks.usage import check_usage
 
 NOT_CHANGED = {
     *OF_NO_MODULE, "model_type", "architectures", "dtype", "torch_dtype", "transformers_version",
@@ -162,4 +163,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     sys.exit(main())

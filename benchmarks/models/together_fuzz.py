@@ -32,6 +32,7 @@ from benchmarks.models.family_fuzz import (
     theirs,
     told,
 )
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 
@@ -134,4 +135,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     sys.exit(main())

@@ -22,6 +22,7 @@ from benchmarks.models.family_fuzz import (
     told,
 )
 from benchmarks.models.towers import DEFAULTS, NOT_COUNTED, module_of
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config, why_no_tower
 from meshplan.costmodels.model.parameters import model_parameters
@@ -63,4 +64,5 @@ def _ours(model_type: str, read: dict[str, Any]) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     sys.exit(told(sys.argv[1:] or seen_families(), outcomes))

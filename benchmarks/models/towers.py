@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.models.families import fields_of, quiet
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.tower_families import TOWERS
 
@@ -163,4 +164,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
@@ -87,4 +88,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

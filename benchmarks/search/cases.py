@@ -12,6 +12,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from benchmarks.usage import check_usage
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -93,4 +94,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.step.prices import Prices, price
@@ -159,5 +160,6 @@ def main(count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     numbers = [int(argument) for argument in sys.argv[1:]]
     main(*(numbers + [40, 0][len(numbers) :]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB, format_seconds
 from meshplan.hardware_profiles.memory_needs import FITS, chances_of
 from meshplan.planner.answer.answer import case_at, solve
@@ -110,4 +111,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__))
     main()

@@ -19,13 +19,14 @@ import math
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Layout, RecomputeModule, Stage
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Precision, Training
 from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -64,7 +65,7 @@ class Lab:
     pins: dict[str, str]
     measured_s: float
     source: str
-    precision: str = field(default="bf16")
+    precision: Precision = "bf16"
     replays: tuple[RecomputeModule, ...] = ()
 
     def question(self, *, pinned: bool) -> Question:
@@ -278,4 +279,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    check_usage(str(__doc__), "--print")
     main()

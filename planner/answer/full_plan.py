@@ -33,16 +33,18 @@ def full_plan(
     """`chosen_plan` with its runners-up, reasons, measured runs, batches nearby and what more
     memory would buy; `left_out` is told what of it Ctrl-C left out.
     """
+    notes = {"notes": asked.notes}
     try:
         found = chosen_plan(asked, result, robust=robust, top=top)
     except KeyboardInterrupt:
         left_out("runners-up, a choice among ties, and all that stands beside the fastest layout")
-        return chosen_plan(asked, replace(result, solutions=result.solutions[:1])).plan
+        fastest = replace(result, solutions=result.solutions[:1])
+        return chosen_plan(asked, fastest).plan.model_copy(update=notes)
     try:
-        return found.plan.model_copy(update=_beside(asked, found))
+        return found.plan.model_copy(update=notes | _beside(asked, found))
     except KeyboardInterrupt:
         left_out("reasons, measured runs, batches nearby and what more memory would buy")
-        return found.plan.model_copy(update={"runners_up": found.runners_up()})
+        return found.plan.model_copy(update=notes | {"runners_up": found.runners_up()})
 
 
 def _beside(asked: Asked, found: Chosen) -> dict[str, Any]:

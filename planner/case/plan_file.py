@@ -232,6 +232,7 @@ class Plan(Frozen):
     better_batch  a neighbour of the batch that is faster per sequence, where one was found
     choice        how it was chosen among ties; None: it is the fastest, and has none
     spare_memory  what the memory left free would buy; None on a CPU, and in older plan files
+    notes         what was assumed of the question, how what was stated is read, what is not priced
     """
 
     meshplan: Literal[1] = 1
@@ -251,6 +252,7 @@ class Plan(Frozen):
     better_batch: BetterBatch | None = None
     choice: Choice | None = None
     spare_memory: SpareMemory | None = None
+    notes: tuple[str, ...] = ()
 
     @field_serializer("layout", "training")
     def _said(self, value: Layout | Training) -> dict[str, Any]:

@@ -20,16 +20,10 @@ from meshplan.hardware_profiles.load_models import UnknownModel
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
+from meshplan.planner.case.missing import FLAGS, MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
-from meshplan.planner.case.resolve import (
-    FLAGS,
-    Case,
-    MissingFacts,
-    cluster_named,
-    engine_named,
-    resolve,
-)
+from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
 from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (
@@ -200,7 +194,7 @@ _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch
 def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
-    case = replace(case, notes=(*_not_taken(given, plan), *case.notes))
+    case = replace(case, notes=(*not_taken(given, plan), *case.notes))
     _check_stages(case, 1)
 
     def line_of(text_of_finding: str) -> int:
@@ -214,7 +208,7 @@ def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Lim
     return judge(case, place, tools.price, limits, planned=planned, best=tools.best)
 
 
-def _not_taken(given: Settings, plan: Plan) -> Iterator[str]:
+def not_taken(given: Settings, plan: Plan) -> Iterator[str]:
     """Options that say otherwise than a plan file, which says everything itself."""
     layout, training = plan.layout, plan.training
     own = {

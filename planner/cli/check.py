@@ -14,9 +14,10 @@ import typer
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.planner.case.limits import MOST, too_large
+from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
 from meshplan.planner.case.reading import Mode, Reading, UnreadableConfig
-from meshplan.planner.case.resolve import FLAGS, Case
+from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings, one_line
 from meshplan.planner.check.check import Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote

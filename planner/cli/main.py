@@ -83,7 +83,7 @@ EXIT_CODES = {
     "meshplan.planner.case.plan_file.UnreadablePlan": 2,
     "meshplan.planner.answer.sizes.BadQuestion": 2,
     "meshplan.planner.case.reading.UnreadableConfig": 2,
-    "meshplan.planner.case.resolve.MissingFacts": 2,
+    "meshplan.planner.case.missing.MissingFacts": 2,
     "meshplan.planner.case.settings.UnreadableSettings": 2,
     "meshplan.planner.case.learned_file.UnreadableLearned": 2,
     "meshplan.planner.learn.cases.UnusableRun": 2,

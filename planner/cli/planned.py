@@ -148,7 +148,7 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
 def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours":
     """The config, or the plan of another day, on the question's cluster."""
     from meshplan.planner.answer.compare import yours_of, yours_of_plan
-    from meshplan.planner.case.resolve import MissingFacts
+    from meshplan.planner.case.missing import MissingFacts
     from meshplan.planner.check.check import case_of
 
     try:
@@ -275,7 +275,7 @@ def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
     why = explain_misfit(question, most_gpus=most_asked(question))
     fuller = fits_fuller(asked)
     if as_json:
-        print_json(misfit_document(question, why, fuller))
+        print_json(misfit_document(asked, why, fuller))
     lines = [str(error), *misfit_lines(question, why, fuller)]
     print("error: " + "\n  ".join(lines), file=sys.stderr)
     raise typer.Exit(3)

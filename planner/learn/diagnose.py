@@ -67,6 +67,15 @@ class Diagnosis:
         assert high is not None
         return low <= self.measured_s <= high
 
+    @property
+    def lacking_bytes(self) -> float | None:
+        """By how much the fullest rank is expected to need more than the GPU has, None where not:
+        a run that ran keeps less, or the memory is predicted too high.
+        """
+        needed_bytes = max(stage.needed for stage in self.prediction.memory)
+        lacking_bytes = needed_bytes - self.prediction.gpu_memory_bytes
+        return lacking_bytes if lacking_bytes > 0 else None
+
 
 def diagnose(found: LoggedRun) -> Diagnosis:
     """Compare the run with its prediction."""
@@ -116,6 +125,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "expected_step_time_high_s": p.step_time_high_s,
         "measured_over_expected": d.measured_s / p.step_time_s, "inside_8_of_10": d.inside,
         "expected_parts_s": d.parts, "memory": [asdict(line) for line in d.memory],
+        "expected_lacking_bytes": d.lacking_bytes,
         "mfu": d.mfu, "expected_mfu": p.mfu,
         "usual_mfu": asdict(d.usual) if d.usual else None,
         "reasons": [asdict(reason) for reason in d.reasons],

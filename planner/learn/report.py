@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshplan.costmodels.units import counted, format_seconds
+from meshplan.costmodels.units import counted, format_bytes, format_seconds
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import LoggedRun
@@ -90,9 +90,10 @@ def print_diagnosis(d: Diagnosis, console: Console) -> None:
     """The step beside the expected one, its parts, memory, what is usual, reasons, levers."""
     p, entries = d.prediction, counted(d.found.steady.entries, "logged step")
     ratio = d.measured_s / p.step_time_s
-    _say(console, f"{d.found.run.layout.label} on {d.found.case.cluster.gpu.title}, "
-                  f"{d.found.case.engine.name}: {d.found.format}")  # fmt: skip
-    _say(console, f"measured {format_seconds(d.measured_s)}, median of {entries}; "
+    _say(console, f"{d.found.run.layout.label} on {d.found.case.cluster.gpu.title}, priced as "
+                  f"{d.found.case.engine.name} runs it; log format: {d.found.format}")  # fmt: skip
+    of = "of" if d.found.steady.entries == 1 else "median of"
+    _say(console, f"measured {format_seconds(d.measured_s)}, {of} {entries}; "
                   f"expected {format_seconds(p.step_time_s)}: {ratio:.2f} x")  # fmt: skip
     assert p.step_time_low_s is not None
     assert p.step_time_high_s is not None
@@ -125,6 +126,11 @@ def _print_memory(d: Diagnosis, console: Console) -> None:
         measured = f"{line.measured_gib:.1f} GiB" if line.measured_gib else "not in the log"
         _say(console, f"memory {line.kind}: measured {measured}, expected {line.expected_gib:.1f} "
                       "GiB on the fullest rank")  # fmt: skip
+    if d.lacking_bytes is not None:
+        has = format_bytes(d.prediction.gpu_memory_bytes)
+        _say(console, f"that rank is expected to need {format_bytes(d.lacking_bytes)} more than "
+                      f"the {has} that the GPU has: the run keeps less than its config says "
+                      "(is more recomputed? --recompute), or too much is predicted")  # fmt: skip
 
 
 def _print_usual(d: Diagnosis, console: Console) -> None:

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import counted, format_bytes, format_probability
+from meshplan.costmodels.units import format_bytes, format_probability
+from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import FewestGpus
 from meshplan.planner.answer.question import Asked
@@ -38,12 +39,13 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     """Step 1 on stdout."""
     out.print(step_heading(1, "Fit the model"))
     if fewest is None:
-        sizes = f"none of the smaller whole numbers of nodes, only {counted(question.gpus, 'GPU')},"
-        out.print(indented(f"{sizes} hold a step"))
+        whole = question.counted(question.gpus)
+        said = f"none of the smaller whole numbers of nodes, only {whole}, hold a step"
+        out.print(indented(said))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
     tried = f" hold a step, no fewer{_tried(question, gpus)} do"
-    few = counted(gpus, "GPU") + (" holds a step" if gpus == 1 else tried)
+    few = question.counted(gpus) + (" holds a step" if gpus == 1 else tried)
     out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
@@ -108,7 +110,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if why.nearest is None:
         lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
     else:
-        lines.append(miss_line(why.nearest))
+        lines.append(miss_line(why.nearest, question.cluster.gpu))
         layout, rules = why.nearest.layout, question.engine.legality
         degrees = layout.pipeline_parallel, layout.virtual_stages
         several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
@@ -126,7 +128,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if why.enough:
         lines.append(_next_size(question, why.enough))
     if why.fewer:
-        lines.append(f"it fits on {counted(why.fewer.gpus, 'GPU')}: {why.fewer.layout.label}")
+        lines.append(f"it fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.label}")
     if not (why.relaxations or why.enough or why.fewer or fuller):
         lines.append(_no_number_line(question))
     return lines
@@ -155,7 +157,7 @@ def _no_number_line(question: Question) -> str:
 
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
-    size = counted(enough.gpus, "GPU")
+    size = question.counted(enough.gpus)
     return f"the next larger size that holds it{nodes}: {size}, {enough.layout.label}"
 
 
@@ -164,12 +166,13 @@ def most_asked(question: Question) -> int:
     return max(4 * question.gpus, MOST_GPUS_ASKED)
 
 
-def miss_line(nearest: NearestMiss) -> str:
-    """What comes closest, and the bytes per GPU that it lacks."""
+def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
+    """What comes closest, and the bytes that each GPU, or process of a CPU, lacks."""
     lacks, filled = nearest.lacking_bytes, format_bytes(nearest.capacity_bytes)
+    share = "a process's share of the host" if gpu.vendor == "cpu" else "each GPU"
     return (
         f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(lacks)} ({lacks:,.0f} "
-        f"bytes) beyond the {filled} that a plan may fill of each GPU"
+        f"bytes) beyond the {filled} that a plan may fill of {share}"
     )
 
 
@@ -178,13 +181,11 @@ def _largest_rule(why: Explanation) -> str:
     return rules[0][0] if rules else "no shape divides"
 
 
-def misfit_document(
-    question: Question, why: Explanation, fuller: Fuller | None = None
-) -> dict[str, Any]:
-    """The same as one JSON document."""
+def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None = None) -> dict[str, Any]:
+    """The same as one JSON document, and what was assumed of the question."""
     return {
         "status": "INFEASIBLE",
-        "gpus": question.gpus,
+        "gpus": asked.question.gpus,
         "nearest": None
         if why.nearest is None
         else {
@@ -198,6 +199,7 @@ def misfit_document(
         "on_host": None if why.on_host is None else _fit(why.on_host),
         "fuller": None if fuller is None else {**fuller._asdict(), "layout": said(fuller.layout)},
         "dropped": why.dropped,
+        "notes": list(asked.notes),
     }
 
 

@@ -20,6 +20,7 @@ from meshplan.costmodels.step.prices import price as closed_form_price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
@@ -55,6 +56,11 @@ class Question:
         """
         engine = replaying_pinned(self.engine, self.pins)
         return Setting.fitted(self.model, self.training, self.cluster, engine)
+
+    def counted(self, number: int) -> str:
+        """So many of what it runs on: "8 GPUs", or "2 processes" of a CPU."""
+        nouns = ("process", "processes") if self.cluster.gpu.vendor == "cpu" else ("GPU",)
+        return counted(number, *nouns)
 
 
 def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:

@@ -31,7 +31,6 @@ from meshplan.costmodels.layout import (
     check_layout,
 )
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.units import counted
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
@@ -135,7 +134,7 @@ def search(
     q = question
     space = space_of(q)
     if not len(space.layouts):
-        gpus = counted(q.gpus, "GPU")
+        gpus = q.counted(q.gpus)
         raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
     coefficients = RowPrices(question, space, price, busy_ns(q, space) if simulate else None)
     run = BranchAndBound(space, coefficients, progress)
@@ -148,7 +147,7 @@ def search(
         raise SearchEnded("the search was ended before it found a layout that fits")
     counts = simulate is not None and q.engine.kernels.counts_passes
     if not run.best and not (counts and len(rows_that_may_fit(space, coefficients))):
-        raise NoLayoutFits(f"no layout of {q.model.name} fits on {counted(q.gpus, 'GPU')}")
+        raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
@@ -187,7 +186,7 @@ def _simulated(
         proof.tally.deadline = deadline
         CountedMemory(proof).look()
         if not proof.best:
-            gpus = counted(question.gpus, "GPU")
+            gpus = question.counted(question.gpus)
             raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
     proof.tally.deadline = deadline
     mix_likely(proof)
@@ -202,7 +201,7 @@ def _simulated(
             proof.offer(found)
     if not proof.best:
         raise NoLayoutFits(
-            f"no layout of {question.model.name} fits on {counted(question.gpus, 'GPU')} in the "
+            f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "
             "simulation"
         )
     solutions = []

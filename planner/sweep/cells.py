@@ -197,8 +197,8 @@ def answer(asked: Asked, time_limit_s: float | None) -> Answer:
         miss = nearest_miss(asked.question)
         if miss is None:
             return Answer(status="INFEASIBLE", reason=str(error))
-        lacking = miss.lacking_bytes
-        return Answer(status="INFEASIBLE", reason=miss_line(miss), lacking_bytes=lacking)
+        said, lacking = miss_line(miss, asked.question.cluster.gpu), miss.lacking_bytes
+        return Answer(status="INFEASIBLE", reason=said, lacking_bytes=lacking)
     ended = time_limit_s is not None and result.wall_s >= time_limit_s
     return Answer(status=result.status, plan=plan_of(asked, result), ended_by_time=ended)
 

@@ -26,6 +26,11 @@ class Asking:
         return self.answer.plan if self.answer else None
 
     @property
+    def refusal(self) -> str:
+        """Why there is no plan, with what the nearest miss lacks; empty where there is one."""
+        return "" if self.plan or self.answer is None else self.answer.reason
+
+    @property
     def prediction(self) -> Prediction | None:
         """What its plan predicts."""
         return self.plan.prediction if self.plan else None

@@ -46,10 +46,10 @@ def print_changes(
     """The question as it was and with all changes beside each other, then what each does alone."""
     before, *others = askings
     q = before.asked.question
-    gpus = counted(q.gpus, "GPU")
+    gpus = q.counted(q.gpus)
     out.print(Text(f"{q.model.name} on {gpus} of {before.asked.cluster_name}", style="bold"))
     after, *alone = others
-    for note in dict.fromkeys((*before.asked.notes, *after.asked.notes)):
+    for note in _notes(before, after):
         out.print(Text(note, style="dim"))
     table = listing("", "as planned", after.change.text, left=("",))
     for name, values in _rows((before, after), terms, price):
@@ -57,6 +57,11 @@ def print_changes(
     out.print(indented(table))
     lines = [_verdict(before, after), *(f"alone: {_verdict(before, each)}" for each in alone)]
     out.print(indented(bullets([*lines, PREDICTIONS])))
+
+
+def _notes(*askings: Asking) -> list[str]:
+    """What was assumed or is not priced of the questions, each once."""
+    return list(dict.fromkeys(note for each in askings for note in each.asked.notes))
 
 
 def _rows(
@@ -128,6 +133,8 @@ def _verdict(before: Asking, after: Asking) -> str:
     """By how much the change moves the seconds of as many tokens."""
     old, new = before.step_time_s, after.same_tokens_s(before.tokens)
     text = after.change.text
+    if after.refusal:
+        return f"{text}: {after.refusal}"
     if old is None or new is None:
         return f"{text}: no ratio, one of the two has no plan"
     same = " for as many tokens" if after.tokens != before.tokens else ""
@@ -145,6 +152,7 @@ def changes_document(
     return {
         "meshplan_what_if": 1,
         "kind": "changes",
+        "notes": _notes(before, others[0]),
         "before": _asking(before, before, terms, price),
         "after": [_asking(each, before, terms, price) for each in others],
     }
@@ -162,6 +170,7 @@ def _asking(
         "factors": dict(change.factors),
         **{name: value for name in settings if (value := getattr(change, name)) is not None},
         "status": each.answer.status if each.answer else "OPEN",
+        **({"reason": each.refusal, **facts(each.answer, "lacking_bytes")} if each.refusal else {}),
         "label": plan.layout.label if plan else None,
         "layout": said(plan.layout) if plan else None,
         **facts(p, "step_time_s", "step_time_low_s", "step_time_high_s"),
@@ -177,10 +186,10 @@ def _asking(
 def print_tornado(out: Console, found: Tornado) -> None:
     """The arms, the longest first, and what was not moved."""
     before, q = found.before, found.before.asked.question
-    gpus = counted(q.gpus, "GPU")
+    gpus = q.counted(q.gpus)
     title = f"{q.model.name} on {gpus} of {before.asked.cluster_name}: each figure moved by "
     out.print(Text(f"{title}{found.by:.0%} either way", style="bold"))
-    for note in before.asked.notes:
+    for note in _notes(before):
         out.print(Text(note, style="dim"))
     out.print(indented(f"as planned: {_layout(before)}"))
     interval = _interval(before)
@@ -246,6 +255,7 @@ def tornado_document(found: Tornado) -> dict[str, Any]:
     return {
         "meshplan_what_if": 1,
         "kind": "tornado",
+        "notes": _notes(found.before),
         "moved_by_fraction": found.by,
         "before": _asking(found.before, found.before),
         "arms": arms,

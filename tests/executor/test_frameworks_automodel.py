@@ -13,13 +13,14 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import (
     IllegalConfig,
     NothingToRead,
     Reading,
     Recompute,
 )
-from meshplan.planner.case.resolve import Case, MissingFacts, resolve
+from meshplan.planner.case.resolve import Case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.cli.check import check
 

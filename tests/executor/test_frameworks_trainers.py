@@ -283,8 +283,9 @@ def test_sharding_that_is_not_stated_is_asked_for(folder: Path) -> None:
     """LLaMA-Factory's FSDP is often in an Accelerate file: without a word nothing is assumed."""
     text = FACTORY.replace("deepspeed: configs/zero3.json\n", "")
     assert "deepspeed or fsdp" in finding(folder / "train.yaml", text).text
-    plain = finding(folder / "train.yaml", text + 'fsdp: ""\n')
-    assert plain.verdict in ("fits", "does not fit")
+    for none in ('fsdp: ""\n', 'deepspeed: ""\nfsdp: ""\n'):
+        plain = finding(folder / "train.yaml", text + none)
+        assert plain.verdict in ("fits", "does not fit")
 
 
 def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:

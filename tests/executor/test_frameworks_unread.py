@@ -56,6 +56,47 @@ def _read(more: str) -> Reading:
     return read_config(GPT + more, "train.sh")
 
 
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 4096
+%s
+[parallelism]
+tensor_parallel_degree = 2
+[compile]
+enable = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "named", "noted"),
+    [
+        pytest.param("", "", "", id="nothing to say"),
+        pytest.param('mixed_precision_reduce = "bfloat16"', "", "precision_reduce", id="sums"),
+        pytest.param("compile = false", "", "training.compile", id="uncompiled"),
+        pytest.param("weights_in_fp8 = true", "", "training.weights_in_fp8", id="a fork's own key"),
+        pytest.param("[optimizer]\nearly_step_in_backward = true",
+                     "early_step_in_backward", "", id="no gradients kept"),
+        pytest.param('[fault_tolerance]\nenable = true\nsemi_sync_method = "diloco"',
+                     "semi_sync_method", "", id="no sums in a step"),
+        pytest.param('[fault_tolerance]\nenable = false\nsemi_sync_method = "diloco"',
+                     "", "", id="switched off"),
+        pytest.param("warmup_steps = 20\n[optimizer]\nlr = 3e-4", "", "", id="no effect"),
+    ],
+)  # fmt: skip
+def test_torchtitan_names_what_it_does_not_price(line: str, named: str, noted: str) -> None:
+    """Of the sections that decide memory and time every key is read, noted, named or harmless."""
+    reading = read_config(TITAN % line, "train.toml")
+    assert named in _named(reading)
+    assert bool(named) == bool(reading.unread)
+    notes = " ".join(reading.notes)
+    assert noted in notes
+    assert bool(noted) == bool(notes)
+
+
 def _named(reading: Reading) -> str:
     return ", ".join(str(fact.value) for fact in reading.unread)
 

@@ -51,6 +51,9 @@ def test_json_is_one_document_and_equals_the_file(tmp_path: Path) -> None:
     assert keys <= set(report)
     assert report["status"] == "OPTIMAL"
     assert report["gap"] == 0
+    text = " ".join(run(*SMALL, "--top", "1").stdout.split())
+    assert any(note.startswith("assumed: engine") for note in document["notes"])
+    assert all(note in text for note in document["notes"]), "the same as for people"
 
 
 def test_plan_file_round_trips(plan_file: Path) -> None:
@@ -215,7 +218,8 @@ def test_processes_of_a_cpu_share_its_memory() -> None:
     result = run("plan", "tiny-llama", "--gpus", "4096", "--cluster", "local-cpu", "--engine",
                  "native", "--precision", "fp32", "--global-batch", "4096")  # fmt: skip
     assert result.exit_code == 3
-    assert "no number of GPUs" not in result.stderr
+    assert "GPU" not in result.stderr
+    assert "fits on 4,096 processes" in result.stderr
     assert "with fewer of them each has more" in result.stderr
 
 
@@ -228,6 +232,7 @@ def test_nothing_fits_in_json() -> None:
     document = json.loads(result.stdout)
     assert document["status"] == "INFEASIBLE"
     assert document["nearest"]["lacking_bytes"] > 0
+    assert any(note.startswith("assumed: engine") for note in document["notes"])
     relaxed = {"tensor_parallel 1", "pipeline_parallel 1", "zero_stage 1"}
     assert set(document["relaxations"]) == relaxed
 

@@ -269,6 +269,31 @@ def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:
     assert "no step times, and an out-of-memory error is in the log" in error
 
 
+@pytest.mark.parametrize("command", ["diagnose", "learn"])
+def test_an_option_that_a_plan_file_denies_is_said_not_to_count(
+    logs: list[str], command: str
+) -> None:
+    """The plan of 8 GPUs and 4,096 tokens stays what it is; the same number is no word worth."""
+    asked = (command, logs[0], "--gpus", "16", "--seq-len", "4096")
+    text = " ".join(_called(*asked)[1].split())
+    assert "--gpus 16 is for configs: this plan says 8" in text
+    assert "--seq-len" not in text
+
+
+def test_a_run_that_cannot_be_as_its_config_says(tmp_path: Path) -> None:
+    """70B on 8 GPUs needs more than they have: its log is of another run, or of one that recomputes
+    more; 8B as planned needs no more.
+    """
+    layout = Layout(tensor_parallel=8, sequence_parallel=True, stages=even_stages(80, 1))
+    for plan, lacks in ((plan_of("llama-3.1-70b", layout, TRAINING), True), (PLANS[0], False)):
+        write_plan(plan, tmp_path / "plan.yaml")
+        log = str(_megatron(tmp_path / "a.log", 20.0))
+        said = json.loads(_called("diagnose", log, "--json")[1])
+        text = " ".join(_called("diagnose", log)[1].split())
+        assert (said["expected_lacking_bytes"] is not None) == lacks
+        assert ("the run keeps less than its config says" in text) == lacks
+
+
 def test_diagnose(logs: list[str]) -> None:
     """The parts add up to the expected step; the document is JSON; the gap is a fifth."""
     code, out, _ = _called("diagnose", logs[0], "--json")

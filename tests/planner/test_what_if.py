@@ -244,6 +244,19 @@ def test_what_changes_do_alone_is_no_note_of_its_own(plan_file: Path) -> None:
     assert "alone: gpu b200" in words
 
 
+def test_what_does_not_fit_lacks_so_much(tmp_path: Path) -> None:
+    """8B on one H100: the bytes that the nearest miss lacks, for people and in the document."""
+    path = str(tmp_path / "plan.yaml")
+    job = ("llama-3.1-8b", "--gpus", "8", "--cluster", "dgx-h100", "--global-batch", "64")
+    assert run("plan", *job, *PINNED, "-o", path).exit_code == 0
+    asked = ("what-if", path, "--gpus", "1", "--jobs", "1")
+    after = json.loads(run(*asked, "--json").stdout)["after"][0]
+    assert (after["status"], after["step_time_s"]) == ("INFEASIBLE", None)
+    assert after["lacking_bytes"] > 1e9
+    text = " ".join(run(*asked).stdout.split())
+    assert f"gpus 1: {after['reason']}" in text
+
+
 def test_one_gpu_is_said_in_the_singular(tmp_path: Path) -> None:
     """By `what-if`, and in the first comment of what is exported from the same plan."""
     path = str(tmp_path / "one.yaml")

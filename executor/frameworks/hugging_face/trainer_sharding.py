@@ -67,7 +67,7 @@ def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bo
     named = values.get("deepspeed")
     if inline:
         return _of_deepspeed(deepspeed.reading_of(_below(values, "deepspeed"), str(path)), None)
-    if named is not None:
+    if named is not None and named.value != "":  # which the trainers take for none
         return _beside(named, path)
     inside = _fsdp_config(values)
     word = values.get("fsdp")

@@ -12,6 +12,7 @@ from typing import get_args
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import ROTATES
+from meshplan.executor.frameworks.keys.lists import flags_in, judged
 from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
     CONVERTERS,
@@ -39,6 +40,8 @@ _MARKS = ("parallelism.", "training.")
 _ON_HOST = "weights on the host are not modelled"
 SPLITS = ("parallelism", "peft", "lora")
 """Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
+DECIDE = ("training", "optimizer", "compile", "activation_checkpoint")
+_KEYS = ("torchtitan_keys.toml",)
 SPLITS_NOTHING = frozenset(
     f"parallelism.{name}"
     for name in (
@@ -103,7 +106,8 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, optimizer_states=_states(values))
     exchanges = _read_exchanges(values, facts)
     recompute = _recompute(values, python=python)
-    notes += _graphed(values, facts) if python else []
+    not_modelled, noted = ([], _graphed(values, facts)) if python else _judged(values)
+    notes += noted
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))
@@ -119,6 +123,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
             *exchanges,
             *_unknown_converters(values),
             *_unknown_keys(values),
+            *not_modelled,
             *_encoders(values),
             *values.switched_on("training.enable_cpu_offload", _ON_HOST),
             *_unclear(values),
@@ -346,6 +351,24 @@ def _unknown_keys(values: Values) -> tuple[Fact, ...]:
     keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
     found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
     return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
+
+
+def _judged(values: Values) -> tuple[list[Fact], list[str]]:
+    """Of the sections that decide memory and time, what nobody reads and no price holds. A key that
+    is in no list is named: forks add theirs.
+    """
+    listed = flags_in(*_KEYS).classes
+    tolerant = values.on("fault_tolerance.enable")
+    sections = (*DECIDE, "fault_tolerance") if tolerant else DECIDE
+    found = [
+        (name, fact)
+        for name, fact in values.unasked()
+        if name.partition(".")[0] in sections and not name.endswith("_degree")  # read by `_renamed`
+    ]
+    unread, notes = judged([each for each in found if each[0] in listed], _KEYS, "{}")
+    names = [name for name, fact in found if name not in listed and fact.value]
+    said = f"not known, and priced as if not there: {', '.join(names)}"
+    return unread, [*notes, said] if names else notes
 
 
 def _encoders(values: Values) -> tuple[Fact, ...]:

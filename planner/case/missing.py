@@ -1,0 +1,44 @@
+"""What a config leaves out, or states and nobody understands, where a price needs it."""
+
+from meshplan.planner.case.reading import Fact
+
+_SHOWN = 6  # things that are not understood, of one file
+FLAGS = {
+    "cluster": "--cluster",
+    "gpus": "--gpus",
+    "model": "--model",
+    "seq_len": "--seq-len",
+    "global_batch_size": "--global-batch",
+    "micro_batch_size": "--micro-batch",
+    "vocab_size": "--vocab-size",
+}
+
+
+class MissingFacts(ValueError):
+    """A config that leaves out what a price needs, with no flag or settings file to say it, or
+    that states something which is not understood (`unread`) and which changes the price.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], unread: tuple[Fact, ...] = (), unknown_model: str = ""
+    ) -> None:
+        said = [_unread_text(unread)] if unread else []
+        if unknown_model and "model" in names:
+            said.append(f"{unknown_model} is not in the catalogue (--model takes a config.json)")
+        super().__init__("; ".join([*said, self._missing(names)] if names else said))
+        self.names = names
+        self.line = unread[0].line if unread else 1
+
+    @staticmethod
+    def _missing(names: tuple[str, ...]) -> str:
+        given = " ".join(FLAGS[name] for name in names if name in FLAGS)
+        keys = ", ".join(names)
+        by = f"give {given} or set" if given else "set"
+        return f"missing: {keys}; {by} {keys} in meshplan.toml or [tool.meshplan]"
+
+
+def _unread_text(unread: tuple[Fact, ...]) -> str:
+    """`not understood: NAME (why), NAME (why) and 3 more`, each reason once."""
+    shown = ", ".join(str(fact.value) for fact in unread[:_SHOWN])
+    more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
+    return f"not understood: {shown}{more}"
