@@ -169,7 +169,7 @@ class Pricer:
         and all of its adapter.
         """
         forward = sum(forward_flops_of(op, full=full) for op in operations)
-        frozen = [op.forward_flops for op in operations if self.lora and isinstance(op, Matmul)]
+        frozen = [forward_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
         return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
 
     def _adapter_flops(self, operations: Sequence[Operation]) -> Number:

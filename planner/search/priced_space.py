@@ -83,6 +83,8 @@ def busy_ns(question: Question, space: Space) -> Floats:
     """
     layouts, setting = space.layouts, question.setting
     rows = np.arange(len(layouts))
+    if not len(rows):
+        return np.empty(0)
     firsts = blocks(len(rows), ROWS_PER_GLANCE)
 
     def block(first: int) -> tuple[Ints, NDArray[np.int32]]:
