@@ -25,7 +25,15 @@ covers it at least that of engines without constants. Of a quantity that fewer t
 left-out sources state, sources alone make no interval: the source that is asked about, counted
 among them as farther off than all, is then more than a fifth of them (conformal prediction over
 sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv 2306.06342). There f is at least that of
-step times, which dozens of sources state [assumed: no quantity is predicted better]. Models with a
+step times, which dozens of sources state [assumed: no quantity is predicted better].
+
+Step times of runs whose experts exchange tokens between nodes by all-to-all are a kind of their
+own: no network's all-to-all at their sizes is published, and 22 runs took 1.2 to 2.5 times as long
+as predicted. They say nothing of other runs; f of theirs is at least the percentile of the engine's
+own such runs on the GPU family, of such sources that were left out, each alike, and beside them of
+other left-out sources, together as many as they lack to `ENOUGH`, at least `BORROWED`.
+
+Models with a
 state are asked about by runs of such models alone, none of which was ever fitted to. No left-out
 run confirms that such errors are larger; none of them is far outside either (`python -m
 benchmarks.accuracy.coverage` counts how often the intervals hold).
@@ -33,22 +41,20 @@ benchmarks.accuracy.coverage` counts how often the intervals hold).
 `python -m benchmarks.accuracy.intervals` writes the ratios.
 """
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import gpu_family
 
-FILE = Path(__file__).parent / "fits" / "intervals.csv"
 COVERAGE = 0.8
 ENOUGH, BORROWED, SAME_ENGINE, FARTHER = 10.0, 3.0, 2.0, 2.0
 SOURCES = round(COVERAGE / (1 - COVERAGE))
@@ -56,6 +62,7 @@ NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
 
 STATE = "state"
+BETWEEN_NODES = "experts' all-to-all between nodes"
 WIDE = "generic"
 """The engine whose constants are learnt from all others."""
 
@@ -70,8 +77,9 @@ Quantity = Literal["step_time", "reserved"]
 class Asked:
     """What a prediction is of, as far as its error is known to depend on it.
 
-    gpu    the family
-    model  its kind (`Model.kind`): "dense", "experts", or "state"
+    gpu            the family
+    model          its kind (`Model.kind`): "dense", "experts", or "state"
+    between_nodes  experts exchange tokens between nodes by all-to-all (`exchanges_between_nodes`)
     """
 
     engine: str
@@ -79,28 +87,7 @@ class Asked:
     gpus: int
     precision: str
     model: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """Measured over predicted of one left-out run; None where the run does not state it.
-
-    engine    that priced it
-    gpu       the family of the run's GPU
-    left_out  together with it: its "layout", its whole "source", or its "framework", of which no
-              run was ever fitted to
-    """
-
-    run: str
-    engine: str
-    gpu: str
-    suite: str
-    left_out: str
-    gpus: int
-    precision: str
-    model: str
-    step_time: float
-    reserved: float | None
+    between_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +128,24 @@ def reserved_range(reserved: float, around: Interval, device: float) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Left-out runs that state `what`; `times`: all of them, which state their step time."""
+    """Left-out runs that state `what`; `between_nodes`: those of them that say nothing of others;
+    `times`: all of them, which state their step time.
+    """
 
     known: tuple[Ratio, ...]
     what: Quantity
+    between_nodes: tuple[Ratio, ...] = ()
     times: "Evidence | None" = None
 
 
 def evidence_of(left_out: Iterable[Ratio], what: Quantity) -> Evidence:
     """The runs among `left_out` that state it."""
     runs = tuple(left_out)
-    times = None if what == "step_time" else evidence_of(runs, "step_time")
-    return Evidence(tuple(r for r in runs if getattr(r, what) is not None), what, times)
+    if what == "step_time":
+        apart = tuple(run for run in runs if run.between_nodes)
+        return Evidence(tuple(run for run in runs if not run.between_nodes), what, apart)
+    stated = tuple(run for run in runs if getattr(run, what) is not None)
+    return Evidence(stated, what, times=evidence_of(runs, "step_time"))
 
 
 @cache
@@ -168,6 +161,9 @@ def interval(evidence: Evidence, asked: Asked) -> Interval:
     errors = [told.near, NOISE]
     errors += [told.sources] * bool(outside)
     errors += [told.strangers] * bool(outside and told.by_any.outside(asked))
+    if asked.between_nodes and evidence.between_nodes:
+        errors += [told.between_nodes]
+        outside += (BETWEEN_NODES,) * (not _own_of(evidence.between_nodes, asked.engine, asked.gpu))
     factor = math.exp(max(errors))
     return Interval(1 / factor, factor, told.runs, outside)
 
@@ -216,15 +212,17 @@ def _width(precision: str) -> str:
 class Told:
     """What left-out runs say of one engine on one GPU family: 80th percentiles of |ln ratio|.
 
-    near       of its `runs` there with the sources that they borrow
-    sources    of the sources alone
-    strangers  of sources whose engine has no constants of its own
+    near           of its `runs` there with the sources that they borrow
+    sources        of the sources alone
+    strangers      of sources whose engine has no constants of its own
+    between_nodes  of what exchanges experts' tokens between nodes, 0 where no run does
     """
 
     runs: int
     near: float
     sources: float
     strangers: float
+    between_nodes: float
     by_engine: Covered
     by_any: Covered
 
@@ -232,12 +230,13 @@ class Told:
 @cache
 def _told(evidence: Evidence, engine: str, gpu: str) -> Told:
     known, name = evidence.known, _fitted_as(engine)
+    every = (*known, *evidence.between_nodes)
     own, sources = _counted(evidence, engine, gpu)
     strangers = _strangers(known)
     told = Told(
         len(own), _quantile(evidence, own, sources, name), _quantile(evidence, [], sources, name),
-        _quantile(evidence, [], strangers, name), _covered(_of_engine(known, engine)),
-        _covered(known),
+        _quantile(evidence, [], strangers, name), _between_nodes(evidence, engine, gpu),
+        _covered(_of_engine(every, engine)), _covered(every),
     )  # fmt: skip
     if evidence.times is None:
         return told
@@ -258,11 +257,35 @@ def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], li
     """Runs of the engine on the GPU family, and the left-out sources that they borrow from."""
     known = evidence.known
     same = _of_engine(known, engine)
-    own = [ratio for ratio in same if (ratio.engine, ratio.gpu) == (engine, gpu)]
+    own = _own_of(known, engine, gpu)
     if not any(ratio.left_out == "layout" for ratio in same):
         return own, _strangers(known)
-    whole = [ratio for ratio in known if ratio.left_out != "layout"]
-    return own, [ratio for ratio in whole if _of_fitted_engine(ratio)]
+    return own, [ratio for ratio in _whole(known) if _of_fitted_engine(ratio)]
+
+
+def _between_nodes(evidence: Evidence, engine: str, gpu: str) -> float:
+    """What runs that exchange experts' tokens between nodes say, with what they borrow."""
+    own = _own_of(evidence.between_nodes, engine, gpu)
+    sources = [ratio for ratio in _whole(evidence.between_nodes) if ratio not in own]
+    others = _whole(evidence.known)
+    if not own and not sources:
+        return 0.0
+    weights = np.concatenate([_own_weights(own), _alike(sources)])
+    lent = _alike(others)
+    lent = _scaled(lent, max(BORROWED, ENOUGH - float(weights.sum())))
+    runs = (*own, *sources, *others)
+    return _percentile(_errors(evidence, runs), np.concatenate([weights, lent]))
+
+
+def _own_of(known: Sequence[Ratio], engine: str, gpu: str) -> list[Ratio]:
+    """Runs of the engine on the GPU family."""
+    same = _of_engine(known, engine)
+    return [ratio for ratio in same if (ratio.engine, ratio.gpu) == (engine, gpu)]
+
+
+def _whole(known: Iterable[Ratio]) -> list[Ratio]:
+    """Sources that were left out as a whole."""
+    return [ratio for ratio in known if ratio.left_out != "layout"]
 
 
 def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
@@ -274,8 +297,7 @@ def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
 
 def _strangers(known: Sequence[Ratio]) -> list[Ratio]:
     """Left-out sources whose engine has no constants of its own."""
-    whole = [ratio for ratio in known if ratio.left_out != "layout"]
-    return [ratio for ratio in whole if not _of_fitted_engine(ratio)]
+    return [ratio for ratio in _whole(known) if not _of_fitted_engine(ratio)]
 
 
 @cache
@@ -297,11 +319,19 @@ def _quantile(
     runs = [*own, *sources]
     if not runs:
         return math.log(UNKNOWN)
-    errors = np.abs(np.log([getattr(run, evidence.what) for run in runs]))
     weights = np.concatenate([_own_weights(own), _lent_weights(sources, name, len(own))])
+    return _percentile(_errors(evidence, runs), weights)
+
+
+def _errors(evidence: Evidence, runs: Iterable[Ratio]) -> Vector:
+    ratios_of: Vector = np.array([getattr(run, evidence.what) for run in runs])
+    return np.abs(np.log(ratios_of))
+
+
+def _percentile(errors: Vector, weights: Vector) -> float:
     order = np.argsort(errors)
     reached = np.cumsum(weights[order]) / (weights.sum() + 1.0)
-    place = min(int(np.searchsorted(reached, COVERAGE - 1e-9)), len(runs) - 1)
+    place = min(int(np.searchsorted(reached, COVERAGE - 1e-9)), len(errors) - 1)
     return float(errors[order][place])
 
 
@@ -325,27 +355,19 @@ def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:
     return _scaled(weights, max(BORROWED, ENOUGH - own) if own else len(rows))
 
 
+def _alike(sources: Sequence[Ratio]) -> Vector:
+    """Each source as 1."""
+    rows = Counter(ratio.suite for ratio in sources)
+    return np.array([1 / rows[ratio.suite] for ratio in sources])
+
+
 def _scaled(weights: Vector, total: float) -> Vector:
     scale = total / float(weights.sum()) if len(weights) else 1.0
     return weights * scale
 
 
-@cache
-def ratios() -> tuple[Ratio, ...]:
-    """Every ratio that ships."""
-    with FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(_ratio(row) for row in csv.DictReader(file))
-
-
-def _ratio(row: dict[str, str]) -> Ratio:
-    return Ratio(
-        run=row["run"], engine=row["engine"], gpu=row["gpu"], suite=row["suite"],
-        left_out=row["left_out"], gpus=int(row["gpus"]), precision=row["precision"],
-        model=row["model"], step_time=float(row["step_time"]),
-        reserved=float(row["reserved"]) if row["reserved"] else None,
-    )  # fmt: skip
-
-
-def asked_of(engine: str, gpu: str, *, gpus: int, precision: str, model: str) -> Asked:
+def asked_of(
+    engine: str, gpu: str, *, gpus: int, precision: str, model: str, between_nodes: bool = False
+) -> Asked:
     """With the family of `gpu`, the name of a profile."""
-    return Asked(engine, gpu_family(gpu), gpus, precision, model)
+    return Asked(engine, gpu_family(gpu), gpus, precision, model, between_nodes)

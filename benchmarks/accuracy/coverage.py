@@ -23,11 +23,10 @@ from meshplan.hardware_profiles.intervals import (
     Asked,
     Evidence,
     Quantity,
-    Ratio,
     evidence_of,
     interval,
-    ratios,
 )
+from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 
 PARTS, FEW = 5, 10
 QUANTITIES: dict[Quantity, str] = {"step_time": "step time", "reserved": "reserved memory"}
@@ -59,7 +58,9 @@ def held(left_out: Iterable[Ratio], what: Quantity) -> dict[tuple[str, str], Hel
     found: dict[tuple[str, str], Held] = defaultdict(Held)
     ways = (*_like_known(stated, every, what), *_of_new_sources(stated, every, what))
     for ratio, evidence, known in ways:
-        asked = Asked(ratio.engine, ratio.gpu, ratio.gpus, ratio.precision, ratio.model)
+        asked = Asked(
+            ratio.engine, ratio.gpu, ratio.gpus, ratio.precision, ratio.model, ratio.between_nodes
+        )
         around = interval(evidence, asked)
         inside = around.low <= getattr(ratio, what) <= around.high
         for key in (("", ""), (ratio.engine, ratio.gpu)):

@@ -17,14 +17,16 @@ import datetime
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.intervals import FILE, STATE, Ratio
-from meshplan.hardware_profiles.intervals import ratios as all_ratios
+from meshplan.hardware_profiles.intervals import STATE
+from meshplan.hardware_profiles.left_out_runs import FILE, Ratio
+from meshplan.hardware_profiles.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import (
@@ -53,7 +55,7 @@ def main() -> None:
     shipped = {engine: fits for engine in engines if (fits := fits_of(engine))}
     kept = [pool for pool in pools(runs) if pool.family in shipped.get(pool.engine, {})]
     again = [pool for pool in kept if _is_asked(pool.engine, sys.argv[1:])]
-    ratios = [*_others(again)] if sys.argv[1:] else []
+    ratios = [*_others(again, runs)] if sys.argv[1:] else []
     for pool in sorted(again, key=lambda pool: (pool.engine, pool.family)):
         found = [
             ratio for ratio in _left_out(pool, kept, shipped) if _loaded_from(pool, ratio, kept)
@@ -73,13 +75,17 @@ def _is_asked(engine: str, options: Sequence[str]) -> bool:
     return engine == options[1]
 
 
-def _others(again: Sequence[Pool]) -> Iterator[Ratio]:
-    """The ratios that ship of other pools than those that are made again."""
+def _others(again: Sequence[Pool], runs: Sequence[Run]) -> Iterator[Ratio]:
+    """The ratios that ship of other pools than those that are made again; where their experts
+    exchange tokens is read in their rows.
+    """
+    away = {run.id for run in runs if run.asked.between_nodes}
     made = {
         (run.id, kind) for pool in again for run in pool.runs
         for kind in (("framework",) if pool.engine == WIDE else ("layout", "source"))
     }  # fmt: skip
-    return (ratio for ratio in all_ratios() if (ratio.run, ratio.left_out) not in made)
+    kept = (ratio for ratio in all_ratios() if (ratio.run, ratio.left_out) not in made)
+    return (replace(ratio, between_nodes=ratio.run in away) for ratio in kept)
 
 
 def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:
@@ -159,6 +165,7 @@ def _ratio(kind: str, run: Run, tuning: Tuning) -> Ratio:
     return Ratio(
         run=run.id, engine=run.asked.engine, gpu=run.asked.gpu, suite=run.suite, left_out=kind,
         gpus=run.asked.gpus, precision=run.asked.precision, model=run.asked.model,
+        between_nodes=run.asked.between_nodes,
         step_time=_rounded(measured.step_time_s / model.time().step_time_s),
         reserved=_rounded(reserved) if reserved else None,
     )  # fmt: skip

@@ -20,8 +20,8 @@ from rich.table import Table
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import differing_axes
-from meshplan.hardware_profiles.intervals import ratios
 from meshplan.hardware_profiles.layout_ratios import FILE, NEAR, Pair, pairs, probability
+from meshplan.hardware_profiles.left_out_runs import ratios
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.runs import Run
 from meshplan.planner.text_files import write_text

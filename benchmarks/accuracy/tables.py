@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.accuracy import ablation
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB
-from meshplan.hardware_profiles.intervals import STATE, Ratio, ratios
+from meshplan.hardware_profiles.intervals import STATE
+from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary

@@ -109,6 +109,14 @@ def hides_with_chunks(layout: Layout | Layouts, overlap: Overlap, gpus_per_node:
     return several > one
 
 
+def exchanges_between_nodes(layout: Layout, dispatch: str, gpus_per_node: int) -> bool:
+    """Whether experts get tokens from other nodes by all-to-all, one copy for each expert, where
+    the engine usually brings them by `dispatch` (`KernelHabits.dispatch`).
+    """
+    by_copies = (layout.dispatcher or dispatch) == "all_to_all"
+    return by_copies and bool(axis_group(layout, "ep", (), gpus_per_node).nodes > 1)
+
+
 def shard_group(layout: Layout | Layouts, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
     """Ranks with the same weights: dp and cp together, over which gradients are reduced."""
     cp, dp = layout.context_parallel * 1.0, layout.data_parallel * 1.0

@@ -89,9 +89,9 @@ def memory_line(prediction: Prediction) -> str:
 
 
 def unmeasured_line(prediction: Prediction) -> str:
-    """What no measured run covers, which widens both ranges; empty if runs cover everything."""
+    """What no measured run covers, which widens ranges; empty if runs cover everything."""
     found = ", ".join(prediction.unmeasured)
-    return found and f"no measured run of this engine has {found}: both ranges are wider for it"
+    return found and f"no measured run of this engine has {found}: ranges are wider for it"
 
 
 def parts_table(parts: TimeParts) -> Table:

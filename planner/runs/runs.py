@@ -30,6 +30,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.seconds.process_groups import exchanges_between_nodes
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
@@ -63,9 +64,12 @@ class Run:
     @property
     def asked(self) -> Asked:
         """What the error of its prediction is known to depend on."""
+        layout, cluster = self.layout, self.cluster
+        dispatch = self.engine.kernels.dispatch
         return asked_of(
-            self.engine.name, self.cluster.gpu.name, gpus=self.layout.world_size,
+            self.engine.name, cluster.gpu.name, gpus=layout.world_size,
             precision=self.training.precision, model=self.model.kind,
+            between_nodes=exchanges_between_nodes(layout, dispatch, cluster.gpus_per_node),
         )  # fmt: skip
 
     @property

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.operations.kinds import Routing
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.dispatch import distinct
-from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.process_groups import Group, exchanges_between_nodes
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
 
@@ -88,3 +89,26 @@ def test_limits_are_the_models_own():
     assert groups == {"deepseek-v3": (8, 4), "kimi-k2": (0, 0), "qwen3-30b-a3b": (0, 0)}
     limited = found["deepseek-v3"]
     assert replace(limited, numerics=found["kimi-k2"].numerics) != limited
+
+
+@pytest.mark.parametrize(
+    ("ranks", "each", "stated", "usual", "node", "expected"),
+    [
+        pytest.param(16, 1, "", "all_to_all", 8, True, id="16 ranks on nodes of 8"),
+        pytest.param(8, 1, "", "all_to_all", 8, False, id="8 ranks on one"),
+        pytest.param(8, 2, "", "all_to_all", 8, True, id="8 ranks, each expert over 2 GPUs"),
+        pytest.param(64, 1, "", "all_to_all", 72, False, id="64 ranks of one NVLink domain"),
+        pytest.param(16, 1, "deepep", "all_to_all", 8, False, id="one copy for each node"),
+        pytest.param(16, 1, "", "deduplicated", 8, False, id="so the engine usually does"),
+        pytest.param(16, 1, "all_to_all", "hybridep", 8, True, id="all-to-all, as the layout says"),
+    ],
+)
+def test_experts_between_nodes(
+    ranks: int, each: int, stated: str, usual: str, node: int, expected: bool
+):
+    """Whether copies for each expert leave their node."""
+    layout = Layout(
+        data_parallel=128, expert_parallel=ranks, expert_tensor_parallel=each, dispatcher=stated,
+        stages=(),
+    )  # fmt: skip
+    assert exchanges_between_nodes(layout, usual, node) is expected

@@ -8,18 +8,18 @@ import pytest
 from benchmarks.accuracy.coverage import held
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.intervals import (
+    BETWEEN_NODES,
     NOISE,
     Asked,
     Interval,
-    Ratio,
     asked_of,
     evidence_of,
     interval,
-    ratios,
     reserved_interval,
     reserved_range,
     step_time_interval,
 )
+from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.load import gpu_names
 
 ASKED = Asked(engine="megatron", gpu="hopper", gpus=64, precision="bf16", model="dense")
@@ -143,6 +143,34 @@ def test_a_kind_of_model_on_a_gpu_family_is_covered_by_runs_of_both() -> None:
     assert around(*known, others, *strangers, asked=asked).high == pytest.approx(1.2)
     own = replace(RUN, model="experts")
     assert around(*known, own, *strangers, asked=asked).outside == ()
+
+
+def test_exchanges_between_nodes_are_a_kind_of_their_own() -> None:
+    """Nine such sources 1, 2, ... 9 % off, beside them three parts of a source that was predicted
+    exactly: 0.8 x (9 + 3 + 1) = 10.4, so the eighth. They say nothing of other runs.
+    """
+    away = [
+        replace(source(f"s{n}", math.exp(n / 100))[0], between_nodes=True) for n in range(1, 10)
+    ]
+    known = [*layouts(*[1.0] * 300), *source("near", 1.0), *away]
+    found = around(*known, asked=replace(ASKED, between_nodes=True))
+    assert found.high == pytest.approx(math.exp(0.08))
+    assert found.outside == (BETWEEN_NODES,)
+    others = around(*known)
+    assert others.high == pytest.approx(math.exp(NOISE))
+    assert others.outside == ()
+
+
+def test_own_exchanges_between_nodes_count_as_runs() -> None:
+    """Nineteen of the engine 4 % off beside three borrowed parts and three such sources: with the
+    run that is asked about 0.8 x 26 = 20.8, within 22.
+    """
+    own = [replace(run, between_nodes=True) for run in layouts(*[1.04] * 19)]
+    away = [replace(source(name, 1.5)[0], between_nodes=True) for name in "abc"]
+    known = [*layouts(*[1.0] * 300), *source("near", 1.0), *own, *away]
+    found = around(*known, asked=replace(ASKED, between_nodes=True))
+    assert found.outside == ()
+    assert found.high == pytest.approx(1.04)
 
 
 def reserving(*found: Ratio) -> Interval:

@@ -74,7 +74,7 @@ def _assumed(plan: Plan, case: Case) -> Iterator[str]:
         yield f"the busiest experts get {training.expert_imbalance:g} times the mean of the tokens"
     assert plan.prediction is not None
     for what in plan.prediction.unmeasured:
-        yield f"no measured run of this engine has {what}: both ranges are wider for it"
+        yield f"no measured run of this engine has {what}: ranges are wider for it"
     yield from case.notes
     yield (
         "a healthy cluster: no stragglers, no network shared with others, no data loading, no "
