@@ -16,7 +16,7 @@ from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.resolve import Case, MissingFacts, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings, one_line, settings_near
-from meshplan.planner.check.check import UNKNOWN, Reader, case_of
+from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
 from meshplan.planner.logs.steady import Steady, steady
 from meshplan.planner.logs.training_log import LoggedStep
@@ -145,7 +145,9 @@ def case_at(path: Path, source: LogSource) -> Case:
     try:
         text = text_of(path)
         if source.framework is None and IS_PLAN.search(text):
-            case = case_of(Plan.from_yaml(text, str(path)))
+            plan = Plan.from_yaml(text, str(path))
+            case = case_of(plan)
+            case = replace(case, notes=(*not_taken(source.given, plan, case.model), *case.notes))
             if source.given.engine:
                 case = replace(case, engine=engine_named(source.given.engine))
         else:

@@ -280,6 +280,10 @@ def test_diagnose(logs: list[str]) -> None:
     assert said["reasons"]
     explains = [reason["explains"] for reason in said["reasons"]]
     assert explains == sorted(explains, reverse=True)
+    assert not any("is for configs" in note for note in said["notes"])
+    otherwise = _called("diagnose", logs[0], "--json", "--gpus", "3", "--vocab-size", "77")[1]
+    taken = [note for note in json.loads(otherwise)["notes"] if "is for configs" in note]
+    assert [note.partition(" is ")[0] for note in taken] == ["--gpus 3", "--vocab-size 77"]
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
     assert "\\" not in out
@@ -297,6 +301,7 @@ def test_which_runs_to_make(tmp_path: Path) -> None:
     assert len(set(said["run"])) == len(set(said["run"]) & set(paths)) == 2
     assert 0 < said["doubt_after"] < said["doubt_before"] < 1
     assert said["run"][0] in _called("learn", *paths, "--which")[1].replace("\n", "")
+    assert "--gpus 3 is for configs" in _called("learn", *paths, "--which", "--gpus", "3")[2]
     code, _, error = _called("learn", *paths[:2], "--which")
     assert (code, "two are chosen of 3 or more" in error) == (2, True)
 

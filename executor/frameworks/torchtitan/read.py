@@ -119,11 +119,12 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
             *exchanges,
             *_unknown_converters(values),
             *_unknown_keys(values),
+            *_below_model(values),
             *_encoders(values),
             *values.switched_on("training.enable_cpu_offload", _ON_HOST),
             *_unclear(values),
         ),
-        notes=(*notes, *values.suspects(COUNTS.values())),
+        notes=(*notes, *_own_settings(values), *values.suspects(COUNTS.values())),
     )
 
 
@@ -346,6 +347,31 @@ def _unknown_keys(values: Values) -> tuple[Fact, ...]:
     keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
     found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
     return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
+
+
+def _below_model(values: Values) -> tuple[Fact, ...]:
+    """Sections below [model]: torchtitan's own has none, so they are of another configuration."""
+    names = (name for name in values.found if name.startswith("model.") and name.count(".") > 1)
+    stated = [(name, values.found[name]) for name in names]
+    why = "a section below [model], which may change its sizes"
+    return tuple(Fact(f"{name[:60]} ({why})", fact.line) for name, fact in stated)
+
+
+OWN_SETTINGS = (
+    *("experimental.custom_args_module", "experimental.custom_import"),
+    "job.custom_config_module",
+)
+"""Modules that extend torchtitan's settings (0.1 and 0.2, `config/job_config.py`)."""
+
+
+def _own_settings(values: Values) -> list[str]:
+    """A note for a module that adds settings which no list here has."""
+    found = ((name, values.get(name)) for name in OWN_SETTINGS)
+    return [
+        f"line {fact.line}: what {name} {shown(fact.value)} adds or changes is not read"
+        for name, fact in found
+        if fact and fact.value
+    ]
 
 
 def _encoders(values: Values) -> tuple[Fact, ...]:
