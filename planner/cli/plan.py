@@ -23,7 +23,7 @@ def plan(
         str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
     ],
     gpus: Annotated[
-        str, job("Accelerators, or auto: the knee of the scaling curve.", metavar="N|auto")
+        str, job("GPUs, or auto: the knee of the scaling curve.", metavar="N|auto")
     ],
     cluster: Annotated[str | None, job("A profile's name (`meshplan profiles`) or file.")] = None,
     gpu: Annotated[str | None, job("Instead of --cluster: the GPU.")] = None,
