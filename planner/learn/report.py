@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshplan.costmodels.units import counted, format_seconds
+from meshplan.costmodels.units import GIB, counted, format_seconds
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import LoggedRun
@@ -125,6 +125,10 @@ def _print_memory(d: Diagnosis, console: Console) -> None:
         measured = f"{line.measured_gib:.1f} GiB" if line.measured_gib else "not in the log"
         _say(console, f"memory {line.kind}: measured {measured}, expected {line.expected_gib:.1f} "
                       "GiB on the fullest rank")  # fmt: skip
+    room_gib = d.prediction.gpu_memory_bytes / GIB
+    if any(line.expected_gib > room_gib for line in d.memory):
+        said = f"expected is more than the GPU's {room_gib:.1f} GiB, yet steps were logged"
+        _say(console, f"{said}: the run recomputes, shards or offloads more than its config says")
 
 
 def _print_usual(d: Diagnosis, console: Console) -> None:

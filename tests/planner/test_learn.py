@@ -289,6 +289,21 @@ def test_diagnose(logs: list[str]) -> None:
     assert "\\" not in out
 
 
+def test_a_run_that_the_config_has_no_room_for_is_said(logs: list[str], tmp_path: Path) -> None:
+    """8B whole on each of 8 GPUs of 80 GB, by AdamW: 16 bytes a parameter, 120 GiB alone; steps
+    were logged all the same, so the config leaves something out.
+    """
+    whole = plan_of(
+        "llama-3.1-8b", Layout(data_parallel=8, zero_stage=0, stages=even_stages(32, 1)), TRAINING
+    )
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    write_plan(whole, folder / "plan.yaml")
+    said = "more than the GPU's 79.2 GiB, yet steps were logged"
+    assert said in " ".join(_called("diagnose", str(_megatron(folder / "a.log", 9.0)))[1].split())
+    assert said not in " ".join(_called("diagnose", logs[0])[1].split())
+
+
 def test_which_runs_to_make(tmp_path: Path) -> None:
     """Three plans: two are named, the doubt falls; two plans are no choice."""
     third = replace(LAYOUTS[0], data_parallel=2, tensor_parallel=4, sequence_parallel=True)
