@@ -15,7 +15,8 @@ def nearest_line(runs: Sequence[MeasuredRun]) -> str:
     """The first of a plan's runs; that it is not near where it is not, or that there is none."""
     if not runs:
         return NONE
-    return evidence_line(runs[0]) if runs[0].near else f"{FAR}; of all: {evidence_line(runs[0])}"
+    told = evidence_line(runs[0])
+    return told if runs[0].near else f"{FAR}; the nearest of all: {told}"
 
 
 def evidence_lines(runs: Sequence[MeasuredRun]) -> list[str]:
