@@ -144,6 +144,7 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         groups=experts.experts / shard.ep,
         casts=site.kernels.expert_casts,
         kept_cast=site.kernels.keeps_casts,
+        imbalance=shard.imbalance,
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe", "experts"),
     )

@@ -41,6 +41,7 @@ class Matmul:
     parts    of the rows, each with a product of its own, whose sum is the weight's gradient
     joined   weights that are multiplied as one, and have an adapter each
     kept_cast  in 8-bit training its output is kept for the backward in 8 bits
+    imbalance  rows over those of the mean rank, which are what the model's FLOPs count
     """
 
     name: str
@@ -55,6 +56,7 @@ class Matmul:
     parts: Number = 1
     joined: int = 1
     kept_cast: bool = False
+    imbalance: Number = 1.0
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
 
