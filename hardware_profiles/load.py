@@ -186,7 +186,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if re.fullmatch(COMPOSED_PER_S, text):
         text = text.removesuffix("/s")
     if text.endswith(".toml") or "/" in text or isinstance(name_or_path, Path):
-        return _cluster(_read(Path(text)), text)
+        return _in_bytes_per_s(_cluster(_read(Path(text)), text), text)
     if text.split(":")[0] == LOCAL_CPU:
         return _local(text)
     if text.count(":") == 2:
@@ -201,6 +201,22 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 @cache
 def _built_in(name: str) -> Cluster:
     return _cluster(_read(HERE / "clusters" / f"{name}.toml"), f"clusters/{name}.toml")
+
+
+LEAST_BYTES_PER_S = 1e6
+"""Of any link: what lies below was written in Gb/s or GB/s."""
+
+
+def _in_bytes_per_s(cluster: Cluster, where: str) -> Cluster:
+    """`cluster`, unless a bandwidth of its file is in another unit; raises `UnknownProfile`."""
+    for tier, link in (("node", cluster.node), ("network", cluster.network)):
+        for name, rate in link.bus_bandwidth:
+            if isinstance(rate, float) and rate < LEAST_BYTES_PER_S:
+                raise UnknownProfile(
+                    f"{where}: {tier}.bus_bandwidth.{name} is {rate:g} bytes/s; write bytes per "
+                    "second: 2.5e10 for 200 Gb/s"
+                )
+    return cluster
 
 
 def _composed(gpu: str, per_node: str, network: str) -> Cluster:

@@ -154,11 +154,14 @@ def _is_tower(key: object, *, beside_text: bool) -> bool:
     return key in TOWER_SECTIONS or (named and beside_text and key not in NO_TOWERS)
 
 
+QUANTIZATION = "quantization of the checkpoint"
+
+
 def _quantization(config: Mapping[str, object]) -> Iterator[str]:
     """How the weights of a checkpoint are stored says nothing of how they are trained."""
     stored = config.get("quantization_config")
     if isinstance(stored, Mapping) and stored:
-        yield f"quantization of the checkpoint ({stored.get('quant_method', 'unnamed')})"
+        yield f"{QUANTIZATION} ({stored.get('quant_method', 'unnamed')})"
 
 
 def _why_not(model_type: str) -> str:
@@ -168,7 +171,10 @@ def _why_not(model_type: str) -> str:
     shown = model_type if len(model_type) <= 40 else model_type[:37] + "..."
     close = difflib.get_close_matches(model_type[:40], FAMILIES, n=3)
     like = f" (close names: {', '.join(close)})" if close else ""
-    known = f"docs/models.md lists the {len(FAMILIES)} that are"
+    known = (
+        f"docs/models.md lists the {len(FAMILIES)} that are, and `meshplan models CONFIG --trace` "
+        "makes a model file of any other decoder that transformers knows"
+    )
     return f"model_type {shown!r} is not priced{like}; {known}"
 
 

@@ -137,6 +137,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
 SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "glm4v_text": {"attention_bias": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
+    "phi3": {"full_attn_mod": 1, "interpolate_factor": 1},  # of Phi-4-mini
     "hunyuan_v1_dense": {"norm_type": "rms"},
     "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},
     "mamba": {"rms_norm": True},

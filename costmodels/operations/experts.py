@@ -142,9 +142,9 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         n=up * f,
         k=h,
         groups=experts.experts / shard.ep,
-        imbalance=shard.imbalance,
         casts=site.kernels.expert_casts,
         kept_cast=site.kernels.keeps_casts,
+        imbalance=shard.imbalance,
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe", "experts"),
     )

@@ -41,7 +41,7 @@ class Matmul:
     parts    of the rows, each with a product of its own, whose sum is the weight's gradient
     joined   weights that are multiplied as one, and have an adapter each
     kept_cast  in 8-bit training its output is kept for the backward in 8 bits
-    imbalance  its rows, which are those of the busiest rank, over the mean rank's
+    imbalance  rows over those of the mean rank, which are what the model's FLOPs count
     """
 
     name: str
@@ -49,7 +49,6 @@ class Matmul:
     n: Number
     k: Number
     groups: Number = 1
-    imbalance: Number = 1.0
     recipe: bool = True
     in_16_bit: bool = False
     casts: int = 1
@@ -57,6 +56,7 @@ class Matmul:
     parts: Number = 1
     joined: int = 1
     kept_cast: bool = False
+    imbalance: Number = 1.0
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
 

@@ -93,8 +93,8 @@ def _expert_product(site: Site, product: TracedProduct) -> Matmul:
     return Matmul(
         name=f"experts {product.name}", m=_copies(site) * product.rows * shard.ep / product.groups,
         n=product.n / (shard.etp if into else 1.0), k=product.k / (1.0 if into else shard.etp),
-        groups=product.groups / shard.ep, casts=site.kernels.expert_casts, modules=("moe",),
-        imbalance=shard.imbalance,
+        groups=product.groups / shard.ep, casts=site.kernels.expert_casts,
+        imbalance=shard.imbalance, modules=("moe",),
     )  # fmt: skip
 
 

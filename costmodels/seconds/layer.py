@@ -147,7 +147,7 @@ class Pricer:
             replay=plain.forward
             if modules is None
             else self._pass(again, "forward", self._collectives(again)),
-            replay_flops=sum(forward_flops_of(op) for op in again) + self._adapter_flops(again),
+            replay_flops=sum(map(_mean_flops_of, again)) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
 
@@ -166,10 +166,10 @@ class Pricer:
 
     def _model_flops(self, operations: Sequence[Operation], *, full: bool = False) -> Number:
         """Forward, and twice that backward; once of a frozen product, whose weight has no gradient,
-        and all of its adapter.
+        and all of its adapter. Of the busiest expert rank those of the mean one.
         """
-        forward = sum(forward_flops_of(op, full=full) for op in operations)
-        frozen = [forward_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
+        forward = sum(_mean_flops_of(op, full=full) for op in operations)
+        frozen = [_mean_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
         return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
 
     def _adapter_flops(self, operations: Sequence[Operation]) -> Number:
@@ -349,3 +349,11 @@ def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Nu
     beside = overlap * whole_s
     slowed = beside * interference / (1 + interference)
     return whole_s - beside + maximum(beside - room_s, slowed)
+
+
+def _mean_flops_of(op: Operation, *, full: bool = False) -> Number:
+    """Forward FLOPs of the mean rank, where the operation is the busiest one's."""
+    flops = forward_flops_of(op, full=full)
+    if isinstance(op, Matmul) and anywhere(op.imbalance > 1):
+        return flops / op.imbalance
+    return flops

@@ -73,11 +73,9 @@ def count_of(op: Communication, direction: Direction) -> Number:
 
 
 def forward_flops_of(op: Operation, *, full: bool = False) -> Number:
-    """Of any operation, on the mean rank; `full`: of attention, behind the causal mask too."""
+    """Of any operation; `full`: of attention, those behind the causal mask too."""
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
-    if isinstance(op, Matmul):
-        return op.forward_flops / op.imbalance
     return 0.0 if isinstance(op, Communication) else op.forward_flops
 
 

@@ -121,8 +121,9 @@ class _Passes:
         reduces = self.weights.rows(self.weights.rank.reduce_overlap)
         return PassSeconds(
             layer_s=layers[..., :3], embedding_s=ends[:, 0, :3], head_s=ends[:, 1, :3],
-            hop_s=work.rows(overlap.pipeline * rank.hop_s), blocking_s=work.rows(rank.blocking_s),
-            module_outputs_s=work.rows(rank.module_outputs_s),
+            hop_s=work.rows(overlap.pipeline * rank.hops.hop_s),
+            blocking_s=work.rows(rank.hops.blocking_s),
+            module_outputs_s=work.rows(rank.hops.module_outputs_s),
             layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:],
             layer_room_s=layers[..., 3:], ends_room_s=ends[..., 3:],
             dense=self.weights.stacked(part.dense for part in self.parts),

@@ -74,8 +74,8 @@ def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
     order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
     leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
     rank, piped = Rank(setting, layouts), layouts.pipeline_parallel > 1
-    crosses = np.asarray(rank.crosses_nodes)
-    hops_cross = np.asarray(rank.hops_cross) & piped
+    crosses = np.asarray(rank.hops.crosses_nodes)
+    hops_cross = np.asarray(rank.hops.all_cross) & piped
     places = (crosses, hops_cross, piped, leave, layouts.virtual_stages > 1)
     return (
         layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel,

@@ -171,7 +171,7 @@ class _Pricing:
             embedding_step_s=once.ends_s[:, 0],
             head_s=ends[1].seconds,
             head_step_s=once.ends_s[:, 1],
-            send_s=work.rows(2 * work.rank.blocking_s),
+            send_s=work.rows(2 * work.rank.hops.blocking_s),
             forward_s=forward_s,
             input_grad_s=input_grad_s,
             weight_grad_s=weight_grad_s,

@@ -2,8 +2,9 @@
 
 Everything here holds for any number of layers on a stage: the costs of one layer of each kind and
 of the two ends, the parameters that they have, what the traffic of these weights takes beside the
-passes of a micro-batch and once per step. What else it holds is in `step.rank_memory`. `StageModel`
-adds it up for the stages of one layout, `price` looks it up for many.
+passes of a micro-batch and once per step. What else it holds is in `step.rank_memory`, its ways to
+the ranks beside it in the pipeline in `step.pipeline_hops`. `StageModel` adds it up for the stages
+of one layout, `price` looks it up for many.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,20 +44,18 @@ from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Pricer
-from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import (
     Group,
-    axis_group,
     hidden_exchange,
     layer_groups,
     shard_group,
 )
 from meshplan.costmodels.step.beside import ZERO_2, Sent
 from meshplan.costmodels.step.first_stage import tower_cost, tower_parameters_per_rank
+from meshplan.costmodels.step.pipeline_hops import Hops
 from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of
 from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
@@ -93,6 +92,12 @@ class Rank:
         return layer_groups(self.layout, order, self.setting.cluster.gpus_per_node)
 
     @cached_property
+    def hops(self) -> Hops:
+        """Its ways to the ranks before and after it in the pipeline."""
+        tokens = self.site.itemsize * self.site.shard.tokens_outside
+        return Hops(self.setting, self.layout, tokens * self.setting.model.stream_width)
+
+    @cached_property
     def device(self) -> Device:
         """The accelerator under this training's number formats."""
         setting, cluster = self.setting, self.setting.cluster
@@ -117,7 +122,7 @@ class Rank:
             cluster,
             engine.overlap,
             self.groups,
-            self.crosses_nodes,
+            self.hops.crosses_nodes,
             self.site.sends_single_copies,
             setting.training.lora,
             self.packed_bytes,
@@ -355,43 +360,3 @@ class Rank:
         on_host = self.host.update_s(parameters, moved.update_bytes, self.setting.engine.overlap)
         fraction = self.layout.optimizer_offload
         return fraction * on_host + (1 - fraction) * on_device
-
-    # The pipeline.
-
-    @cached_property
-    def pipeline(self) -> Group:
-        """The pipeline's ranks, and on how many nodes they are."""
-        order = self.setting.engine.legality.rank_order
-        return axis_group(self.layout, "pp", order, self.setting.cluster.gpus_per_node)
-
-    @cached_property
-    def crosses_nodes(self) -> Number:
-        """1 where the pipeline leaves a node, be it between some of its neighbours only; else 0."""
-        return ((self.layout.pipeline_parallel > 1) & (self.pipeline.nodes > 1)) * 1.0
-
-    @cached_property
-    def hops_cross(self) -> Condition:
-        """Whether all of its neighbours are on different nodes."""
-        return self.pipeline.stride >= self.setting.cluster.gpus_per_node
-
-    @cached_property
-    def hop_s(self) -> Number:
-        """Seconds to hand a micro-batch's activation to the next pipeline rank."""
-        cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
-        size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.stream_width
-        cards = uplink_cards(cluster.pod, self.pipeline)
-        sent = send_s(cluster, size, across_nodes=self.hops_cross, cards=cards) * scale
-        return where(self.layout.pipeline_parallel > 1, sent, 0.0)
-
-    @property
-    def blocking_s(self) -> Number:
-        """Seconds of each crossing for which a rank does nothing else."""
-        shown = 1.0 - self.setting.engine.overlap.pipeline
-        return where(self.layout.pipeline_parallel > 1, shown * self.hop_s, 0.0)
-
-    @property
-    def module_outputs_s(self) -> Number:
-        """Seconds for which a rank waits where prediction modules are apart from the loss: what
-        each put out crosses beside what the last layer did, and its gradient back.
-        """
-        return self.setting.model.mtp_layers * self.blocking_s

@@ -61,8 +61,8 @@ class StepTime:
 def schedule_work(model: StageModel) -> Work:
     """The schedule's actions in seconds."""
     tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
-    extra = float(model.blocking_s) + tuning.micro_batch_s / 2 / model.layout.virtual_stages
-    outputs_s, stages = float(model.module_outputs_s), model.stage_costs
+    extra = float(model.hops.blocking_s) + tuning.micro_batch_s / 2 / model.layout.virtual_stages
+    outputs_s, stages = float(model.hops.module_outputs_s), model.stage_costs
     forwards, backwards = zip(*model.sends_outputs, strict=True)
     return Work(
         tuple(
@@ -74,7 +74,7 @@ def schedule_work(model: StageModel) -> Work:
             for c, sends in zip(stages, backwards, strict=True)
         ),
         tuple(float(c.weight_grad.total_s) for c in model.stage_costs),
-        float(model.hop_s - shown * model.hop_s),
+        float(model.hops.hop_s - shown * model.hops.hop_s),
     )
 
 
@@ -91,11 +91,11 @@ def step_time(model: StageModel) -> StepTime:
     makespan, work = max(reduced), busy[worst]
     crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
     send = float(
-        2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
+        2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hops.hop_s
     )
     held = model.stages_of_rank[worst]
     outputs = sum(sum(model.sends_outputs[index]) for index in held)
-    send += float(outputs * model.m * model.module_outputs_s)
+    send += float(outputs * model.m * model.hops.module_outputs_s)
     overhead = model.m * model.setting.tuning.micro_batch_s
     data = model.m * work.data_s + left[worst]
     update = max(model.by_rank(lambda rank: update_s(model, rank)))

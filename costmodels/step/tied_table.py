@@ -38,8 +38,8 @@ def tied_table_s(rank: Rank) -> Number:
     numbers: Number = model.vocab * model.hidden / (la.tensor_parallel * 1.0)
     if state.tied_in_shards:
         numbers = numbers / where(la.zero_stage > 0, rank.traffic.dense.shard.size, 1.0)
-    leaves = rank.pipeline.nodes > 1
-    stride: Number = where(leaves, rank.pipeline.stride * (la.pipeline_parallel - 1.0), 1.0)
+    leaves = rank.hops.group.nodes > 1
+    stride: Number = where(leaves, rank.hops.group.stride * (la.pipeline_parallel - 1.0), 1.0)
     ends = place(where(apart, 2.0, 1.0), stride, setting.cluster.gpus_per_node, la.world_size * 1.0)
     whole = collective_s(setting.cluster, "all_reduce", state.reduce_bytes * numbers, ends)
     return where(apart, whole * setting.tuning.collective_scale, 0.0)

@@ -61,6 +61,7 @@ READ_ONLY = {
         **trainers.READERS, "torchtune": (torchtune.claims, torchtune.read),
         "automodel": (automodel.claims, automodel.read),
         "refused": (refused.claims_refused, refused.refuse),
+        "script": (refused.claims_script, refused.refuse_script),
     }.items()
 }  # fmt: skip
 """Trainers' formats, and those that are known by name and refused."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
@@ -56,3 +56,35 @@ def refuse(text: str, path: str) -> Reading:
     """Raises `UnreadableConfig` that names the format and the way on."""
     title = _refused(text) or "format"
     raise UnreadableConfig(f"{title}: not read ({REFUSED[title][1]})")
+
+
+_BY = r"(?:[^#\n]*[ \t])?"
+_SCRIPTS: Mapping[str, tuple[str, str]] = {
+    "a launch script of torchtitan": (
+        rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
+        "check the configuration that it names, with what its --SECTION.KEY=VALUE options replace"),
+    "a launch script of a Hugging Face Trainer": (
+        rf"{_BY}(?:accelerate[ \t]+launch\b|--per_device_train_batch_size\b|"
+        r"deepspeed[ \t]+(?:--(?:num_gpus|num_nodes|include|hostfile)\b|[^#\s]*\.py\b))",
+        "check the DeepSpeed or Accelerate file that it names, with --model, --seq-len, "
+        "--micro-batch, --global-batch and --gpus as the script says them"),
+}  # fmt: skip
+"""Scripts whose options no reader takes: how a line of one reads, and what to check instead."""
+
+
+def claims_script(name: str, text: str) -> bool:
+    """Whether a file is such a script; asked after all formats that are read."""
+    return name.endswith((".sh", ".slurm", ".sbatch")) and _script(text) is not None
+
+
+def _script(text: str) -> str | None:
+    found = (title for title, (mark, _) in _SCRIPTS.items() if re.search(f"^{mark}", text, re.M))
+    return next(found, None)
+
+
+def refuse_script(text: str, path: str) -> Reading:
+    """Raises `NothingToRead` that names the script's kind and the way on: in a folder its
+    configuration lies beside it.
+    """
+    title = _script(text) or "a script"
+    raise NothingToRead(f"{title}: not read ({_SCRIPTS[title][1]})")

@@ -107,7 +107,7 @@ def _measured_s(model: StepModel, found: RankMeasured) -> dict[str, float]:
 
 
 def _predicted_s(model: StepModel, rank: int) -> Mapping[str, float]:
-    work, m, blocking = schedule_work(model), model.m, float(model.blocking_s)
+    work, m, blocking = schedule_work(model), model.m, float(model.hops.blocking_s)
     stages = model.stages_of_rank[rank]
     cost = model.rank_costs[rank]
     busy = cost.forward + cost.input_grad + cost.weight_grad + cost.replay
@@ -192,7 +192,7 @@ def work_of(model: StepModel, ranks: Sequence[RankMeasured]) -> Work:
         forward[stage] = known[stage, "F"]
         inputs[stage] = known.get((stage, "I"), known.get((stage, "B"), 0.0))
         weights[stage] = known.get((stage, "W"), 0.0)
-    return Work(tuple(forward), tuple(inputs), tuple(weights), float(model.hop_s))
+    return Work(tuple(forward), tuple(inputs), tuple(weights), float(model.hops.hop_s))
 
 
 def wire_of(model: StepModel) -> Wire:

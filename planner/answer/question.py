@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from meshplan.costmodels.model.hf_config import left_out, why_no_tower
+from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out, why_no_tower
 from meshplan.costmodels.model.transformer import Model, Sense
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import (
@@ -347,6 +347,7 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
             if getattr(a, option) is not None:
                 raise BadQuestion(f"--{option} is of a tower; add {fix}")
         more = {tower.words: f"; {fix} prices it"} if tower else {}
+        more |= {part: _of_stored(a) for part in parts if part.startswith(QUANTIZATION)}
         return None, [
             f"note: {a.model}: the {part} is not priced{more.get(part, '')}" for part in parts
         ]
@@ -362,6 +363,15 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
             raise BadQuestion(f"--frozen {a.frozen}: {known}")
     notes = [f"note: {a.model}: the {part} is not priced" for part in parts if part != tower.words]
     return Images(tokens=tokens, number=a.images, frozen=frozen, sense=tower.sense), notes
+
+
+def _of_stored(a: Arguments) -> str:
+    """Of a checkpoint that is stored quantised, how its weights are priced."""
+    if a.lora_rank is None:
+        return ": all weights are trained, from 16 bits"
+    base = a.base_precision or "bf16"
+    chosen = "" if a.base_precision else " (--base-precision nf4 or int8 is QLoRA)"
+    return f": the frozen weights are priced in {base}{chosen}"
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:

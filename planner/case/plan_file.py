@@ -172,6 +172,7 @@ class MeasuredRun(Frozen):
     """A published run near the plan (`planner.runs.evidence`), and what is predicted for it.
 
     distance               as `planner.runs.evidence` counts
+    near                   whether that is near: at most `evidence.NEAR`, and the same kind of model
     predicted_step_time_s  with the constants that ship: they may be fitted to this very run
     predicted_unseen_s     with constants that had not seen the run's source, None: never priced so
     """
@@ -189,6 +190,7 @@ class MeasuredRun(Frozen):
     precision: str
     layout: str
     distance: float
+    near: bool = False
     measured_step_time_s: float
     predicted_step_time_s: float
     predicted_unseen_s: float | None

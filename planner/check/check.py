@@ -14,6 +14,7 @@ from pathlib import Path
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.engines import UnknownEngine
 from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash
 from meshplan.hardware_profiles.load_models import UnknownModel
@@ -194,7 +195,7 @@ _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch
 def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
-    case = replace(case, notes=(*not_taken(given, plan), *case.notes))
+    case = replace(case, notes=(*not_taken(given, plan, case.model), *case.notes))
     _check_stages(case, 1)
 
     def line_of(text_of_finding: str) -> int:
@@ -208,13 +209,14 @@ def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Lim
     return judge(case, place, tools.price, limits, planned=planned, best=tools.best)
 
 
-def not_taken(given: Settings, plan: Plan) -> Iterator[str]:
+def not_taken(given: Settings, plan: Plan, model: Model) -> Iterator[str]:
     """Options that say otherwise than a plan file, which says everything itself."""
     layout, training = plan.layout, plan.training
     own = {
         "cluster": plan.cluster.name, "gpus": plan.cluster.gpus, "model": plan.model.name,
         "seq_len": training.seq_len, "global_batch_size": training.global_batch_size,
         "micro_batch_size": layout.micro_batch_size, "recompute": layout.recompute,
+        "vocab_size": model.vocab,
     }  # fmt: skip
     for name, value in own.items():
         asked = getattr(given, name)

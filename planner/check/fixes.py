@@ -111,7 +111,13 @@ def _difference(before: Layout, after: Layout) -> str:
 
 def _changes_of(before: Layout, after: Layout, names: tuple[str, ...]) -> str:
     changed = (name for name in names if getattr(before, name) != getattr(after, name))
-    return ", ".join(f"{name} {getattr(after, name)}".lower() for name in changed)
+    return ", ".join(_set_to(name, getattr(after, name)) for name in changed)
+
+
+def _set_to(name: str, value: object) -> str:
+    if (name, value) == ("shard_group", 0):
+        return "shard_group 0 (ZeRO over all replicas)"
+    return f"{name} {value}".lower()
 
 
 def _peak_bytes(quote: Quote) -> float:

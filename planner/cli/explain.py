@@ -30,7 +30,7 @@ from meshplan.planner.case.reading import Exported, UnreadableConfig
 from meshplan.planner.case.trained import image_words, packed_words, trained_line
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.options import AsJson
-from meshplan.planner.report.evidence import NONE, evidence_line
+from meshplan.planner.report.evidence import evidence_lines
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
@@ -210,7 +210,7 @@ def _sections(
             memory_table(prediction.memory), memory_line(prediction), *filter(None, notes),
             *([Text(crowded, style="bold red")] if crowded else []),
         ],
-        "Measured runs nearby": [bullets(list(map(evidence_line, plan.evidence)) or [NONE])],
+        "Measured runs nearby": [bullets(evidence_lines(plan.evidence))],
         f"Proof{then}": [
             *([bullets(proof_lines(search, plan.choice))] if search else []),
             *dropped,

@@ -102,6 +102,9 @@ def _which(paths: list[Path], source: LogSource, *, as_json: bool) -> None:
 
     _check_number(paths)
     cases = {path: case_at(path, source) for path in paths}
+    for path, case in cases.items():
+        for note in case.notes:
+            print(f"note: {path}: {note}", file=sys.stderr)
     lesson = lesson_of(cases)
     if as_json:
         print_json(lesson.document())

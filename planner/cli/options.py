@@ -46,7 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdou
 ClusterName = Annotated[
     str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
 ]
-Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")]
+Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run.")]
 ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
 SeqLen = Annotated[
     int | None, typer.Option(parser=_tokens, metavar="N", help="Tokens of a sequence: 8192, 32k.")

@@ -22,9 +22,7 @@ def plan(
     model: Annotated[
         str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
     ],
-    gpus: Annotated[
-        str, job("Accelerators, or auto: the knee of the scaling curve.", metavar="N|auto")
-    ],
+    gpus: Annotated[str, job("GPUs, or auto: the knee of the scaling curve.", metavar="N|auto")],
     cluster: Annotated[str | None, job("A profile's name (`meshplan profiles`) or file.")] = None,
     gpu: Annotated[str | None, job("Instead of --cluster: the GPU.")] = None,
     gpus_per_node: Annotated[int | None, job("With --gpu.", min=1)] = None,

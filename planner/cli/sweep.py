@@ -29,7 +29,7 @@ of_run, output = panel("The run"), panel("The answer")
 
 
 def sweep(
-    gpus: Annotated[str, axis("Accelerators.", metavar="RANGE")],
+    gpus: Annotated[str, axis("GPUs.", metavar="RANGE")],
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="As `plan` takes it; or --model.")
     ] = None,

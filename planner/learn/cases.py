@@ -148,7 +148,7 @@ def case_at(path: Path, source: LogSource) -> Case:
         if source.framework is None and IS_PLAN.search(text):
             plan = Plan.from_yaml(text, str(path))
             case = case_of(plan)
-            case = replace(case, notes=(*not_taken(source.given, plan), *case.notes))
+            case = replace(case, notes=(*not_taken(source.given, plan, case.model), *case.notes))
             if source.given.engine:
                 case = replace(case, engine=engine_named(source.given.engine))
         else:

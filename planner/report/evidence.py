@@ -8,17 +8,30 @@ from meshplan.planner.case.plan_file import MeasuredRun
 NONE = "none (we know of no published runs of CPU processes)"
 
 
+FAR = "none is near (a distance of 3 at most, the same kind of model)"
+
+
 def nearest_line(runs: Sequence[MeasuredRun]) -> str:
-    """The first of a plan's runs, or that there is none."""
-    return evidence_line(runs[0]) if runs else NONE
+    """The first of a plan's runs; that it is not near where it is not, or that there is none."""
+    if not runs:
+        return NONE
+    told = evidence_line(runs[0])
+    return told if runs[0].near else f"{FAR}; the nearest of all: {told}"
+
+
+def evidence_lines(runs: Sequence[MeasuredRun]) -> list[str]:
+    """All of a plan's runs, after the word that none of them is near."""
+    told = list(map(evidence_line, runs)) or [NONE]
+    return told if not runs or any(run.near for run in runs) else [FAR, *told]
 
 
 def evidence_line(run: MeasuredRun) -> str:
-    """One run in a sentence."""
+    """One run in a sentence, with its distance where it is not near."""
     told = f"measured {format_seconds(run.measured_step_time_s)}, predicted {predicted_text(run)}"
     if run.predicted_unseen_s is not None:
         told += f"; {unseen_text(run)} by constants that had not seen its source"
-    return f"{run_text(run)}: {told}"
+    apart = "" if run.near else f", at a distance of {run.distance:.1f}"
+    return f"{run_text(run)}{apart}: {told}"
 
 
 def run_text(run: MeasuredRun) -> str:

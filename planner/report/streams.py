@@ -77,7 +77,7 @@ class Traffic:
     def message(self) -> Sent:
         """One activation or gradient to the next rank."""
         model = self.model
-        hop = float(model.hop_s)
+        hop = float(model.hops.hop_s)
         return Sent(hop, hop * (1 - model.setting.engine.overlap.pipeline))
 
     def reduction(self, rank: int) -> Sent:

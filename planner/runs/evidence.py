@@ -12,6 +12,10 @@ A distance is a sum; 1 is as far as a model twice as large is:
     layout    |log2| of the ratios of tp, pp, cp and ep, a quarter of each; 1/4 for another mode of
               recompute, 1/2 where ZeRO shards weights in one of them alone
 
+Near is a run of the same kind of model at a distance of at most 3 (`NEAR`): a model eight times as
+large, another family of GPUs, or another engine and as much again as twice the size. Of what lies
+beyond it a reader is told that no run is near.
+
 A run on GPUs says nothing of CPU processes, nor the reverse: those have no distance. Only complete
 runs (grades A and B) with a step time count, and of those of one suite that have the
 model, the GPU and their number in common the nearest alone: its neighbours say little more. The
@@ -42,6 +46,7 @@ from meshplan.planner.runs.validate import predict_run
 
 FILE = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 SHOWN = 5
+NEAR = 3.0
 CPU = "cpu"  # the name of every `local_cpu.detect_cpu`
 COMPLETE = ("A", "B")
 Cells = Mapping[str, str]
@@ -55,7 +60,7 @@ def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
         alike = (run.suite, run.model.name, run.cluster.gpu.name, run.layout.world_size)
         if alike not in seen:
             seen.add(alike)
-            found.append(_measured(run, framework, distance))
+            found.append(_measured(case, run, framework, distance))
         if len(found) == shown:
             break
     return tuple(found)
@@ -251,7 +256,7 @@ def _format(precision: str) -> str:
     return "bf16" if precision == "fp16" else precision
 
 
-def _measured(run: Run, framework: str, distance: float) -> MeasuredRun:
+def _measured(asked: Case, run: Run, framework: str, distance: float) -> MeasuredRun:
     """The run with today's prediction of it, and the one that had not seen its source."""
     predicted = predict_run(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
     measured_s = run.measured.step_time_s
@@ -263,6 +268,7 @@ def _measured(run: Run, framework: str, distance: float) -> MeasuredRun:
         gpu=run.cluster.gpu.name, gpus=run.layout.world_size, seq_len=run.training.seq_len,
         global_batch_size=run.training.global_batch_size, precision=run.training.precision,
         layout=run.layout.label, distance=round(distance, 3),
+        near=distance <= NEAR and asked.model.kind == run.model.kind,
         measured_step_time_s=measured_s, predicted_step_time_s=predicted.time.step_time_s,
         predicted_unseen_s=None if unseen is None else measured_s / unseen,
         measured_reserved_gib=run.measured.reserved_gib,

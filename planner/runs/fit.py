@@ -71,7 +71,7 @@ def stands_still(run: Run) -> bool:
     that ship for it say: at each boundary, or in collectives of tensor parallel.
     """
     rank = Rank(Setting(run.model, run.training, run.cluster, run.engine, Tuning()), run.layout)
-    if not rank.crosses_nodes:
+    if not rank.hops.crosses_nodes:
         return False
     waits = load_fit(run.engine.name, run.cluster.gpu.name).tuning
     at_boundaries = waits.boundary_s > 0 and run.engine.overlap.waits_at_boundaries

@@ -272,6 +272,22 @@ def test_a_head_that_is_never_tied_is_refused_in_either_part() -> None:
         model_from_config(config, "x")
 
 
+def test_fields_of_phi_4_mini_that_say_what_all_layers_have() -> None:
+    """3.84 billion parameters, as published; a stride of full attention that says otherwise is
+    refused.
+    """
+    config = {
+        "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192,
+        "num_attention_heads": 24, "num_key_value_heads": 8, "num_hidden_layers": 32,
+        "vocab_size": 200064, "tie_word_embeddings": True, "lm_head_bias": False,
+        "sliding_window": 262144, "full_attn_mod": 1, "interpolate_factor": 1,
+        "partial_rotary_factor": 0.75,
+    }  # fmt: skip
+    assert model_parameters(model_from_config(config, "x")).total == 3_836_021_760
+    with pytest.raises(UnsupportedModel, match="'full_attn_mod' is not read"):
+        model_from_config(config | {"full_attn_mod": 4}, "x")
+
+
 # Refusals
 
 
@@ -286,6 +302,7 @@ def test_a_head_that_is_never_tied_is_refused_in_either_part() -> None:
         ({"model_type": "diffllama"}, "two softmaxes for each head"),
         ({"model_type": "llama", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "qwen3_moon"}, "close names: qwen3_moe"),
+        ({"model_type": "qwen3_moon"}, "meshplan models CONFIG --trace"),
         ({"model_type": "gemma3", "text_config": 3}, "text_config is 3, not an object"),
     ],
 )

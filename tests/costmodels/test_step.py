@@ -104,6 +104,24 @@ def test_more_bandwidth_is_never_slower(cases, data: st.DataObject, factor: floa
     assert quick <= case.step.time().step_time_s * (1 + 5e-3)
 
 
+def test_the_busiest_expert_rank_takes_longer_and_the_model_has_no_more_flops(
+    setting: Setting, models
+):
+    """The 1.3 times as many rows of one rank are others' fewer: MFU falls as the step grows; so
+    of what recomputes.
+    """
+    layout = Layout(
+        data_parallel=8, expert_parallel=8, stages=even_stages(models["moe"].num_layers, 1, "full")
+    )
+    even = replace(setting, model=models["moe"])
+    uneven = replace(even, training=replace(even.training, expert_imbalance=1.3))
+    one, other = StepModel(even, layout), StepModel(uneven, layout)
+    assert other.time().step_time_s > 1.01 * one.time().step_time_s
+    for name in ("model_flops", "full_model_flops", "replay_flops"):
+        flops = float(getattr(one.total_cost, name))
+        assert float(getattr(other.total_cost, name)) == pytest.approx(flops, rel=1e-12), name
+
+
 @QUICK
 @given(data=st.data())
 def test_layouts_compute_the_same_flops(cases, data: st.DataObject):

@@ -112,6 +112,54 @@ def test_a_split_that_is_not_known_to_torchtitans_reader_is_unread(key: str) -> 
     assert [fact.value for fact in reading.unread] == [key]
 
 
+def test_settings_of_a_module_of_ones_own_are_named() -> None:
+    """A section below [model], which torchtitan itself does not have, may change the sizes that
+    model.flavor names; a module that adds settings is a note.
+    """
+    own = '[experimental]\ncustom_args_module = "my.args"\n'
+    reading = read_config(TITAN.format(schedule="1F1B") + own, "config.toml")
+    assert reading.unread == ()
+    assert "line 9: what experimental.custom_args_module 'my.args' adds or" in reading.notes[-1]
+    sizes = "[model.overrides]\nn_layers = 16\n"
+    reading = read_config(TITAN.format(schedule="1F1B") + sizes, "config.toml")
+    assert [str(fact.value).split()[0] for fact in reading.unread] == ["model.overrides.n_layers"]
+
+
+CHANGED = (
+    REGISTRY.replace("return Trainer", "config = Trainer") % "" + "    %s\n    return config\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stored", "named"),
+    [
+        ("config.model_spec.model.n_layers = 16", "model_spec.model.n_layers (it changes"),
+        ("config.lora.rank = 8", "lora.rank (adapters)"),
+        ("config.parallelism.mystery = 7", "parallelism.mystery"),
+        ("config.metrics.log_freq = 7", ""),
+        ('config.model_spec = model_registry("16B")', ""),
+    ],
+)
+def test_what_torchtitans_functions_store_beside_the_sections_is_named(
+    stored: str, named: str
+) -> None:
+    """Keys below the model or of adapters; those that change nothing are passed over."""
+    said = [str(fact.value) for fact in read_config(CHANGED % stored, "config.py").unread]
+    assert len(said) == bool(named)
+    assert all(each.startswith(named) for each in said)
+
+
+def test_adapters_that_a_torchtitan_configuration_is_made_with_are_named() -> None:
+    """A section of Trainer.Config that nothing reads; None is no section."""
+    for value, named in (("LoRAConfig(rank=16)", ["lora=LoRAConfig(rank=16) (adapters)"]),
+                         ("None", [])):  # fmt: skip
+        text = (
+            REGISTRY.replace("        training=", f"        lora={value},\n        training=") % ""
+        )
+        unread = read_config(text, "config.py").unread
+        assert [fact.value for fact in unread] == named
+
+
 def test_what_stages_hold_says_nothing_without_a_pipeline() -> None:
     """torchtitan leaves these keys alone at degree 1."""
     keys = "module_fqns_per_model_part = [['a']]\npipeline_parallel_layers_per_stage = 2\n"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshplan.executor.frameworks import read_config
+from meshplan.executor.frameworks import read_config, recognise
 from meshplan.executor.frameworks.keys import lists
 from meshplan.planner.case.reading import (
     IllegalConfig,
@@ -132,6 +132,64 @@ def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
     """A flag that changes layout, memory or shape and is not read is named with its reason."""
     assert named in _named(_read(flags))
     assert not _read("--attention-backend flash --transformer-impl transformer_engine").unread
+
+
+@pytest.mark.parametrize(
+    ("value", "waits_for"),
+    [
+        ("${multiply:4,${oc.env:HID}}", "the environment sets"),
+        ("${oc.env:HID,4096}", "the environment sets"),
+        ("${multiply:4, ${.hid}}", "the environment sets"),
+        ("${multiply:4, ${.nowhere}}", "the file does not set"),
+    ],
+)
+def test_a_value_that_stays_open_says_what_it_waits_for(value: str, waits_for: str) -> None:
+    """Of the environment, also through another entry; else of another file."""
+    text = NEMO.replace("${multiply:4, ${.hidden_size}}", value) + "  hid: ${oc.env:HID}\n"
+    with pytest.raises(UnreadableConfig, match=f"ffn_hidden_size is .*, which {waits_for}"):
+        read_config(text, "nemo.yaml")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("$FLAGS", "line 1: flags of $FLAGS are left to the environment"),
+        ("--swiglu ${EXTRA_ARGS[@]}", "line 1: flags of $EXTRA_ARGS are left to the environment"),
+        ("--data-path $DATA", ""),
+        ('"$@"', ""),
+    ],
+)
+def test_flags_that_the_environment_may_add_are_said(more: str, said: str) -> None:
+    """A variable where flags stand, which nothing sets; a flag's value is no such one, nor are the
+    script's own arguments, of which there are none.
+    """
+    assert [note for note in _read(more).notes if "left to the" in note] == [said] * bool(said)
+
+
+LAUNCHED = [
+    "accelerate launch --num_processes 16 train.py --deepspeed ds.json\n",
+    "export A=1\nACCELERATE_LOG_LEVEL=info accelerate launch --config_file z3.yaml sft.py c.yaml\n",
+    "deepspeed --num_gpus=8 train.py --deepspeed ds.json\n",
+    "torchrun --nproc-per-node 8 run_clm.py \\\n  --per_device_train_batch_size 2\n",
+    "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file a.toml\n",
+    'NGPU=8 torchrun \\\n  -m torchtitan.train "$@"\n',
+]
+
+
+@pytest.mark.parametrize("text", LAUNCHED)
+def test_a_launch_script_that_is_not_read_says_what_to_check(text: str) -> None:
+    """Alone it is refused by name; in a folder it is passed over, as its configuration is there."""
+    with pytest.raises(NothingToRead, match=r"a launch script of .* not read .check the"):
+        read_config(text, "run.sh")
+    assert read_config(GPT.replace("torchrun", "deepspeed"), "run.sh").framework == "megatron"
+
+
+@pytest.mark.parametrize(
+    "text", ["# accelerate launch train.py\n", "pip install deepspeed\n", "echo torchtitan.train\n"]
+)
+def test_a_script_that_launches_nothing_is_no_config(text: str) -> None:
+    """A comment and an installation are not taken for a launch."""
+    assert recognise("run.sh", text) is None
 
 
 @pytest.mark.parametrize("text", ["${A:-" * 3000, "${v" + "9" * 120_000 + "}"])

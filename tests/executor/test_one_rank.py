@@ -274,7 +274,7 @@ def test_the_step_is_put_together_from_ranks() -> None:
     rank that was not measured has its predicted seconds.
     """
     model = priced(tiny_plan(PP2), None)
-    model.__dict__["hop_s"] = 0.0
+    model.hops.__dict__["hop_s"] = 0.0
     both = step_of(model, [rank_of(0, 1.0, 2.0), rank_of(1, 1.0, 2.0)])
     assert both.measured == pytest.approx(5 * 3.0 + 0.25 + 0.5)
     assert both.predicted == pytest.approx(model.time().step_time_s)

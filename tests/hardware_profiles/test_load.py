@@ -94,6 +94,18 @@ def test_unreadable_files_give_one_line(text: str, said: str, tmp_path: Path) ->
     assert "\n" not in str(raised.value)
 
 
+def test_bandwidths_in_gigabits_are_not_taken_for_bytes(tmp_path: Path) -> None:
+    """`all_reduce = 200` of a cluster file was priced as 200 bytes/s: a step of two years."""
+    path = tmp_path / "mine.toml"
+    save_cluster(load_cluster("dgx-h100"), path)
+    text = path.read_text(encoding="utf-8")
+    at = text.index("all_to_all", text.index("[network"))
+    line = text[at : text.index("\n", at)]
+    path.write_text(text[:at] + "all_to_all = 200" + text[at + len(line) :], encoding="utf-8")
+    with pytest.raises(UnknownProfile, match=r"network\.bus_bandwidth\.all_to_all is 200 bytes/s"):
+        load_cluster(path)
+
+
 def test_this_machine_is_shared_by_its_processes() -> None:
     """`local-cpu:4` is four accelerators that together have the machine's cores and memory."""
     cores, four = load_cluster("local-cpu"), load_cluster("local-cpu:4")

@@ -117,6 +117,9 @@ def test_check_tells_findings_by_exit_code(app: typer.Typer, tmp_path: Path) -> 
     assert _run(app, "check", str(TINY), "--seq-len", "4q")[0] == 2
 
 
+OTHERWISE = ("--gpus", "16", "--vocab-size", "77")
+
+
 def test_what_a_plan_file_says_itself_is_not_taken_from_options(
     app: typer.Typer, tmp_path: Path
 ) -> None:
@@ -125,8 +128,9 @@ def test_what_a_plan_file_says_itself_is_not_taken_from_options(
     """
     write_plan(PLAN, tmp_path / "plan.yaml")
     path = str(tmp_path / "plan.yaml")
-    said = " ".join(_run(app, "check", path, "--gpus", "16", "--seq-len", "4096")[1].split())
+    said = " ".join(_run(app, "check", path, *OTHERWISE, "--seq-len", "4096")[1].split())
     assert "--gpus 16 is for configs: this plan says 8" in said
+    assert "--vocab-size 77 is for configs: this plan says" in said
     assert "--seq-len" not in said
 
 

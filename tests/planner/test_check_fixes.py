@@ -29,10 +29,12 @@ from meshplan.planner.check.fixes import Fix, Quote, changes
 from meshplan.planner.cli.check import quoted, tools
 from meshplan.planner.search.search import search
 
+ALL_REPLICAS = " (ZeRO over all replicas)"
+
 
 def _made(layout: Layout, fix: Fix) -> Layout:
     """`layout` with exactly what the text of `fix` says, and the stages that follow."""
-    text = fix.text.replace(" (", ", ").replace(")", "")
+    text = fix.text.replace(ALL_REPLICAS, "").replace(" (", ", ").replace(")", "")
     stages = fix.layout.stages
     changed: dict[str, object] = {"stages": stages}
     for part in text.split(", "):
@@ -71,6 +73,9 @@ def test_a_fix_says_all_that_changes_with_it(layout: Layout) -> None:
     assert len(offered) > 5
     for fix in offered:
         assert _made(layout, fix) == fix.layout, fix.text
+        assert ("shard_group 0" in fix.text) == (f"shard_group 0{ALL_REPLICAS}" in fix.text)
+    ends = any("shard_group 0" in fix.text for fix in offered)
+    assert ends == (layout.shard_group > 0)
 
 
 def test_stages_that_were_given_are_named_with_a_new_pipeline() -> None:

@@ -5,11 +5,17 @@ from dataclasses import replace
 import pytest
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.report.evidence import nearest_line, run_text
+from meshplan.planner.report.evidence import (
+    evidence_line,
+    evidence_lines,
+    nearest_line,
+    run_text,
+)
 from meshplan.planner.runs import evidence
 from meshplan.planner.runs.evidence import distance_of, nearest_runs
 from meshplan.planner.runs.rows import SkippedRow
@@ -93,6 +99,39 @@ def test_a_size_that_the_name_says_is_not_said_again() -> None:
     for name in ("Llama-like 8B (8.86B)", "Llama-like 8B"):
         said = run_text(found.model_copy(update={"model": name}))
         assert said.startswith("Llama-like 8B (8.86B) on ")
+
+
+def test_what_is_not_near_is_said_so() -> None:
+    """The nearest run of a small mixture of experts may be a dense model's; beyond a distance of 3,
+    and of another kind of model at any, a reader is told that none is near.
+    """
+    near = nearest_runs(LLAMA)
+    assert near[0].near
+    assert near[0].distance <= 3
+    assert nearest_line(near) == evidence_line(near[0])
+    assert evidence_lines(near)[0] == evidence_line(near[0])
+    far = nearest_runs(replace(QWEN, training=replace(QWEN.training, seq_len=2**24)))
+    assert [each.near for each in far] == [False] * len(far)
+    assert nearest_line(far).startswith("none is near (a distance of 3 at most")
+    assert f", at a distance of {far[0].distance:.1f}: measured" in nearest_line(far)
+    assert evidence_lines(far)[0].startswith("none is near")
+    assert len(evidence_lines(far)) == len(far) + 1
+
+
+def test_another_kind_of_model_is_never_near() -> None:
+    """A dense 8B's runs, asked of a hybrid of its size with all else the same: 2 away, not near."""
+    hybrid = case("nemotron-h-8b", 8, Layout(data_parallel=8, stages=even_stages(52, 1))).model
+    run = next(
+        run for run in runs()
+        if run.model.kind == "dense" and abs(model_parameters(run.model).total / 8.1e9 - 1) < 0.05
+    )  # fmt: skip
+    own = Case(
+        model=hybrid, layout=run.layout, training=run.training, cluster=run.cluster,
+        engine=run.engine,
+    )  # fmt: skip
+    found = nearest_runs(own)
+    assert found[0].distance < evidence.NEAR
+    assert not any(each.near for each in found if each.parameters == pytest.approx(8e9, rel=0.2))
 
 
 def test_runs_on_gpus_are_no_evidence_for_processes_on_a_cpu() -> None:

@@ -305,9 +305,28 @@ def test_diagnose(logs: list[str]) -> None:
     assert said["reasons"]
     explains = [reason["explains"] for reason in said["reasons"]]
     assert explains == sorted(explains, reverse=True)
+    assert not any("is for configs" in note for note in said["notes"])
+    otherwise = _called("diagnose", logs[0], "--json", "--gpus", "3", "--vocab-size", "77")[1]
+    taken = [note for note in json.loads(otherwise)["notes"] if "is for configs" in note]
+    assert [note.partition(" is ")[0] for note in taken] == ["--gpus 3", "--vocab-size 77"]
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
     assert "\\" not in out
+
+
+def test_a_run_that_the_config_has_no_room_for_is_said(logs: list[str], tmp_path: Path) -> None:
+    """8B whole on each of 8 GPUs of 80 GB, by AdamW: 16 bytes a parameter, 120 GiB alone; steps
+    were logged all the same, so the config leaves something out.
+    """
+    whole = plan_of(
+        "llama-3.1-8b", Layout(data_parallel=8, zero_stage=0, stages=even_stages(32, 1)), TRAINING
+    )
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    write_plan(whole, folder / "plan.yaml")
+    said = "more than the 79.2 GiB that the GPU has: the run keeps less than its config says"
+    assert said in " ".join(_called("diagnose", str(_megatron(folder / "a.log", 9.0)))[1].split())
+    assert said not in " ".join(_called("diagnose", logs[0])[1].split())
 
 
 def test_which_runs_to_make(tmp_path: Path) -> None:
@@ -322,6 +341,7 @@ def test_which_runs_to_make(tmp_path: Path) -> None:
     assert len(set(said["run"])) == len(set(said["run"]) & set(paths)) == 2
     assert 0 < said["doubt_after"] < said["doubt_before"] < 1
     assert said["run"][0] in _called("learn", *paths, "--which")[1].replace("\n", "")
+    assert "--gpus 3 is for configs" in _called("learn", *paths, "--which", "--gpus", "3")[2]
     code, _, error = _called("learn", *paths[:2], "--which")
     assert (code, "two are chosen of 3 or more" in error) == (2, True)
 

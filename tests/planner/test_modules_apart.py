@@ -100,7 +100,7 @@ def test_apart_each_message_behind_the_modules_is_as_much_wider(modules: int) ->
     """
     asked = setting(modules)
     one = StageModel(asked, layout(4, 4, 0, 0, apart=True))
-    work, hop_s = schedule_work(one), float(one.hop_s)
+    work, hop_s = schedule_work(one), float(one.hops.hop_s)
     assert hop_s > 0
     wider_s = modules * 0.5 * hop_s
     plain_s = 0.5 * hop_s + asked.tuning.micro_batch_s / 2

@@ -1,12 +1,15 @@
 """What a question's notes say of it."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.report.layout_words import batch_words
 
@@ -88,3 +91,25 @@ def test_nodes_and_network_are_said_where_nobody_named_them(
     notes = ask(Arguments(model="llama-3.1-8b", gpus=16, global_batch=64, **more)).notes
     assert any("network" in note for note in notes) is (said is not None)
     assert said is None or any(said in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "all weights are trained, from 16 bits"),
+        ({"lora_rank": 16}, "in bf16 (--base-precision nf4 or int8 is QLoRA)"),
+        ({"lora_rank": 16, "base_precision": "nf4"}, "the frozen weights are priced in nf4"),
+    ],
+)
+def test_how_a_quantised_checkpoint_is_priced_is_said(
+    more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """What it is stored in is not what it is trained in, nor what is frozen beside adapters."""
+    config = load_model_config("llama-3.1-8b") | {"quantization_config": {"quant_method": "fp8"}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    asked = ask(Arguments(
+        model=str(path), gpus=8, cluster="dgx-h100", global_batch=64, engine="accelerate", **more,
+    ))  # fmt: skip
+    (note,) = (note for note in asked.notes if "quantization of the checkpoint (fp8)" in note)
+    assert note.endswith(said)

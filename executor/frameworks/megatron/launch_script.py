@@ -49,7 +49,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.shell.launches import is_launched, launches
+from meshplan.executor.frameworks.shell.launches import is_launched, launches, left_open
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -189,7 +189,8 @@ def read(text: str, path: str) -> Reading:
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
-    reading = _joined([_command(words) for words in commands], path, text, tuple(script.notes))
+    notes = (*script.notes, *left_open(commands))
+    reading = _joined([_command(words) for words in commands], path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
 
 

@@ -55,9 +55,18 @@ class Entries(Values):
         ):
             name = next(name for name in names if name in self.found)
             raise UnreadableConfig(
-                f"{name} is {shown(fact.value)}, which the file does not set", fact.line
+                f"{name} is {shown(fact.value)}, {self._why(fact.value)}", fact.line
             )
         return fact
+
+    def _why(self, written: str) -> str:
+        """What a value waits for that stayed as it is written: by itself or by what it names."""
+        names = re.findall(r"\$\{\.*([A-Za-z_][\w.]*)\}", written)
+        places = (place for name in names for place in (name, name.partition(".")[2]))
+        told = [str(self.found[place].value) for place in places if place in self.found]
+        if any(re.search(r"\$\{(oc\.)?env:", each) for each in (written, *told)):
+            return "which the environment sets"
+        return "which the file does not set"
 
 
 def is_words(text: str) -> bool:

@@ -1,9 +1,14 @@
 """Which of a script's commands launch the training: those with the framework's flags."""
 
+import re
 from collections.abc import Callable
+from itertools import pairwise
 
 from meshplan.executor.frameworks.shell.script import Script
 from meshplan.planner.case.reading import Fact
+
+_UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
+_OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA", re.I)
 
 
 def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
@@ -29,6 +34,21 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
 def is_launched(script: Script, known: Callable[[str], bool]) -> bool:
     """Whether a command of the script takes `known` flags."""
     return any(_count(words, known) for words in script.commands)
+
+
+def left_open(commands: list[list[Fact]]) -> list[str]:
+    """A note of variables that nothing sets and that stand where flags do, not a flag's value."""
+    found: dict[str, int] = {}
+    for words in commands:
+        for before, word in pairwise(words):
+            name = _UNSET.fullmatch(str(word.value))
+            is_value = str(before.value).startswith("--")
+            if name and (not is_value or _OF_ARGUMENTS.search(name[1])):
+                found.setdefault(f"${name[1]}", word.line)
+    line = min(found.values(), default=1)
+    return (
+        [f"line {line}: flags of {', '.join(found)} are left to the environment"] if found else []
+    )
 
 
 def _count(words: list[Fact], known: Callable[[str], bool]) -> int:

@@ -63,6 +63,7 @@ def unclear(function: ast.FunctionDef, own: Collection[str]) -> Iterator[Fact]:
             yield Fact(f"{ast.unparse(node)[:60]} (it changes a value of before)", line)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             yield from _assigned(node, line)
+            yield from _of_model(node, configs, line)
         elif isinstance(node, ast.Call):
             yield from _called(node, configs, own)
 
@@ -98,6 +99,19 @@ def _assigned(node: ast.Assign | ast.AnnAssign, line: int) -> Iterator[Fact]:
             yield Fact(f"{ast.unparse(node)[:60]} (a section by another name)", line)
 
 
+BESIDE = {"model_spec": "it changes the model", "model": "it changes the model",
+          "peft": "adapters", "lora": "adapters"}  # fmt: skip
+"""Sections of a configuration whose assigned keys nothing here reads."""
+
+
+def _of_model(node: ast.Assign | ast.AnnAssign, configs: set[str], line: int) -> Iterator[Fact]:
+    """What is stored below the model of a configuration, or into adapters beside it."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        name, *parts = ast.unparse(target)[:200].split(".")
+        if name in configs and len(parts) > 1 and parts[0] in BESIDE:
+            yield Fact(f"{'.'.join(parts)[:60]} ({BESIDE[parts[0]]})", line)
+
+
 def _called(node: ast.Call, configs: set[str], own: Collection[str]) -> Iterator[Fact]:
     name, line = _last(node.func), node.lineno
     if name in SECTION_CLASSES and (node.args or any(not key.arg for key in node.keywords)):
@@ -105,9 +119,15 @@ def _called(node: ast.Call, configs: set[str], own: Collection[str]) -> Iterator
     for keyword in node.keywords:
         if keyword.arg in SECTIONS[:2] and not isinstance(keyword.value, ast.Call):
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (not a literal)", line)
+        if keyword.arg in ("peft", "lora") and name == "Config" and not _is_none(keyword.value):
+            yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (adapters)", line)
     handed = [each for each in node.args if _is_config(each, configs)]
     if handed and name not in own:
         yield Fact(f"{name}({ast.unparse(handed[0])[:40]}, ...) (it may change it)", line)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_config(node: ast.expr, configs: set[str]) -> bool:

@@ -12,7 +12,6 @@ from typing import get_args
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import ROTATES
-from meshplan.executor.frameworks.keys.lists import flags_in, judged
 from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
     CONVERTERS,
@@ -23,7 +22,12 @@ from meshplan.executor.frameworks.torchtitan.names import (
     V_SHAPED,
     model_named,
 )
-from meshplan.executor.frameworks.torchtitan.python import UNCLEAR, read_python
+from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.executor.frameworks.torchtitan.unread import (
+    judged_settings,
+    own_settings,
+    unread_of,
+)
 from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.reading import (
@@ -37,29 +41,6 @@ from meshplan.planner.case.reading import (
 )
 
 _MARKS = ("parallelism.", "training.")
-_ON_HOST = "weights on the host are not modelled"
-SPLITS = ("parallelism", "peft", "lora")
-"""Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
-DECIDE = ("training", "optimizer", "compile", "activation_checkpoint")
-_KEYS = ("torchtitan_keys.toml",)
-SPLITS_NOTHING = frozenset(
-    f"parallelism.{name}"
-    for name in (
-        *("enable_compiled_autograd", "disable_loss_parallel", "enable_async_tensor_parallel"),
-        *("context_parallel_load_balancer", "spmd_backend"),
-    )
-)
-"""Keys of torchtitan 0.2 and 0.3 (`config/job_config.py`) that leave every degree as it is."""
-OF_STAGES = frozenset(
-    f"parallelism.{name}"
-    for name in (
-        *("module_fqns_per_model_part", "pipeline_parallel_layers_per_stage"),
-        *("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_schedule_csv"),
-        *("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_microbatch_size"),
-        *("pipeline_parallel_schedule", "num_pp_microbatches", "pipeline_parallel_split_points"),
-    )
-)
-"""Keys that are read where there is a pipeline."""
 
 
 def read(text: str, path: str) -> Reading:
@@ -106,7 +87,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, optimizer_states=_states(values))
     exchanges = _read_exchanges(values, facts)
     recompute = _recompute(values, python=python)
-    not_modelled, noted = ([], _graphed(values, facts)) if python else _judged(values)
+    not_modelled, noted = ([], _graphed(values, facts)) if python else judged_settings(values)
     notes += noted
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
@@ -119,16 +100,8 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         placement=placement,
         recompute=recompute,
         ignored=values.ignored(),
-        unread=(
-            *exchanges,
-            *_unknown_converters(values),
-            *_unknown_keys(values),
-            *not_modelled,
-            *_encoders(values),
-            *values.switched_on("training.enable_cpu_offload", _ON_HOST),
-            *_unclear(values),
-        ),
-        notes=(*notes, *values.suspects(COUNTS.values())),
+        unread=(*exchanges, *not_modelled, *unread_of(values)),
+        notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
 
 
@@ -143,12 +116,6 @@ def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
         return []
     said = "torchtitan 0.3 replays forward and backward as a CUDA graph unless"
     return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]
-
-
-def _unclear(values: Values) -> tuple[Fact, ...]:
-    """What a Python function does that is not read."""
-    named = values.get(UNCLEAR)
-    return named.value if named else ()
 
 
 def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
@@ -335,46 +302,6 @@ def _states(values: Values) -> Fact | None:
     """Of `training.dtype` bfloat16: no fp32 copy of the weights; float32 is what is usual."""
     stated = values.word({"bfloat16": "bf16", "float32": ""}, "training.dtype")
     return stated if stated and stated.value else None
-
-
-def _unknown_converters(values: Values) -> tuple[Fact, ...]:
-    """What changes the model's layers in a way that no price knows."""
-    converters = values.get("model.converters")
-    if converters is None or not isinstance(converters.value, list):
-        return ()
-    unknown = (str(name)[:40] for name in converters.value if str(name) not in CONVERTERS)
-    return tuple(Fact(f"model.converters {name!r}", converters.line) for name in unknown)
-
-
-def _unknown_keys(values: Values) -> tuple[Fact, ...]:
-    """Keys that say how the model is split or adapted and that nothing has read."""
-    keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
-    found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
-    return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
-
-
-def _judged(values: Values) -> tuple[list[Fact], list[str]]:
-    """Of the sections that decide memory and time, what nobody reads and no price holds. A key that
-    is in no list is named: forks add theirs.
-    """
-    listed = flags_in(*_KEYS).classes
-    tolerant = values.on("fault_tolerance.enable")
-    sections = (*DECIDE, "fault_tolerance") if tolerant else DECIDE
-    found = [
-        (name, fact)
-        for name, fact in values.unasked()
-        if name.partition(".")[0] in sections and not name.endswith("_degree")  # read by `_renamed`
-    ]
-    unread, notes = judged([each for each in found if each[0] in listed], _KEYS, "{}")
-    names = [name for name, fact in found if name not in listed and fact.value]
-    said = f"not known, and priced as if not there: {', '.join(names)}"
-    return unread, [*notes, said] if names else notes
-
-
-def _encoders(values: Values) -> tuple[Fact, ...]:
-    """A section of encoders: the model is not a language model alone."""
-    line = next((fact.line for name, fact in values.found.items() if name == "encoder"), None)
-    return () if line is None else (Fact("[encoder] (models beside the one that is read)", line),)
 
 
 def _optimizer(values: Values) -> Fact | None:

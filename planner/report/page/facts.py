@@ -32,7 +32,8 @@ def evidence(plan: Plan) -> str:
         'Published runs nearest to this plan. "Predicted" is by the constants that ship, which may '
         'be fitted to this very run; "source unseen" by constants that had not seen any run of its '
         "source. Distance 1: a model twice as large, another GPU of the same family, or two of tp, "
-        "pp, cp, ep four times as large."
+        "pp, cp, ep four times as large. Near is 3 at most, of the same kind of model"
+        + (": none is." if not any(run.near for run in plan.evidence) else ".")
     )
 
 

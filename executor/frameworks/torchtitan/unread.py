@@ -1,0 +1,115 @@
+"""What of torchtitan's settings nothing reads, and what no price holds: named, never guessed."""
+
+from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.keys.lists import flags_in, judged
+from meshplan.executor.frameworks.torchtitan.names import CONVERTERS
+from meshplan.executor.frameworks.torchtitan.python import UNCLEAR
+from meshplan.planner.case.reading import Fact
+
+_ON_HOST = "weights on the host are not modelled"
+SPLITS = ("parallelism", "peft", "lora")
+"""Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
+DECIDE = ("training", "optimizer", "compile", "activation_checkpoint")
+"""Sections of which every key that no list has is named."""
+_KEYS = ("torchtitan_keys.toml",)
+SPLITS_NOTHING = frozenset(
+    f"parallelism.{name}"
+    for name in (
+        *("enable_compiled_autograd", "disable_loss_parallel", "enable_async_tensor_parallel"),
+        *("context_parallel_load_balancer", "spmd_backend"),
+    )
+)
+"""Keys of torchtitan 0.2 and 0.3 (`config/job_config.py`) that leave every degree as it is."""
+OF_STAGES = frozenset(
+    f"parallelism.{name}"
+    for name in (
+        *("module_fqns_per_model_part", "pipeline_parallel_layers_per_stage"),
+        *("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_schedule_csv"),
+        *("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_microbatch_size"),
+        *("pipeline_parallel_schedule", "num_pp_microbatches", "pipeline_parallel_split_points"),
+    )
+)
+"""Keys that are read where there is a pipeline."""
+
+
+def unread_of(values: Values) -> tuple[Fact, ...]:
+    """All that may change memory or time and is not read."""
+    return (
+        *_unknown_converters(values),
+        *_unknown_keys(values),
+        *_below_model(values),
+        *_encoders(values),
+        *values.switched_on("training.enable_cpu_offload", _ON_HOST),
+        *_unclear(values),
+    )
+
+
+def _unknown_converters(values: Values) -> tuple[Fact, ...]:
+    """What changes the model's layers in a way that no price knows."""
+    converters = values.get("model.converters")
+    if converters is None or not isinstance(converters.value, list):
+        return ()
+    unknown = (str(name)[:40] for name in converters.value if str(name) not in CONVERTERS)
+    return tuple(Fact(f"model.converters {name!r}", converters.line) for name in unknown)
+
+
+def _unknown_keys(values: Values) -> tuple[Fact, ...]:
+    """Keys that say how the model is split or adapted and that nothing has read."""
+    keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
+    found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
+    return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
+
+
+def judged_settings(values: Values) -> tuple[list[Fact], list[str]]:
+    """Of the sections that decide memory and time, what nobody reads and no price holds. A key that
+    is in no list is named: forks add theirs.
+    """
+    listed = flags_in(*_KEYS).classes
+    tolerant = values.on("fault_tolerance.enable")
+    sections = (*DECIDE, "fault_tolerance") if tolerant else DECIDE
+    found = [
+        (name, fact)
+        for name, fact in values.unasked()
+        if name.partition(".")[0] in sections and not name.endswith("_degree")  # read by `_renamed`
+    ]
+    unread, notes = judged([each for each in found if each[0] in listed], _KEYS, "{}")
+    names = [name for name, fact in found if name not in listed and fact.value]
+    said = f"not known, and priced as if not there: {', '.join(names)}"
+    return unread, [*notes, said] if names else notes
+
+
+def _below_model(values: Values) -> tuple[Fact, ...]:
+    """Sections below [model]: torchtitan's own has none, so they are of another configuration."""
+    names = (name for name in values.found if name.startswith("model.") and name.count(".") > 1)
+    stated = [(name, values.found[name]) for name in names]
+    why = "a section below [model], which may change its sizes"
+    return tuple(Fact(f"{name[:60]} ({why})", fact.line) for name, fact in stated)
+
+
+OWN_SETTINGS = (
+    *("experimental.custom_args_module", "experimental.custom_import"),
+    "job.custom_config_module",
+)
+"""Modules that extend torchtitan's settings (0.1 and 0.2, `config/job_config.py`)."""
+
+
+def own_settings(values: Values) -> list[str]:
+    """A note for a module that adds settings which no list here has."""
+    found = ((name, values.get(name)) for name in OWN_SETTINGS)
+    return [
+        f"line {fact.line}: what {name} {shown(fact.value)} adds or changes is not read"
+        for name, fact in found
+        if fact and fact.value
+    ]
+
+
+def _encoders(values: Values) -> tuple[Fact, ...]:
+    """A section of encoders: the model is not a language model alone."""
+    line = next((fact.line for name, fact in values.found.items() if name == "encoder"), None)
+    return () if line is None else (Fact("[encoder] (models beside the one that is read)", line),)
+
+
+def _unclear(values: Values) -> tuple[Fact, ...]:
+    """What a Python function does that is not read."""
+    named = values.get(UNCLEAR)
+    return named.value if named else ()
