@@ -22,10 +22,11 @@ What no run of the engine covers (the GPU family, the precision, the kind of mod
 that family, more than `FARTHER` times the GPUs of its largest run) cannot be nearer than what is
 covered: there f is also at least that of the left-out sources alone, and where no run of any engine
 covers it at least that of engines without constants. Of a quantity that fewer than `SOURCES`
-left-out sources state, sources alone make no interval: the source that is asked about, counted
-among them as farther off than all, is then more than a fifth of them (conformal prediction over
-sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv 2306.06342). There f is at least that of
-step times, which dozens of sources state [assumed: no quantity is predicted better].
+left-out sources state, sources alone make no interval: with the source that is asked about, counted
+among them as farther off than all, the percentile is then the farthest run of all, or beyond
+(conformal prediction over sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv 2306.06342).
+There f is the larger of their plain percentile and that of step times, which dozens of sources
+state [assumed: no quantity is predicted better].
 
 Step times of runs whose experts exchange tokens between nodes by all-to-all are a kind of their
 own: no network's all-to-all at their sizes is published, and 22 runs took 1.2 to 2.5 times as long
@@ -57,7 +58,7 @@ from meshplan.hardware_profiles.tunings import gpu_family
 
 COVERAGE = 0.8
 ENOUGH, BORROWED, SAME_ENGINE, FARTHER = 10.0, 3.0, 2.0, 2.0
-SOURCES = round(COVERAGE / (1 - COVERAGE))
+SOURCES = 9  # n of which 0.8 (n + 1) are less than all: 0.8 x 10 = 8
 NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
 
@@ -241,15 +242,15 @@ def _told(evidence: Evidence, engine: str, gpu: str) -> Told:
     if evidence.times is None:
         return told
     times = _told(evidence.times, engine, gpu)
-    alone = max(told.sources, times.sources * _is_few(sources))
-    return replace(
-        told, near=told.near if own else alone, sources=alone,
-        strangers=max(told.strangers, times.strangers * _is_few(strangers)),
-    )  # fmt: skip
+    alone = max(told.sources, times.sources) if _is_few(sources) else told.sources
+    farther = max(told.strangers, times.strangers) if _is_few(strangers) else told.strangers
+    return replace(told, near=told.near if own else alone, sources=alone, strangers=farther)
 
 
 def _is_few(sources: Iterable[Ratio]) -> bool:
-    """Whether so few sources are no interval's: one farther off is more than a fifth of them."""
+    """Whether so few sources are no interval's: with one farther off the percentile is the farthest
+    run of all.
+    """
     return len({ratio.suite for ratio in sources}) < SOURCES
 
 
@@ -314,13 +315,15 @@ def _quantile(
     evidence: Evidence, own: Sequence[Ratio], sources: Sequence[Ratio], name: str
 ) -> float:
     """The weighted 80th percentile of |ln ratio|, the run that is asked about counted as one that
-    is farther off than all; `UNKNOWN` of nothing.
+    is farther off than all, but for few sources alone of what step times tell beside them;
+    `UNKNOWN` of nothing.
     """
     runs = [*own, *sources]
     if not runs:
         return math.log(UNKNOWN)
+    few = evidence.times is not None and not own and _is_few(sources)
     weights = np.concatenate([_own_weights(own), _lent_weights(sources, name, len(own))])
-    return _percentile(_errors(evidence, runs), weights)
+    return _percentile(_errors(evidence, runs), weights, farther=not few)
 
 
 def _errors(evidence: Evidence, runs: Iterable[Ratio]) -> Vector:
@@ -328,9 +331,9 @@ def _errors(evidence: Evidence, runs: Iterable[Ratio]) -> Vector:
     return np.abs(np.log(ratios_of))
 
 
-def _percentile(errors: Vector, weights: Vector) -> float:
+def _percentile(errors: Vector, weights: Vector, *, farther: bool = True) -> float:
     order = np.argsort(errors)
-    reached = np.cumsum(weights[order]) / (weights.sum() + 1.0)
+    reached = np.cumsum(weights[order]) / (weights.sum() + farther)
     place = min(int(np.searchsorted(reached, COVERAGE - 1e-9)), len(errors) - 1)
     return float(errors[order][place])
 
