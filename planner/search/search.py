@@ -177,11 +177,12 @@ def _simulated(
     closed form.
     """
     layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
+    budget = costs.after_rows(len(layouts))
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
-        budget=costs.after_rows(len(layouts)),
+        budget=budget, more=costs.BUDGET - budget,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline

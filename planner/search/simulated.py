@@ -51,7 +51,8 @@ class Simulated(SimulatedPlans):
 
     The plans of `first` are simulated before any row is priced, for most rows are surely slower
     than the best of them and those nearly as fast: they are left out, as are all but `rows`, if
-    those are said. Only what is faster than `limit_s` is looked for.
+    those are said. Only what is faster than `limit_s` is looked for. `more` of the budget comes as
+    long as the gap of the proof is wide.
     """
 
     def __init__(
@@ -66,12 +67,13 @@ class Simulated(SimulatedPlans):
         rows: Source | None = None,
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
+        more: int = 0,
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
         self._tell, self._closer_work = tell, budget // costs.CLOSER
         self._runners_work = budget // costs.RUNNERS_UP
         tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
-        self._more = max(0, costs.BUDGET - budget) if first else 0
+        self._more = more
         self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         for found in first:

@@ -120,6 +120,69 @@ def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
 
 
 @dataclass
+class Distance:
+    """What is left of a proof whose plan takes a second: its smallest bound."""
+
+    least_s: float
+
+
+@pytest.mark.parametrize(
+    ("least_s", "left", "more", "goes_on"),
+    [
+        (0.5, (1, 9), (1, 9), True), (0.5, (0, 9), (4, 5), True), (0.5, (-5, 9), (3, 1), True),
+        (0.5, (-5, 4), (-1, 0), False), (0.5, (-5, 0), (-5, 0), False),
+        (0.98, (0, 9), (0, 9), False), (0.98, (1, 0), (1, 0), True),
+    ],
+)  # fmt: skip
+def test_more_of_the_budget_comes_where_the_gap_is_wide(
+    least_s: float,
+    left: tuple[int, int],
+    more: tuple[int, int],
+    goes_on: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four at a time, as long as there are some, and only once nothing is left; `left` and `more`
+    are the budget and what may come, before and after.
+    """
+    monkeypatch.setattr(budget, "MORE", 4)
+    space = space_of(QUESTION)
+    proof = Simulated(
+        QUESTION, space, price_space(QUESTION, space, closed_form), lambda _: math.inf,
+        partial(layout_of_row, space.layouts), limit_s=1.0, more=left[1],
+    )  # fmt: skip
+    proof.open, proof.tally.left = Distance(least_s), left[0]  # type: ignore[assignment]
+    assert (proof._goes_on(), proof.tally.left) == (goes_on, more[0])
+    assert max(0, proof._more) == more[1]
+
+
+@pytest.mark.parametrize(("part", "early"), [(1, False), (HUGE, True)])
+def test_layers_are_moved_as_soon_as_a_part_of_the_budget_is_spent(
+    part: int, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, however much is spent then, before the layouts that are open are settled, and once when
+    they are: with the whole budget as that part never before.
+    """
+    order, settle, look = list[str](), Simulated._settle, LayerMoves.look
+    monkeypatch.setattr(budget, "EARLY", part)
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: None)
+
+    def settled(*arguments: Any) -> Any:
+        order.append("settled")
+        return settle(*arguments)
+
+    def moved(*arguments: Any, **named: Any) -> None:
+        order.append("moved")
+        look(*arguments, **named)
+
+    monkeypatch.setattr(Simulated, "_settle", settled)
+    monkeypatch.setattr(LayerMoves, "look", moved)
+    solve(QUESTION, 1)
+    assert order[-1] == "moved"
+    assert order.count("moved") == 1 + early
+    assert not early or order.index("moved") < order.index("settled")
+
+
+@dataclass
 class Mixes:
     """A cut whose bound by its own chains is 4 s, and by the mean of another's 6 s."""
 
