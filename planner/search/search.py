@@ -325,7 +325,7 @@ def _solution(
 def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan) -> Layout:
     """The layout that `plan` makes of a row and its variant."""
     zero = int(layouts.zero_stage[row])
-    replicas = int(layouts.data_parallel[row] * layouts.context_parallel[row])
+    replicas = int(layouts.data_parallel[row]) * int(layouts.context_parallel[row])
     group = int(layouts.shard_group[row])
     stages = layers_of(plan.stages) if variant.placed else plan.stages
     selective = any(stage.selective_layers for stage in stages)
