@@ -312,11 +312,14 @@ class Simulated(SimulatedPlans):
 
     def _settle_exactly(self, left: list[Open]) -> None:
         """Settle what stays open where nothing else is as far below the best: the smallest bound
-        first, in place.
+        first, in place. Where the budget ended the proof and the gap is not wide, it stays so.
         """
         while left and self.tally.left > -self._closer_work and not self.tally.late:
             entry = min(left, key=lambda each: each.bound_s)
             if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
+                return
+            ended = self.tally.left <= 0 and self.open.least_s < self.best_s * SETTLED
+            if ended and entry.bound_s >= self.best_s * costs.WIDE:
                 return
             left.remove(entry)
             still = self._settled_exactly(entry) if entry.cut else self._longer(entry)
