@@ -169,9 +169,14 @@ def test_exact_mixes_are_asked_for_where_they_may_bring_the_proof(
     """
     entry = Open(bound_s, (0, 0, 0), 0, Variant("1f1b", 1, (0,)), Cut(bound_s, (), tuple), 0)
     done = list[Open]()
+
+    def stays(_: Simulated, cut: Open) -> list[Open]:
+        done.append(cut)
+        return [cut]
+
     proof = begun(limit_s=1.0)
     proof.open, proof.tally.left = Distance(open_s), left  # type: ignore[assignment]
-    monkeypatch.setattr(Simulated, "_settled_exactly", lambda _, cut: done.append(cut) or [cut])
+    monkeypatch.setattr(Simulated, "_settled_exactly", stays)
     proof._settle_exactly([entry])
     assert len(done) == asked
 
