@@ -183,8 +183,8 @@ class CountedMemory:
         """
         proof, fits, mode = self.proof, some_mix_fits(least), min(least.modes)
         passes = Passes.of(proof.passes, np.array([row]), least.alone)
-        limit_s = proof.best_s * SETTLED
-        splits, _, bounds, _ = rough_split_bounds_s(least.alone, passes, limit_s)
+        limit_s, known = proof.best_s * SETTLED, proof.open.chains.bounds_s
+        splits, _, bounds, _ = rough_split_bounds_s(least.alone, passes, limit_s, known)
         for at in np.argsort(bounds, kind="stable").tolist():
             if bounds[at] >= proof.best_s * SETTLED:
                 return

@@ -176,11 +176,12 @@ def _simulated(
     closed form.
     """
     layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
+    budget = costs.after_rows(len(layouts))
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
-        budget=costs.after_rows(len(layouts)),
+        budget=budget, more=costs.BUDGET - budget,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
@@ -323,7 +324,7 @@ def _solution(
 def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan) -> Layout:
     """The layout that `plan` makes of a row and its variant."""
     zero = int(layouts.zero_stage[row])
-    replicas = int(layouts.data_parallel[row] * layouts.context_parallel[row])
+    replicas = int(layouts.data_parallel[row]) * int(layouts.context_parallel[row])
     group = int(layouts.shard_group[row])
     stages = layers_of(plan.stages) if variant.placed else plan.stages
     selective = any(stage.selective_layers for stage in stages)

@@ -51,7 +51,8 @@ class Simulated(SimulatedPlans):
 
     The plans of `first` are simulated before any row is priced, for most rows are surely slower
     than the best of them and those nearly as fast: they are left out, as are all but `rows`, if
-    those are said. Only what is faster than `limit_s` is looked for.
+    those are said. Only what is faster than `limit_s` is looked for. `more` of the budget comes as
+    long as the gap of the proof is wide.
     """
 
     def __init__(
@@ -66,12 +67,13 @@ class Simulated(SimulatedPlans):
         rows: Source | None = None,
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
+        more: int = 0,
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
         self._tell, self._closer_work = tell, budget // costs.CLOSER
         self._runners_work = budget // costs.RUNNERS_UP
         tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
-        self._more = max(0, costs.BUDGET - budget) if first else 0
+        self._more = more
         self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         for found in first:
@@ -310,11 +312,14 @@ class Simulated(SimulatedPlans):
 
     def _settle_exactly(self, left: list[Open]) -> None:
         """Settle what stays open where nothing else is as far below the best: the smallest bound
-        first, in place.
+        first, in place. Where the budget ended the proof and the gap is not wide, it stays so.
         """
         while left and self.tally.left > -self._closer_work and not self.tally.late:
             entry = min(left, key=lambda each: each.bound_s)
             if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
+                return
+            ended = self.tally.left <= 0 and self.open.least_s < self.best_s * SETTLED
+            if ended and entry.bound_s >= self.best_s * costs.WIDE:
                 return
             left.remove(entry)
             still = self._settled_exactly(entry) if entry.cut else self._longer(entry)

@@ -17,6 +17,7 @@ from meshplan.planner.cuts import budget
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer
+from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search import cut_mixes
 from meshplan.planner.search.cut_mixes import AheadOfTurn
 from meshplan.planner.search.layer_moves import LayerMoves
@@ -46,6 +47,15 @@ def least_s_fixture() -> float:
     assert found.status == "OPTIMAL"
     assert found.bound_s == pytest.approx(found.solutions[0].step_time_s, rel=2e-6)
     return found.bound_s
+
+
+def begun(**options: Any) -> Simulated:
+    """A proof of the question that knows of no plan."""
+    space = space_of(QUESTION)
+    return Simulated(
+        QUESTION, space, price_space(QUESTION, space, closed_form), lambda _: math.inf,
+        partial(layout_of_row, space.layouts), **options,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -104,11 +114,7 @@ def test_closer_bounds_are_charged_by_their_work(
 
 def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
     """None of its cuts is looked at any more, so nothing is known of it beyond its bound."""
-    space = space_of(QUESTION)
-    proof = Simulated(
-        QUESTION, space, price_space(QUESTION, space, closed_form), lambda _: math.inf,
-        partial(layout_of_row, space.layouts),
-    )  # fmt: skip
+    proof = begun()
     while proof.open.closer(math.inf):
         pass
     entry = proof.open.first
@@ -117,6 +123,89 @@ def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
     assert (left.row, left.variant) == (entry.row, entry.variant)
     assert entry.bound_s <= left.bound_s < math.inf
     assert proof.tally.simulated == 0
+
+
+@dataclass
+class Distance:
+    """What is left of a proof whose plan takes a second: its smallest bound."""
+
+    least_s: float
+
+
+@pytest.mark.parametrize(
+    ("least_s", "left", "more", "goes_on"),
+    [
+        (0.5, (1, 9), (1, 9), True), (0.5, (0, 9), (4, 5), True), (0.5, (-5, 9), (3, 1), True),
+        (0.5, (-5, 4), (-1, 0), False), (0.5, (-5, 0), (-5, 0), False),
+        (0.98, (0, 9), (0, 9), False), (0.98, (1, 0), (1, 0), True),
+    ],
+)  # fmt: skip
+def test_more_of_the_budget_comes_where_the_gap_is_wide(
+    least_s: float,
+    left: tuple[int, int],
+    more: tuple[int, int],
+    goes_on: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four at a time, as long as there are some, and only once nothing is left; `left` and `more`
+    are the budget and what may come, before and after.
+    """
+    monkeypatch.setattr(budget, "MORE", 4)
+    proof = begun(limit_s=1.0, more=left[1])
+    proof.open, proof.tally.left = Distance(least_s), left[0]  # type: ignore[assignment]
+    assert (proof._goes_on(), proof.tally.left) == (goes_on, more[0])
+    assert max(0, proof._more) == more[1]
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "open_s", "left", "asked"),
+    [(0.98, 0.99, 0, 0), (0.9, 0.99, 0, 1), (0.98, 1.0, 0, 1), (0.98, 0.99, 1, 1)],
+)
+def test_exact_mixes_are_asked_for_where_they_may_bring_the_proof(
+    bound_s: float, open_s: float, left: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or narrow a wide gap: not of what is near the best, where the budget left other layouts open,
+    for then it stays FEASIBLE.
+    """
+    entry = Open(bound_s, (0, 0, 0), 0, Variant("1f1b", 1, (0,)), Cut(bound_s, (), tuple), 0)
+    done = list[Open]()
+
+    def stays(_: Simulated, cut: Open) -> list[Open]:
+        done.append(cut)
+        return [cut]
+
+    proof = begun(limit_s=1.0)
+    proof.open, proof.tally.left = Distance(open_s), left  # type: ignore[assignment]
+    monkeypatch.setattr(Simulated, "_settled_exactly", stays)
+    proof._settle_exactly([entry])
+    assert len(done) == asked
+
+
+@pytest.mark.parametrize(("part", "early"), [(1, False), (HUGE, True)])
+def test_layers_are_moved_as_soon_as_a_part_of_the_budget_is_spent(
+    part: int, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, however much is spent then, before the layouts that are open are settled, and once when
+    they are: with the whole budget as that part never before.
+    """
+    order, settle, look = list[str](), Simulated._settle, LayerMoves.look
+    monkeypatch.setattr(budget, "EARLY", part)
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: None)
+
+    def settled(*arguments: Any) -> Any:
+        order.append("settled")
+        return settle(*arguments)
+
+    def moved(*arguments: Any, **named: Any) -> None:
+        order.append("moved")
+        look(*arguments, **named)
+
+    monkeypatch.setattr(Simulated, "_settle", settled)
+    monkeypatch.setattr(LayerMoves, "look", moved)
+    solve(QUESTION, 1)
+    assert order[-1] == "moved"
+    assert order.count("moved") == 1 + early
+    assert not early or order.index("moved") < order.index("settled")
 
 
 @dataclass

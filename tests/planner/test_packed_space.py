@@ -6,14 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.priced_space import Question, space_of
+from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.space import exchange_choice, legal_layouts
+from meshplan.planner.space.legal_layouts import Variant
 
 NAMES = [field.name for field in fields(Layouts)]
 
@@ -60,3 +64,13 @@ def test_a_space_in_parts_is_the_space(engine: str, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(getattr(parts.layouts, name), getattr(whole.layouts, name))
     assert parts.dropped == whole.dropped
     assert parts.layouts_in(every) == counted == sum(len(whole.variants(row)) for row in every)
+
+
+def test_a_layout_of_a_packed_row_counts_ranks_beyond_a_byte() -> None:
+    """64 x 4 ranks that shard over all of them: what is a byte each is no byte together."""
+    packed = layouts(
+        data_parallel=[64, 1, 1, 1], context_parallel=[4, 1, 1, 1], shard_group=[256, 1, 1, 1]
+    ).packed()
+    plan = StagePlan((Stage(4),), 0, ())
+    found = layout_of_row(packed, 0, Variant("1f1b", 1, (0,)), plan)
+    assert (found.data_parallel, found.context_parallel, found.shard_group) == (64, 4, 0)

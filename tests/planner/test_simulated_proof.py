@@ -75,8 +75,7 @@ def _moved(question: Question, result: SearchResult) -> bool:
 
 def _counted(question: Question, result: SearchResult) -> bool:
     """Whether an answer fits when every moment is counted, and not by the bound of its memory."""
-    layout = result.solutions[0].layout
-    counts = question.engine.kernels.counts_passes and layout.virtual_stages > 1
+    layout, counts = result.solutions[0].layout, question.engine.kernels.counts_passes
     return counts and math.isfinite(simulated_s(case_at(question, layout)))
 
 
