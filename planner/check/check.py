@@ -30,7 +30,13 @@ from meshplan.planner.case.resolve import (
     engine_named,
     resolve,
 )
-from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
+from meshplan.planner.case.settings import (
+    Settings,
+    UnreadableSettings,
+    error_line,
+    one_line,
+    settings_near,
+)
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (
     PASSED,
@@ -150,7 +156,7 @@ def _finding(candidate: Candidate, judged: Callable[[], Finding]) -> Finding:
 def _refused(path: str, verdict: Verdict, error: Exception) -> Finding:
     """A user's error as a finding, at the line that it names."""
     line = getattr(error, "line", 1)
-    return Finding(path=path, verdict=verdict, text=one_line(error), line=line)
+    return Finding(path=path, verdict=verdict, text=error_line(error), line=line)
 
 
 DEFECT = "meshplan failed on this file: a defect of meshplan; please report it with the file"
