@@ -107,6 +107,7 @@ WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
 """Commands whose `--json` took a file before it meant the same in all."""
 
 
+USAGE = 2
 TYPED = "meshplan.typed"
 """Where the words of the command line are kept for its errors."""
 
@@ -156,11 +157,12 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             said: Exception = ValueError(_with_value(error, ctx.meta[TYPED]))
-            code: int | None = 2
+            code = USAGE
         except Exception as error:
-            said, code = error, exit_code(error)
-            if code is None:
+            named = exit_code(error)
+            if named is None:
                 raise
+            said, code = error, named
         from meshplan.planner.case.settings import error_line
 
         print(f"error: {error_line(said)}", file=sys.stderr)

@@ -289,13 +289,10 @@ def test_rare_parts_are_named() -> None:
 def test_a_pattern_of_other_layers_than_stated_is_refused() -> None:
     """54 letters for 52 layers are two models; where no number is stated the letters count."""
     path = Path(__file__).with_name("published_configs.json")
-    config = next(c for c in json.loads(path.read_text()).values() if PATTERN in c)
-    letters = config[PATTERN]
+    config = json.loads(path.read_text())["Nemotron-H-8B"]["config"]
+    letters = config["hybrid_override_pattern"]
     other = config | {"num_hidden_layers": len(letters) + 2}
     with pytest.raises(UnsupportedModel, match=f"{len(letters)} letters for {len(letters) + 2}"):
         model_from_config(other, "x")
     del other["num_hidden_layers"]
     assert model_from_config(other, "x").num_layers == len(letters)
-
-
-PATTERN = "hybrid_override_pattern"
