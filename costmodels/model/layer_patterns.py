@@ -214,6 +214,11 @@ def hybrid_pattern(f: Fields) -> tuple[Words, Words]:
     """
     letters = f.word("hybrid_override_pattern")
     if letters is not None:
+        if f.present("num_hidden_layers") and f.num_layers != len(letters):
+            raise f.refuse(
+                f"hybrid_override_pattern has {len(letters)} letters for {f.num_layers} layers "
+                "(num_hidden_layers); each layer is one letter"
+            )
         for unknown in sorted(set(letters) - set(HYBRID_LETTERS)):
             raise f.refuse(f"hybrid_override_pattern has {unknown!r}; M, E, * and - are priced")
         pairs = [HYBRID_LETTERS[letter] for letter in letters]

@@ -17,6 +17,7 @@ from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.launch.written import given_of
 from meshplan.executor.onerank.command import Wanted
+from meshplan.planner.case.settings import error_line
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.terminal import as_written
 
@@ -140,7 +141,7 @@ def execute(
         )  # fmt: skip
         result = carry_out(order, as_written(stderr=as_json))
     except USAGE as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error_line(error)}", err=True)
         raise typer.Exit(2) from None
     except (RankFailed, SlurmFailed) as error:
         typer.echo(f"error: {error}", err=True)

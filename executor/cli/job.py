@@ -83,6 +83,7 @@ def carry_out(order: Order, console: Console) -> RunResult | None:
     and `Interrupted` for what went wrong on the way.
     """
     _check_job(order)
+    _check_folder(order.folder)
     plan = read_plan(order.plan)
     if order.job != "cancel":  # which predicts nothing and compares nothing
         plan = _on_engine(plan, order)
@@ -161,6 +162,15 @@ def _check_job(order: Order) -> None:
     if order.top > 1:
         raise CannotRun(
             f"--job {job} is of one job, and --top {order.top} of {order.top}; give --job run"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise `CannotRun` for a folder that is more than a line of the scripts that name it."""
+    if not str(folder).isprintable():
+        raise CannotRun(
+            f"the folder of the run, {str(folder)!r}, is no printable line of text; give another "
+            "with --out"
         )
 
 

@@ -14,6 +14,7 @@ from meshplan.executor.launch.preflight import profile_of
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
 from meshplan.planner.case.plan_file import read_plan, write_plan
+from meshplan.planner.case.settings import error_line
 from meshplan.planner.report.terminal import as_written
 
 
@@ -29,7 +30,7 @@ def run_dry(
         plan = read_plan(path)
         native = for_engine(plan, NATIVE, profile_of(plan, cluster))
     except USAGE as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error_line(error)}", err=True)
         return 2
     if native is not plan:
         typer.echo(f"note: {repriced_line(plan, native)}", err=True)
@@ -45,7 +46,7 @@ def run_for_real(plan: Path, wanted: Wanted, *, as_json: bool) -> int:
     try:
         run, said = run_one_rank(read_plan(plan), wanted)
     except USAGE as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error_line(error)}", err=True)
         return 2
     except RankFailed as error:
         typer.echo(f"error: {error}", err=True)

@@ -9,6 +9,7 @@ nanotron     run inside a checkout of nanotron, which has `run_train.py`
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -136,11 +137,16 @@ STEP_FLAGS = {
 
 
 def command_of(exported: Exported, out: Path) -> str:
-    """The launch command with the files that were written to `out`, by this Python."""
-    command = exported.launch
-    for name in exported.files:
-        command = command.replace(name, str(out / name))
-    return command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run ")
+    """The launch command with the files that were written to `out`, by this Python, as a shell
+    reads it: whatever characters the folder has.
+    """
+    words = list[str]()
+    for word in shlex.split(exported.launch):
+        if word == "torchrun":
+            words += [sys.executable, "-m", "torch.distributed.run"]
+        else:
+            words.append(str(out / word) if word in exported.files else word)
+    return shlex.join(words)
 
 
 def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> RunResult:

@@ -105,10 +105,9 @@ def chosen(
     if len(among) == 1:
         return 0, None
     worst = worst_losses(question, [solutions[index].layout for index in among])
-    order = sorted(
-        range(len(among)), key=lambda at: (round(worst[at].loss / ALIKE), worst[at].needed_bytes)
-    )
-    best = order[0]
+    least = min(each.loss for each in worst)
+    alike = [at for at, each in enumerate(worst) if each.loss <= least + ALIKE]
+    best = min(alike, key=lambda at: worst[at].needed_bytes)
     plan = solutions[among[best]]
     return among[best], Choice(
         robust=robust,

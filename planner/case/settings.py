@@ -92,6 +92,23 @@ def _settings(table: object, path: Path) -> Settings:
         raise UnreadableSettings(f"{path}: {key}: {first['msg']} (known keys: {known})") from None
 
 
+MOST_WORD, MOST_LINE = 300, 1500  # characters; a file's name has at most 255
+
+
+def error_line(error: BaseException) -> str:
+    """`one_line` without the middle of a long word and of a long line: a value of 5,000 characters
+    is known by its ends, and the rule that it breaks stands behind it.
+    """
+    words = (_ends(word, MOST_WORD) for word in one_line(error).split(" "))
+    return _ends(" ".join(words), MOST_LINE)
+
+
+def _ends(text: str, most: int) -> str:
+    """`text`, or its ends where it has more than `most` characters."""
+    kept = most // 3
+    return text if len(text) <= most else f"{text[:kept]}...{text[-kept:]}"
+
+
 def one_line(error: BaseException) -> str:
     """The text of an error without newlines and control characters, for a one-line message."""
     text = " ".join(str(error).split())

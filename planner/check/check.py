@@ -25,7 +25,13 @@ from meshplan.planner.case.missing import FLAGS, MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
-from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
+from meshplan.planner.case.settings import (
+    Settings,
+    UnreadableSettings,
+    error_line,
+    one_line,
+    settings_near,
+)
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (
     PASSED,
@@ -145,7 +151,7 @@ def _finding(candidate: Candidate, judged: Callable[[], Finding]) -> Finding:
 def _refused(path: str, verdict: Verdict, error: Exception) -> Finding:
     """A user's error as a finding, at the line that it names."""
     line = getattr(error, "line", 1)
-    return Finding(path=path, verdict=verdict, text=one_line(error), line=line)
+    return Finding(path=path, verdict=verdict, text=error_line(error), line=line)
 
 
 DEFECT = "meshplan failed on this file: a defect of meshplan; please report it with the file"

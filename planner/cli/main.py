@@ -18,7 +18,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any
 
 import typer
@@ -107,6 +107,10 @@ WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
 """Commands whose `--json` took a file before it meant the same in all."""
 
 
+USAGE = 2
+TYPED = "meshplan.typed"
+"""Where the words of the command line are kept for its errors."""
+
 UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Why standard output takes no more, which is none of our faults."""
 
@@ -129,6 +133,7 @@ class Commands(TyperGroup):
         anything, and for `--json FILE`, as it once was.
         """
         _refuse_empty(args)
+        ctx.meta[TYPED] = args
         for option, value in pairwise(args):
             written = value == "-" or value.endswith(".json")
             if option == "--json" and written and args[0] in WROTE_JSON:
@@ -150,14 +155,31 @@ class Commands(TyperGroup):
         """Run the command; a named error becomes one line on stderr and its exit code."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            said: Exception = ValueError(_with_value(error, ctx.meta[TYPED]))
+            code = USAGE
         except Exception as error:
-            code = exit_code(error)
-            if code is None:
+            named = exit_code(error)
+            if named is None:
                 raise
-            from meshplan.planner.case.settings import one_line
+            said, code = error, named
+        from meshplan.planner.case.settings import error_line
 
-            print(f"error: {one_line(error)}", file=sys.stderr)
-            raise typer.Exit(code) from None
+        print(f"error: {error_line(said)}", file=sys.stderr)
+        raise typer.Exit(code)
+
+
+def _with_value(error: Any, args: list[str]) -> str:
+    """What Typer finds wrong with a value, and the value as typed, which it does not name."""
+    names = error.param.opts if error.param is not None else []
+    where = f"({error.ctx.command_path} -h)" if error.ctx is not None else ""
+    pairs = ((word, after) for word, after in pairwise([*args, ""]) if word in names)
+    joined = (word.split("=", 1) for word in args if word.split("=", 1)[0] in names and "=" in word)
+    name, value = next(chain(pairs, joined), ("", "")) if error.message else ("", "")
+    if not name:
+        return f"{error.format_message()} {where}".rstrip()
+    rule = error.message.removeprefix("Value error, ").removesuffix(".")
+    return f"{name} {value}: {rule} {where}".rstrip()
 
 
 def _refuse_empty(args: list[str]) -> None:

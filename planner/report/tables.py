@@ -309,7 +309,7 @@ def choice_line(choice: Choice) -> str:
     if not choice.slower_fraction and choice.worst_loss_fraction < LEAST_LOSS:
         return f"of {many}, the fastest stays so whichever one figure is off"
     if not choice.slower_fraction:
-        return f"of {many}, the fastest {loses} {where}, none of them less"
+        return f"of {many}, the fastest {loses} {where}, none of them less by over 0.1%"
     other = f"the fastest {choice.fastest_worst_loss_fraction:.1%} ({choice.fastest_worst_where})"
     spares = choice.spares_bytes
     memory = f", and needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)

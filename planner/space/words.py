@@ -92,7 +92,10 @@ def space_words(
         lines.append(f"{_and(closed)}; a pin opens more")
     both = {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b")
     if both and not legality.hides_sends:
-        lines.append("GPipe is left out, since 1F1B holds less")
+        lines.append(
+            "GPipe is left out: passes wait for what is sent, so it takes as long as 1F1B or "
+            "longer, and holds more"
+        )
     return tuple(lines)
 
 

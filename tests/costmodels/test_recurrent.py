@@ -9,6 +9,7 @@ import pytest
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
 from meshplan.costmodels.model.compression import Indexer
+from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters
 from meshplan.costmodels.model.recurrent import Recurrent
@@ -283,3 +284,15 @@ def test_rare_parts_are_named() -> None:
     assert parts("qwen3_next")[:2] == ("gated DeltaNet layers", "a gate on the attention's output")
     assert "sparse attention with an indexer" in parts("deepseek_v32")
     assert "Mamba-2 layers" in parts("nemotron_h")
+
+
+def test_a_pattern_of_other_layers_than_stated_is_refused() -> None:
+    """54 letters for 52 layers are two models; where no number is stated the letters count."""
+    path = Path(__file__).with_name("published_configs.json")
+    config = json.loads(path.read_text())["Nemotron-H-8B"]["config"]
+    letters = config["hybrid_override_pattern"]
+    other = config | {"num_hidden_layers": len(letters) + 2}
+    with pytest.raises(UnsupportedModel, match=f"{len(letters)} letters for {len(letters) + 2}"):
+        model_from_config(other, "x")
+    del other["num_hidden_layers"]
+    assert model_from_config(other, "x").num_layers == len(letters)

@@ -1,5 +1,6 @@
 """Installed frameworks as engines: found, launched, and their logs read as results."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +56,17 @@ def test_emitted_files_are_found_by_the_launch_command(tmp_path: Path) -> None:
         f"X=1 {sys.executable} -m torch.distributed.run --nnodes 1 run_train.py "
         f"--config-file {tmp_path}/nanotron.yaml"
     )
+
+
+@pytest.mark.parametrize("folder", ["a b", "$(touch P)", "`touch P`", "x;touch P", "it's", 'q"'])
+def test_a_folder_of_any_name_is_one_word(tmp_path: Path, folder: str) -> None:
+    """The command is read by a shell, here one whose `bash` prints what it was given."""
+    exported = Exported(framework="megatron", files={"train.sh": ""}, launch="bash train.sh --x 1")
+    command = command_of(exported, tmp_path / folder)
+    shell = f"bash() {{ printf '%s|' \"$@\"; }}; {command}"
+    answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
+    assert answer.stdout == f"{tmp_path}/{folder}/train.sh|--x|1|"
+    assert not (tmp_path / "P").exists()
 
 
 @pytest.mark.parametrize(

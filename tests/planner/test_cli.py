@@ -135,6 +135,11 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
         (("explain", "absent.yaml"), "absent.yaml: cannot be read"),
         ((*TINY, "--top", "1", "-o", "absent/plan.yaml"), "cannot write absent/plan.yaml"),
         (("models", "gpt5"), "no model 'gpt5'"),
+        ((*TINY, "--top", "0"), "--top 0: Input should be greater than or equal to 1"),
+        ((*TINY, "--top=x"), "--top x: "),
+        (("plan",), "Missing argument 'model'"),
+        (("execute", "plan.yaml", "--launcher", "lsf"), "--launcher lsf: 'lsf' is not one of"),
+        ((*TINY[:4], "--cluster", "A" * 5000, "--global-batch", "8"), "profiles` lists all)"),
     ],
 )  # fmt: skip
 def test_user_errors(arguments: tuple[str, ...], words: str) -> None:
@@ -144,6 +149,7 @@ def test_user_errors(arguments: tuple[str, ...], words: str) -> None:
     assert words in result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 1000
 
 
 @pytest.mark.parametrize(
@@ -159,6 +165,8 @@ def test_user_errors(arguments: tuple[str, ...], words: str) -> None:
             id="impossible shape",
         ),
         pytest.param(("hidden_size: 256", "hidden_size: 512"), "sha256", id="edited model"),
+        pytest.param(("hidden_size: 256", "hidden_size: 2001-01-01"), "no JSON", id="a date"),
+        pytest.param(("hidden_size: 256", "hidden_size: !!set {a, b}"), "no JSON", id="a set"),
         pytest.param(("meshplan: 1", "plan: 1"), "not a plan file", id="another file"),
         pytest.param(("meshplan: 1", "meshplan: [1"), "not YAML", id="not YAML"),
     ],

@@ -138,3 +138,14 @@ def test_sequence_parallelism_is_said_where_a_pin_opens_it(
     _, model = read_model("llama-3.1-8b")
     words = space_words(model, training, engine, parse_pins(pinned), (SELECTIVE,), "all")
     assert any("sequence parallelism wherever it is allowed" in line for line in words) is said
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_why_gpipe_is_left_out(name: str) -> None:
+    """Where passes wait for what is sent, and 1F1B runs too: it holds more and is never faster."""
+    _, model = read_model("llama-3.1-8b")
+    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
+    words = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
+    told = any("takes as long as 1F1B or longer, and holds more" in line for line in words)
+    both = {"gpipe", "1f1b"} <= set(engine.legality.schedules)
+    assert told == (both and not engine.legality.hides_sends)

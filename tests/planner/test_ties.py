@@ -57,6 +57,8 @@ def test_each_figure_is_moved_alone(asked: Asked) -> None:
     [
         pytest.param([(0.05, 60), (0.02, 60), (0.03, 60)], 1, id="2 % at worst is the least"),
         pytest.param([(0.05, 60), (0.0201, 60), (0.0202, 50)], 2, id="alike to 0.1 %: less memory"),
+        pytest.param([(0.05, 60), (0.02049, 60), (0.02051, 50)], 2, id="on both sides of 2.05 %"),
+        pytest.param([(0.05, 60), (0.02, 60), (0.0211, 50)], 1, id="0.11 % more"),
         pytest.param([(0.01, 60), (0.02, 40), (0.03, 40)], 0, id="the fastest loses least"),
     ],
 )
