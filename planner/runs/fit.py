@@ -122,14 +122,16 @@ def _always(tuning: Tuning) -> Rivals:
 
 
 def rivals_of(fits: Mapping[str, Mapping[str, Fit]], pool: Pool, pools: Sequence[Pool]) -> Rivals:
-    """Those of the fits so far: an engine's constants on all GPUs are learnt again for each set of
-    runs that they must not have seen.
+    """Those of the fits so far. What the engine has itself has seen the runs: its constants on all
+    GPUs start at all engines', and are learnt again for each set of runs that they must not have
+    seen.
     """
+    others = {name: found for name, found in fits.items() if name != pool.engine}
     if pool.family == "any" or "any" not in fits.get(pool.engine, {}):
-        start = wider(fits, pool, pool.family)
-        return Rivals(lambda _: start, lambda family, _: wider(fits, pool, family))
+        start = wider(others, pool, pool.family)
+        return Rivals(lambda _: start, lambda family, _: wider(others, pool, family))
     wide = next(p for p in pools if (p.engine, p.family) == (pool.engine, "any"))
-    start = wider({name: fits[name] for name in fits if name != pool.engine}, wide, "any")
+    start = wider(others, wide, "any")
     seen = fits[pool.engine]["any"].tuning
 
     @cache

@@ -107,6 +107,22 @@ def test_the_wider_pool_forgets_what_a_family_leaves_out() -> None:
     assert max(abs(error) for error in errors if error is not None) < 0.02
 
 
+def test_an_engine_starts_where_its_runs_have_taught_nothing() -> None:
+    """Not at its own constants, which have seen what is left out, but at those of all engines."""
+    runs = runs_at({"8": 1.0, "16": 1.0})
+    own, wide = (
+        Fit(
+            tuning=Tuning(matmul_scale=scale), date="", rows=2, groups=2, error_fraction=0.1,
+            source="test",
+        )
+        for scale in (1.5, 1.2)
+    )  # fmt: skip
+    pool = Pool("megatron-bridge", "any", runs)
+    rivals = rivals_of({"megatron-bridge": {"any": own}, "generic": {"any": wide}}, pool, [pool])
+    nobody: frozenset[str] = frozenset()
+    assert rivals.start(nobody) == rivals.without("hopper", nobody) == wide.tuning
+
+
 def test_a_fit_finds_a_slow_machine():
     """Runs that all take 1.5 times the prediction are fitted, and left-out models too."""
     rows = []
