@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats, Layouts
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
@@ -87,15 +87,17 @@ class NearCuts:
         """
         found, row, _, started = beginning
         starts = [found] if started and found.variant.virtual_stages > 1 else []
+        goal_s = found.step_s
         for start in chain(starts, self._beside(beginning)):
             problem, _ = self.problem_of(row, start.variant)
             times = self.times_of(row, start.variant, start.plan.stages)
-            climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE)
+            climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE, goal_s)
             stages, step_s = climb.best(start.plan.stages, start.step_s)
             self.simulated += climb.simulated
             self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
             if step_s < found.step_s:
                 self.faster.append((row, start.variant, evaluate(problem, stages)))
+                goal_s = min(goal_s, step_s)
             if self.budget <= 0:
                 return
 
@@ -139,22 +141,24 @@ def rows_near(
 ) -> list[int]:
     """Rows below the limit that moves begin at, too: beside row `own`, and unlike known kinds."""
     unlike = rows_unlike(space, bounds, known, limit_s)
-    return [*rows_beside(space.layouts, bounds, own, limit_s), *unlike]
+    return [*rows_beside(space, bounds, own, limit_s), *unlike]
 
 
-def rows_beside(layouts: Layouts, bounds: Floats, own: int, limit_s: float) -> list[int]:
-    """Of half and of twice the pipeline ranks of row `own`, with the same other degrees and
-    micro-batch, the row with the smallest bound, if that is below the limit.
+def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Iterator[int]:
+    """Of as many pipeline ranks as row `own`, of half and of twice as many, with the same other
+    degrees and micro-batch, for each set of schedules and chunks that a row may have, but its own,
+    the row with the smallest bound, if that is below the limit.
     """
-    alike, pp, found = bounds < limit_s, layouts.pipeline_parallel, list[int]()
+    layouts = space.layouts
+    alike, pp = bounds < limit_s, layouts.pipeline_parallel
     for name in ALIKE:
         column = getattr(layouts, name)
         alike &= column == column[own]
-    for ranks in (pp[own] // 2, 2 * pp[own]):
+    for ranks in (pp[own], pp[own] // 2, 2 * pp[own]):
         some = np.flatnonzero(alike & (pp == ranks))
-        if ranks > 1 and len(some):
-            found.append(int(some[bounds[some].argmin()]))
-    return found
+        for _, rows in space.by_all_variants(some) if ranks > 1 else ():
+            if own not in rows:
+                yield int(rows[bounds[rows].argmin()])
 
 
 def rows_unlike(
