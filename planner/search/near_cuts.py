@@ -47,14 +47,18 @@ class Beginning(NamedTuple):
     started: bool
 
 
+Start = tuple[int, Variant, tuple[Stage, ...]]
+
+
 class Looked(NamedTuple):
-    """By row plans of cuts that are faster than the layout; how many cuts were simulated; and the
-    work of the search's budget that was spent on where to begin.
+    """By row plans of cuts that are faster than the layout; how many cuts were simulated; the work
+    of the search's budget that was spent on where to begin; and the climbs that came to an end.
     """
 
     faster: list[tuple[int, Variant, StagePlan | None]]
     simulated: int
     work: int
+    ended: dict[Start, float]
 
 
 @dataclass(slots=True)
@@ -63,12 +67,14 @@ class NearCuts:
 
     problem_of  the inner problem and passes of a row under a variant
     times_of    its simulation, of cuts like the given one
+    ended       the climbs that came to an end before, and what they had to be faster than
     budget      of the simulation, in played actions; what is left of it
     """
 
     problem_of: Callable[[int, Variant], tuple[StageProblem, Passes]]
     times_of: Callable[[int, Variant, tuple[Stage, ...]], CutTimes]
     known: KnownChains
+    ended: dict[Start, float]
     budget: int = moved_layers.BUDGET
     faster: list[tuple[int, Variant, StagePlan | None]] = field(default_factory=list)
     simulated: int = 0
@@ -79,7 +85,7 @@ class NearCuts:
         for each in beginnings:
             if self.budget > 0 and not tally.late:
                 self.look(each)
-        return Looked(self.faster, self.simulated, self.work)
+        return Looked(self.faster, self.simulated, self.work, self.ended)
 
     def look(self, beginning: Beginning) -> None:
         """Climb from the likeliest cut of each variant of the row, and from the layout itself,
@@ -89,15 +95,20 @@ class NearCuts:
         starts = [found] if started and found.variant.virtual_stages > 1 else []
         goal_s = found.step_s
         for start in chain(starts, self._beside(beginning)):
+            this = row, start.variant, start.plan.stages
+            if self.ended.get(this, -math.inf) >= goal_s:
+                continue
             problem, _ = self.problem_of(row, start.variant)
             times = self.times_of(row, start.variant, start.plan.stages)
             climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE, goal_s)
             stages, step_s = climb.best(start.plan.stages, start.step_s)
             self.simulated += climb.simulated
             self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
-            if step_s < found.step_s:
+            if climb.spent < climb.budget:
+                self.ended[this] = goal_s
+            if step_s < goal_s:
                 self.faster.append((row, start.variant, evaluate(problem, stages)))
-                goal_s = min(goal_s, step_s)
+                goal_s = step_s
             if self.budget <= 0:
                 return
 
