@@ -156,20 +156,21 @@ def rows_near(
 
 
 def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Iterator[int]:
-    """Of as many pipeline ranks as row `own`, of half and of twice as many, with the same other
-    degrees and micro-batch, for each set of schedules and chunks that a row may have, but its own,
-    the row with the smallest bound, if that is below the limit.
+    """With the degrees and micro-batch of row `own`, for each set of schedules and chunks that a
+    row may have but its own, and with half and with twice as many pipeline ranks, the row with the
+    smallest bound, if that is below the limit.
     """
     layouts = space.layouts
     alike, pp = bounds < limit_s, layouts.pipeline_parallel
     for name in ALIKE:
         column = getattr(layouts, name)
         alike &= column == column[own]
-    for ranks in (pp[own], pp[own] // 2, 2 * pp[own]):
-        some = np.flatnonzero(alike & (pp == ranks))
-        for _, rows in space.by_all_variants(some) if ranks > 1 else ():
-            if own not in rows:
-                yield int(rows[bounds[rows].argmin()])
+    same = space.by_all_variants(np.flatnonzero(alike & (pp == pp[own]))) if pp[own] > 1 else ()
+    sets = [rows for _, rows in same if own not in rows]
+    sets += [np.flatnonzero(alike & (pp == n)) for n in (pp[own] // 2, 2 * pp[own]) if n > 1]
+    for rows in sets:
+        if len(rows):
+            yield int(rows[bounds[rows].argmin()])
 
 
 def rows_unlike(
