@@ -11,6 +11,7 @@ budget is spent; nothing is proved of cuts that differ by more. Before, cuts of 
 layers at once (`planner.cuts.balanced_counts`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -37,11 +38,17 @@ FIELDS = ("layers", "selective_layers", "full_layers")
 
 class MovedLayers:
     """The climb from one cut of `problem`; `spent` counts actions of the simulation, and ends it at
-    the budget.
+    the budget. Only steps below `goal_s` are of worth.
     """
 
-    def __init__(self, problem: StageProblem, times: CutTimes, budget: int = BUDGET) -> None:
-        self.problem, self.times, self.budget = problem, times, budget
+    def __init__(
+        self,
+        problem: StageProblem,
+        times: CutTimes,
+        budget: int = BUDGET,
+        goal_s: float = math.inf,
+    ) -> None:
+        self.problem, self.times, self.budget, self.goal_s = problem, times, budget, goal_s
         self.actions = 2 * problem.chunks * problem.m
         self.spent = self.simulated = 0
         self._chains = np.zeros((0, 4 * problem.chunks + 1 + problem.pp))
@@ -82,13 +89,13 @@ class MovedLayers:
         self, propose: Propose, most_misses: int, stages: tuple[Stage, ...], step_s: float
     ) -> tuple[tuple[Stage, ...], float]:
         """The fastest cut of those that are proposed beside the one before it, as long as no known
-        chain forbids them.
+        chain forbids them to be of worth.
         """
         balanced, misses = self.balanced, 0
         while balanced and misses < most_misses and self.spent < self.budget:
             self.spent += DESCENT
             counts = propose([stage.layers for stage in stages])
-            if balanced.longest_s(counts) >= step_s * FASTER:
+            if balanced.longest_s(counts) >= min(step_s, self.goal_s) * FASTER:
                 break
             moved, misses = least_recomputed(self.problem, counts), misses + 1
             moved_s = self._played_s(moved)

@@ -8,7 +8,8 @@ that is not above what they hold:
 
     least    without transients; what waits for its weight gradient with the smaller of both
     bare     of each cut the one that recomputes least, if it fits by every moment
-    mixes    then those of each cut that do (`planner.search.counted_mixes`), where a rank has few
+    mixes    then those of each cut that do (`planner.search.counted_mixes`), where a rank has few:
+             first of the two modes that recompute least, then of all
     cuts     those of the list; with one chunk per rank all, where they are few
 
 Each is looked at in order of bounds, as far as its budget goes; nothing is proved of what is left.
@@ -20,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from meshplan.costmodels.layout import Schedule, Stage
+from meshplan.costmodels.layout import MODES, Schedule, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
@@ -43,7 +44,10 @@ from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import every_cut, lists_all
 
-BARE_BUDGET, BUDGET = 300_000, 2_400_000  # in the time of one played action, some 60 ns
+PASSES = ((1, 300_000), (2, 1_200_000), (3, 1_200_000))
+"""Modes that a cut may mix, those that recompute least; and the budget of what is looked at so, in
+the time of one played action, some 60 ns. What one pass leaves the next one has.
+"""
 CUT, LAYOUT = 5_000, 30_000  # one that is begun
 MOST_ROWS = 2_048
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
@@ -107,9 +111,9 @@ class CountedMemory:
     def look(self) -> None:
         """Offer the proof what is faster than its best."""
         try:
-            for budget, bare in ((BARE_BUDGET, True), (BUDGET, False)):
-                self.left = budget
-                self._look(sorted(self._candidates(bare), key=lambda each: each.bound_s))
+            for most, budget in PASSES:
+                self.left = max(0, self.left) + budget
+                self._look(sorted(self._candidates(most), key=lambda each: each.bound_s))
         except KeyboardInterrupt:
             return
 
@@ -123,12 +127,12 @@ class CountedMemory:
     def _ended(self) -> bool:
         return self.left <= 0 or self.proof.tally.late
 
-    def _candidates(self, bare: bool) -> Iterator[_Candidate]:
+    def _candidates(self, most: int) -> Iterator[_Candidate]:
         proof, limit_s = self.proof, self.proof.best_s * SETTLED
         rows = proof.open.rows
         rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
         for every, same_rows in proof.space.by_variant(rows):
-            variant = self._counted(every, int(same_rows[0]), bare)
+            variant = self._counted(every, int(same_rows[0]), most)
             if variant is not None:
                 least = LeastHeld(proof.prices, variant.schedule)
                 same = _listed(run_as(proof.space, least, same_rows, variant))
@@ -138,17 +142,17 @@ class CountedMemory:
                     if bound_s < limit_s:
                         yield _Candidate(bound_s, row, variant)
 
-    def _counted(self, variant: Variant, row: int, bare: bool) -> Variant | None:
-        """Of several chunks, with the mode that recomputes least; or with all modes where the mean
-        rank has few mixes of them and they are others than that, or its one chunk has few cuts.
+    def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:
+        """With the `most` modes that recompute least, if there are as many, and more than one only
+        where the mean rank has few mixes of them. One chunk per rank, of few cuts, has all at once.
         """
         vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
-        if bare:
-            return replace(variant, modes=(min(variant.modes),)) if vpp > 1 else None
+        modes = tuple(sorted(variant.modes)[:most])
         each = -(-len(self.proof.space.stack) // (pp * vpp))
-        few = mixes_of_rank([each] * vpp, variant.modes) <= MOST_MIXES
-        more = len(variant.modes) > 1 if vpp > 1 else self._lists_all(pp)
-        return variant if few and more else None
+        few = mixes_of_rank([each] * vpp, modes) <= MOST_MIXES or most == 1
+        if vpp == 1:
+            return variant if most == len(MODES) and few and self._lists_all(pp) else None
+        return replace(variant, modes=modes) if few and len(modes) == most else None
 
     def _lists_all(self, pp: int) -> bool:
         """Whether so many ranks of one chunk have few cuts, or a list of them."""

@@ -6,7 +6,7 @@ Where the moves of a kind begin, and what they find, says `planner.search.near_c
 from collections.abc import Sequence
 
 from meshplan.planner.search.found import SETTLED, Kind, Timed
-from meshplan.planner.search.near_cuts import Beginning, Looked, NearCuts, rows_near
+from meshplan.planner.search.near_cuts import Beginning, Looked, NearCuts, Start, rows_near
 from meshplan.planner.search.open_layouts import OpenLayouts
 from meshplan.planner.search.rows_below import NEARLY
 from meshplan.planner.search.second_core import done_of_each
@@ -19,6 +19,7 @@ class LayerMoves:
     def __init__(self, plans: SimulatedPlans, open_layouts: OpenLayouts) -> None:
         self.plans, self.open = plans, open_layouts
         self._moved: dict[Kind, Timed] = {}
+        self._ended: dict[Start, float] = {}
 
     def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
         """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
@@ -31,11 +32,14 @@ class LayerMoves:
             return
         kinds = [each for each in kinds if each is not self._moved.get(plans.kind(each))]
         kinds = [each for each in kinds if each.step_s < plans.best_s * NEARLY]
+        ended = dict[Start, float]()
         for looked in done_of_each(self._looked, self._parts(kinds, beside)):
             plans.tally.left -= looked.work
             plans.tally.simulated += looked.simulated
+            ended |= looked.ended
             for plan in looked.faster:
                 plans.judged_s(*plan)
+        self._ended |= ended
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
     def _parts(self, kinds: Sequence[Timed], beside: bool) -> list[list[Beginning]]:
@@ -54,5 +58,6 @@ class LayerMoves:
         return [own, [*near[len(own) :], *others]]
 
     def _looked(self, beginnings: Sequence[Beginning]) -> Looked:
-        near = NearCuts(self.plans.problem, self.plans.times_of, self.open.chains)
+        ended = dict(self._ended)
+        near = NearCuts(self.plans.problem, self.plans.times_of, self.open.chains, ended)
         return near.looked(beginnings, self.plans.tally)

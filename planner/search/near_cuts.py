@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats, Layouts
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
@@ -47,14 +47,18 @@ class Beginning(NamedTuple):
     started: bool
 
 
+Start = tuple[int, Variant, tuple[Stage, ...]]
+
+
 class Looked(NamedTuple):
-    """By row plans of cuts that are faster than the layout; how many cuts were simulated; and the
-    work of the search's budget that was spent on where to begin.
+    """By row plans of cuts that are faster than the layout; how many cuts were simulated; the work
+    of the search's budget that was spent on where to begin; and the climbs that came to an end.
     """
 
     faster: list[tuple[int, Variant, StagePlan | None]]
     simulated: int
     work: int
+    ended: dict[Start, float]
 
 
 @dataclass(slots=True)
@@ -63,12 +67,14 @@ class NearCuts:
 
     problem_of  the inner problem and passes of a row under a variant
     times_of    its simulation, of cuts like the given one
+    ended       the climbs that came to an end before, and what they had to be faster than
     budget      of the simulation, in played actions; what is left of it
     """
 
     problem_of: Callable[[int, Variant], tuple[StageProblem, Passes]]
     times_of: Callable[[int, Variant, tuple[Stage, ...]], CutTimes]
     known: KnownChains
+    ended: dict[Start, float]
     budget: int = moved_layers.BUDGET
     faster: list[tuple[int, Variant, StagePlan | None]] = field(default_factory=list)
     simulated: int = 0
@@ -79,7 +85,7 @@ class NearCuts:
         for each in beginnings:
             if self.budget > 0 and not tally.late:
                 self.look(each)
-        return Looked(self.faster, self.simulated, self.work)
+        return Looked(self.faster, self.simulated, self.work, self.ended)
 
     def look(self, beginning: Beginning) -> None:
         """Climb from the likeliest cut of each variant of the row, and from the layout itself,
@@ -87,15 +93,22 @@ class NearCuts:
         """
         found, row, _, started = beginning
         starts = [found] if started and found.variant.virtual_stages > 1 else []
+        goal_s = found.step_s
         for start in chain(starts, self._beside(beginning)):
+            this = row, start.variant, start.plan.stages
+            if self.ended.get(this, -math.inf) >= goal_s:
+                continue
             problem, _ = self.problem_of(row, start.variant)
             times = self.times_of(row, start.variant, start.plan.stages)
-            climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE)
+            climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE, goal_s)
             stages, step_s = climb.best(start.plan.stages, start.step_s)
             self.simulated += climb.simulated
             self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
-            if step_s < found.step_s:
+            if climb.spent < climb.budget:
+                self.ended[this] = goal_s
+            if step_s < goal_s:
                 self.faster.append((row, start.variant, evaluate(problem, stages)))
+                goal_s = step_s
             if self.budget <= 0:
                 return
 
@@ -139,22 +152,25 @@ def rows_near(
 ) -> list[int]:
     """Rows below the limit that moves begin at, too: beside row `own`, and unlike known kinds."""
     unlike = rows_unlike(space, bounds, known, limit_s)
-    return [*rows_beside(space.layouts, bounds, own, limit_s), *unlike]
+    return [*rows_beside(space, bounds, own, limit_s), *unlike]
 
 
-def rows_beside(layouts: Layouts, bounds: Floats, own: int, limit_s: float) -> list[int]:
-    """Of half and of twice the pipeline ranks of row `own`, with the same other degrees and
-    micro-batch, the row with the smallest bound, if that is below the limit.
+def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Iterator[int]:
+    """With the degrees and micro-batch of row `own`, for each set of schedules and chunks that a
+    row may have but its own, and with half and with twice as many pipeline ranks, the row with the
+    smallest bound, if that is below the limit.
     """
-    alike, pp, found = bounds < limit_s, layouts.pipeline_parallel, list[int]()
+    layouts = space.layouts
+    alike, pp = bounds < limit_s, layouts.pipeline_parallel
     for name in ALIKE:
         column = getattr(layouts, name)
         alike &= column == column[own]
-    for ranks in (pp[own] // 2, 2 * pp[own]):
-        some = np.flatnonzero(alike & (pp == ranks))
-        if ranks > 1 and len(some):
-            found.append(int(some[bounds[some].argmin()]))
-    return found
+    same = space.by_all_variants(np.flatnonzero(alike & (pp == pp[own]))) if pp[own] > 1 else ()
+    sets = [rows for _, rows in same if own not in rows]
+    sets += [np.flatnonzero(alike & (pp == n)) for n in (pp[own] // 2, 2 * pp[own]) if n > 1]
+    for rows in sets:
+        if len(rows):
+            yield int(rows[bounds[rows].argmin()])
 
 
 def rows_unlike(
