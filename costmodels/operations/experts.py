@@ -57,7 +57,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     h = experts.latent or site.model.hidden
     t = shard.tokens / shard.tp
     copies = t * experts.top_k
-    rows = copies * shard.etp * shard.imbalance
+    busiest = copies * shard.imbalance
+    rows = busiest * shard.etp
     cycle = experts.experts if site.kernels.deals_experts else 0
     routing = Routing(experts.top_k, *site.model.expert_groups, cycle)
     yield Matmul(
@@ -83,9 +84,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
     exchanged = where(shard.ep > 1, 1.0, 0.0)
     yield replace(
-        exchange_tokens(
-            "dispatch", (site.itemsize * h + beside) * copies * shard.imbalance, routing
-        ),
+        exchange_tokens("dispatch", (site.itemsize * h + beside) * busiest, routing),
         saved_bytes=exchanged * received,
         kept_cast=in_8_bit,
     )
@@ -100,7 +99,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     back = sent * site.itemsize * copies * h
     elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
     kept = 0.0 if elsewhere else back
-    combine = exchange_tokens("combine", site.itemsize * copies * shard.imbalance * h, routing)
+    combine = exchange_tokens("combine", site.itemsize * busiest * h, routing)
     yield replace(combine, saved_bytes=exchanged * kept)
     if site.kernels.weighs_apart:
         yield weigh(copies * h)

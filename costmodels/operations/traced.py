@@ -116,19 +116,19 @@ def _state(site: Site, layer: TracedLayer) -> Iterator[Scan]:
 
 def _to_experts(site: Site, experts: TracedExperts) -> Iterator[Operation]:
     """Each token to its experts and back, all of its copies."""
-    routed = site.shard.tokens / site.shard.tp * site.shard.imbalance
-    copies = site.itemsize * routed * experts.top_k * experts.outer
+    sent = site.itemsize * site.shard.tokens / site.shard.tp * experts.top_k * experts.outer
+    busiest = sent * site.shard.imbalance
     rows = site.itemsize * _copies(site) * experts.top_k * experts.outer
     routing = Routing(experts.top_k)
-    yield exchange_tokens("dispatch", copies, routing)
+    yield exchange_tokens("dispatch", busiest, routing)
     yield gather_experts(site, "expert_input", rows, "all_gather")
     yield gather_experts(site, "expert_output", rows, "reduce_scatter")
-    yield exchange_tokens("combine", copies, routing)
+    yield exchange_tokens("combine", busiest, routing)
     if is_fused(site):
         yield choose(
             site.shard.tokens / site.shard.tp, experts.experts, site.kernels.routing_kernels
         )
-        for name, size in (("permute", copies), ("unpermute", copies)):
+        for name, size in (("permute", sent), ("unpermute", sent)):
             yield permute(name, share_permuted(site) * size)
         for name, size in (("sort_by_expert", rows), ("unsort", rows)):
             yield permute(name, size)

@@ -110,7 +110,7 @@ def memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
     return memory_columns(layouts, work, weights, _ends(work))
 
 
-def micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:
+def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:
     """(N,) what all pipeline ranks compute and wait for in one micro-batch at least: with nothing
     recomputed, and none of the traffic of weights.
     """
@@ -122,7 +122,7 @@ def busy_s(layouts: Layouts, setting: Setting) -> Floats:
     """(N,) what the mean pipeline rank computes and waits for in a step at least, in every
     micro-batch. No simulated step is below it, and it takes a small part of what prices do.
     """
-    each = micro_batch_s(layouts, setting)
+    each = least_micro_batch_s(layouts, setting)
     return each * layouts.num_micro_batches / layouts.pipeline_parallel
 
 

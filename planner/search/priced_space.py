@@ -12,9 +12,9 @@ from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.costmodels.step.price_tables import work_key
 from meshplan.costmodels.step.prices import (
     Prices,
+    least_micro_batch_s,
     mean_states_bytes,
     memory_bytes,
-    micro_batch_s,
 )
 from meshplan.costmodels.step.prices import price as closed_form_price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
@@ -95,7 +95,7 @@ def busy_ns(question: Question, space: Space) -> Floats:
     done, found = done_of_each(block, firsts), np.empty(len(rows))
     different = np.concatenate([rows for rows, _ in done])
     each_s = np.concatenate([
-        micro_batch_s(layouts.take(different[at : at + ROWS_PER_TABLE]), setting)
+        least_micro_batch_s(layouts.take(different[at : at + ROWS_PER_TABLE]), setting)
         for at in range(0, len(different), ROWS_PER_TABLE)
     ])  # fmt: skip
     of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
