@@ -1,5 +1,6 @@
 """One training step: no parallelism by hand, parts that add up, and laws over random layouts."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import fields, replace
 
@@ -43,6 +44,16 @@ def test_one_gpu_by_hand(setting: Setting):
     assert time.step_time_s == pytest.approx(64 * once + update, rel=1e-12)
     assert time.exposed_comm_s == 0
     assert time.bubble_s == pytest.approx(0, abs=1e-9)
+
+
+def test_no_bubble_is_below_zero_by_rounding(setting: Setting):
+    """Without a pipeline ranks never wait; the sums of some of these layouts differ by 1e-16 s."""
+    for tp, micro_batch_size in itertools.product((1, 2, 4), (1, 2, 4, 8)):
+        layout = Layout(
+            data_parallel=8 // tp, tensor_parallel=tp, sequence_parallel=tp > 1,
+            micro_batch_size=micro_batch_size, stages=even_stages(8, 1),
+        )  # fmt: skip
+        assert 0 <= StepModel(setting, layout).time().bubble_s < 1e-12
 
 
 def test_an_update_moves_at_the_rates_of_its_kernels(setting: Setting):

@@ -24,6 +24,7 @@ from meshplan.costmodels.operations.kinds import (
 )
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.costmodels.seconds.operation import forward_flops_of
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 
@@ -124,6 +125,28 @@ def test_the_stream_is_gathered_and_scattered_once_for_its_mixer() -> None:
     sent = [op for op in operations(tp=2.0) if isinstance(op, Communication)]
     assert [op.name for op in sent if op.axis == "tp"] == ["entry_0", "o"]
     assert {op.name for op in sent if op.axis == "ep"} == {"dispatch", "combine"}
+
+
+def test_the_busiest_expert_rank_of_a_trace() -> None:
+    """Half as many tokens again come to it: its products, what it is sent and sends back; what it
+    permutes before it sends is its own tokens'.
+    """
+    even, most = (
+        {op.name: op for op in operations("megatron", ep=2.0, imbalance=spread)}
+        for spread in (1.0, 1.5)
+    )
+    for name in ("dispatch", "combine"):
+        sent, more = even[name], most[name]
+        assert isinstance(sent, Communication)
+        assert isinstance(more, Communication)
+        assert more.size_bytes == pytest.approx(1.5 * sent.size_bytes)
+    products = [op for name, op in most.items() if name.startswith("experts ")]
+    for product in products:
+        assert isinstance(product, Matmul)
+        assert product.forward_flops == pytest.approx(1.5 * forward_flops_of(even[product.name]))
+    assert products
+    assert most["permute"] == even["permute"]
+    assert most["sort_by_expert"] != even["sort_by_expert"]
 
 
 def test_a_llama_written_as_a_trace_costs_as_the_family() -> None:
