@@ -1,7 +1,7 @@
 """The plan file with all that `meshplan plan` tells beside the layout.
 
 Each finding is found apart from the others, on two processors where there are two. What Ctrl-C
-leaves without is said; the layout, its proof and its runners-up are there before.
+leaves out is said; the layout and its proof are there before.
 """
 
 from collections.abc import Callable

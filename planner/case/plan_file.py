@@ -210,7 +210,7 @@ class SearchReport(Frozen):
     cuts       listed: a layout of several chunks per rank may be faster if it is cut as no list
                says; None in older plan files
     space      what was searched and what was not, in words; empty in older plan files
-    every_cut_bound_s   nothing is faster, however it is cut; None in older plan files
+    every_cut_bound_s   nothing in the space is faster, however it is cut; None in older plan files
     simulated  cuts into stages that the event simulation timed
     """
 

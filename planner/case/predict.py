@@ -1,17 +1,16 @@
 """One layout priced in full, as the plan file states it."""
 
 from meshplan.costmodels.memory.states import Memory
-from meshplan.costmodels.seconds.process_groups import exchanges_between_nodes
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.hardware_profiles.intervals import (
     Asked,
     Interval,
-    asked_of,
     reserved_interval,
     reserved_range,
     step_time_interval,
 )
 from meshplan.hardware_profiles.memory_needs import chances_of
+from meshplan.planner.case.error_class import error_depends_on
 from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, StageMemory
@@ -35,7 +34,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     """The same of a layout that is already timed."""
     setting = step_model.setting
     cluster, training = setting.cluster, setting.training
-    asked = _asked(step_model)
+    asked = error_depends_on(setting, step_model.layout)
     times, peaks = _time_interval(step_model, asked), reserved_interval(asked)
     memory = stage_memory(step_model)
     reserved = max(stage.reserved for stage in memory)
@@ -68,17 +67,6 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         usable_memory_bytes=limit_bytes(cluster),
         plan_memory_bytes=cluster.fillable_bytes,
     )
-
-
-def _asked(step_model: StepModel) -> Asked:
-    """What the error of the prediction is known to depend on."""
-    setting, layout = step_model.setting, step_model.layout
-    cluster, dispatch = setting.cluster, setting.engine.kernels.dispatch
-    return asked_of(
-        setting.engine.name, cluster.gpu.name, gpus=layout.world_size,
-        precision=setting.training.precision, model=setting.model.kind,
-        between_nodes=exchanges_between_nodes(layout, dispatch, cluster.gpus_per_node),
-    )  # fmt: skip
 
 
 def fits_probability(

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from meshplan.costmodels.units import format_count, format_seconds
 from meshplan.planner.case.plan_file import MeasuredRun
+from meshplan.planner.runs.evidence import NEAR
 
 NONE = "none (we know of no published runs of CPU processes)"
-
-
-FAR = "none is near (a distance of 3 at most, the same kind of model)"
+FAR = f"none is near (a distance of {NEAR:g} at most, the same kind of model)"
 
 
 def nearest_line(runs: Sequence[MeasuredRun]) -> str:

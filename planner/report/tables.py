@@ -281,7 +281,8 @@ def _of_every_cut(search: SearchReport) -> str:
     if not bound_s:
         return ""
     gap = _gap(1 - bound_s / best_s)
-    return f"; however it is cut nothing is faster than {format_seconds(bound_s)}, {gap} below"
+    least = f"{format_seconds(bound_s)}, {gap} below"
+    return f"; however it is cut nothing in the space is faster than {least}"
 
 
 def _gap(gap: float) -> str:

@@ -30,16 +30,18 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.seconds.process_groups import exchanges_between_nodes
+from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.intervals import Asked, asked_of
+from meshplan.hardware_profiles.intervals import Asked
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.case.error_class import error_depends_on
 from meshplan.planner.runs.clusters import cluster_of
 from meshplan.planner.runs.habits import engine_of
 from meshplan.planner.runs.memory import as_it_held
@@ -64,13 +66,8 @@ class Run:
     @property
     def asked(self) -> Asked:
         """What the error of its prediction is known to depend on."""
-        layout, cluster = self.layout, self.cluster
-        dispatch = self.engine.kernels.dispatch
-        return asked_of(
-            self.engine.name, cluster.gpu.name, gpus=layout.world_size,
-            precision=self.training.precision, model=self.model.kind,
-            between_nodes=exchanges_between_nodes(layout, dispatch, cluster.gpus_per_node),
-        )  # fmt: skip
+        setting = Setting(self.model, self.training, self.cluster, self.engine, Tuning())
+        return error_depends_on(setting, self.layout)
 
     @property
     def group(self) -> tuple[Any, ...]:

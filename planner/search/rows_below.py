@@ -15,7 +15,7 @@ from meshplan.planner.search.priced_space import as_simulated
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
-NEARLY = 1.05  # times the best step: runners-up up to here are found surely
+NEARLY = 1.05  # times the best step: runners-up up to here are looked for, as the budget goes
 BLOCK = 32_768  # rows that are priced and bounded together
 
 

@@ -88,7 +88,7 @@ class SearchResult:
     status       OPTIMAL when every layout of the space was solved, infeasible or bounded away
     cuts         listed: of layouts of several chunks per rank that may be faster those of a list
     bound_s      nothing is faster; gap = 1 - bound_s / best
-    every_cut_bound_s   nothing is faster, however it is cut
+    every_cut_bound_s   nothing in the space is faster, however it is cut
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price

@@ -11,6 +11,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.report.evidence import NONE, predicted_text, unseen_text
 from meshplan.planner.report.page.markup import element, listed, note, number, table
 from meshplan.planner.report.tables import lost_text
+from meshplan.planner.runs.evidence import NEAR
 
 
 def evidence(plan: Plan) -> str:
@@ -32,7 +33,7 @@ def evidence(plan: Plan) -> str:
         'Published runs nearest to this plan. "Predicted" is by the constants that ship, which may '
         'be fitted to this very run; "source unseen" by constants that had not seen any run of its '
         "source. Distance 1: a model twice as large, another GPU of the same family, or two of tp, "
-        "pp, cp, ep four times as large. Near is 3 at most, of the same kind of model"
+        f"pp, cp, ep four times as large. Near is {NEAR:g} at most, of the same kind of model"
         + (": none is." if not any(run.near for run in plan.evidence) else ".")
     )
 
