@@ -1,6 +1,5 @@
 """What is stated, changes the price, and is not understood: named, never passed over."""
 
-import time
 import tomllib
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from meshplan.planner.case.reading import (
     NothingToRead,
     Reading,
     Recompute,
-    UnreadableConfig,
 )
 
 GPT = (
@@ -25,31 +23,6 @@ GPT = (
 DEEPSPEED = (
     '{"train_batch_size": 8, "optimizer": {"type": "%s"}, "zero_optimization": {"stage": 1}}'
 )
-NEMO = """
-trainer: {devices: 8, num_nodes: 2, precision: bf16}
-model:
-  megatron_amp_O2: true
-  micro_batch_size: 1
-  global_batch_size: 32
-  tensor_model_parallel_size: 2
-  encoder_seq_length: 4096
-  num_layers: 4
-  hidden_size: 512
-  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
-  num_attention_heads: 8
-  num_query_groups: 2
-  bias: false
-  activation: fast-swiglu
-  share_embeddings_and_output_weights: false
-  max_position_embeddings: ${.encoder_seq_length}
-  precision: ${training.trainer.precision}
-  activations_checkpoint_granularity: full
-  activations_checkpoint_method: block
-  activations_checkpoint_num_layers: 2
-  fp8: false
-  fp8_hybrid: true
-  optim: {name: mcore_distributed_optim}
-"""
 
 
 def _read(more: str) -> Reading:
@@ -135,22 +108,6 @@ def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "waits_for"),
-    [
-        ("${multiply:4,${oc.env:HID}}", "the environment sets"),
-        ("${oc.env:HID,4096}", "the environment sets"),
-        ("${multiply:4, ${.hid}}", "the environment sets"),
-        ("${multiply:4, ${.nowhere}}", "the file does not set"),
-    ],
-)
-def test_a_value_that_stays_open_says_what_it_waits_for(value: str, waits_for: str) -> None:
-    """Of the environment, also through another entry; else of another file."""
-    text = NEMO.replace("${multiply:4, ${.hidden_size}}", value) + "  hid: ${oc.env:HID}\n"
-    with pytest.raises(UnreadableConfig, match=f"ffn_hidden_size is .*, which {waits_for}"):
-        read_config(text, "nemo.yaml")
-
-
-@pytest.mark.parametrize(
     ("more", "said"),
     [
         ("$FLAGS", "line 1: flags of $FLAGS are left to the environment"),
@@ -190,22 +147,6 @@ def test_a_launch_script_that_is_not_read_says_what_to_check(text: str) -> None:
 def test_a_script_that_launches_nothing_is_no_config(text: str) -> None:
     """A comment and an installation are not taken for a launch."""
     assert recognise("run.sh", text) is None
-
-
-@pytest.mark.parametrize("text", ["${A:-" * 3000, "${v" + "9" * 120_000 + "}"])
-def test_interpolations_of_hostile_length_are_refused(text: str) -> None:
-    """OmegaConf's grammar recurses, and takes minutes for long names: it is not asked."""
-    start = time.process_time()
-    with pytest.raises(UnreadableConfig, match="more than 10000 characters"):
-        read_config(f"{NEMO}  load_from: '{text}'\n", "nemo.yaml")
-    assert time.process_time() - start < 2
-
-
-def test_deep_interpolations_stay_as_written() -> None:
-    """Thirty resolvers inside each other are no config's, and are not answered."""
-    text = "${multiply:" * 30 + "1" + "}" * 30
-    reading = read_config(f"{NEMO}  load_from: '{text}'\n", "nemo.yaml")
-    assert reading.facts["micro_batch_size"].value == 1
 
 
 @given(st.from_regex(r"[a-z]{3,9}(-[a-z]{3,9}){0,3}", fullmatch=True))
@@ -341,46 +282,6 @@ def test_gpus_of_slurm(header: str, gpus: int | None) -> None:
     text = "#!/bin/bash\n" + header + "\n" + GPT.replace("--nproc_per_node 8", "")
     fact = read_config(text, "a.slurm").facts.get("gpus")
     assert (fact.value if fact else None) == gpus
-
-
-def test_nemo() -> None:
-    """NeMo's YAML says ZeRO-1, SwiGLU, grouped heads and what `${...}` resolves to."""
-    reading = read_config(NEMO, "a.yaml")
-    facts = {name: fact.value for name, fact in reading.facts.items()}
-    stated = {"zero_stage": 1, "seq_len": 4096, "gpus": 16, "precision": "bf16"}
-    assert stated.items() <= facts.items()
-    assert reading.recompute == Recompute("full", first=2)
-    assert reading.model_config is not None
-    shape = {"intermediate_size": 2048, "num_key_value_heads": 2, "model_type": "llama"}
-    assert shape.items() <= reading.model_config.items()
-    assert reading.model_config["tie_word_embeddings"] is False
-    assert not reading.unread
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        pytest.param("mcore_distributed_optim", "adafactor", "adafactor", id="an optimizer"),
-        pytest.param("fast-swiglu", "swish2", "swish2", id="an activation"),
-        pytest.param("bias: false", "no_such_key: 3", "no_such_key (not known)", id="a key"),
-        pytest.param("bias: false", "bert_binary_head: false", "another model", id="BERT"),
-        pytest.param("bias: false", "encoder: {hidden_size: 4}", "encoder", id="T5"),
-        pytest.param("amp_O2: true", "amp_O2: false", "megatron_amp_O2 false", id="fp32 weights"),
-        # NVIDIA/NeMo-Framework-Launcher@26e42fa9 conf/training/mistral/mistral_7b.yaml (Apache-2.0)
-        pytest.param(
-            "bias: false", "data: {seq_length: 2048}", "data.seq_length 2048", id="two lengths"
-        ),
-    ],
-)
-def test_a_key_of_nemo_that_is_not_understood_is_named(old: str, new: str, named: str) -> None:
-    """What NeMo's YAML states and nobody reads is named."""
-    assert named in _named(read_config(NEMO.replace(old, new), "a.yaml"))
-
-
-def test_an_unfused_optimizer_shards_nothing() -> None:
-    """Without the distributed optimizer NeMo's states are whole on each rank."""
-    reading = read_config(NEMO.replace("mcore_distributed_optim", "fused_adam"), "a.yaml")
-    assert reading.facts["zero_stage"].value == 0
 
 
 @pytest.mark.parametrize(

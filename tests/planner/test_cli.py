@@ -202,58 +202,6 @@ def test_the_network_is_restated(network: str, said: str) -> None:
     assert "8 sequences of 1,024" in result.stdout
 
 
-def test_a_smaller_number_that_fits_is_named() -> None:
-    """Eleven ranks do not divide a tiny model and one sequence; one GPU holds it."""
-    result = run("plan", "tiny-llama", "--gpus", "11", "--cluster", "dgx-h100", "--seq-len", "1k",
-                 "--global-batch", "1")  # fmt: skip
-    assert result.exit_code == 3
-    assert "it fits on 1 GPU:" in result.stderr
-    assert "micro_batch_size 1" not in result.stderr, "nobody pinned it"
-
-
-def test_nothing_fits() -> None:
-    """Where nothing fits: exit code 3, the nearest miss, what it lacks, and what would do."""
-    result = run("plan", "llama-3.1-405b", "--gpus", "8", "--cluster", "dgx-h100",
-                 "--global-batch", "64")  # fmt: skip
-    assert result.exit_code == 3
-    assert result.stdout == ""
-    assert "lacks" in result.stderr
-    assert "the next larger size that holds it, of whole nodes:" in result.stderr
-
-
-def test_processes_of_a_cpu_share_its_memory() -> None:
-    """4,096 of them have too little each; two may fit: that no number does is not said."""
-    result = run("plan", "tiny-llama", "--gpus", "4096", "--cluster", "local-cpu", "--engine",
-                 "native", "--precision", "fp32", "--global-batch", "4096")  # fmt: skip
-    assert result.exit_code == 3
-    assert "GPU" not in result.stderr
-    assert "fits on 4,096 processes" in result.stderr
-    assert "with fewer of them each has more" in result.stderr
-
-
-def test_nothing_fits_in_json() -> None:
-    """With `--json` the same is one document on stdout."""
-    result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
-                 "--global-batch", "64", "--tp", "1", "--pp", "1", "--zero", "1",
-                 "--json")  # fmt: skip
-    assert result.exit_code == 3
-    document = json.loads(result.stdout)
-    assert document["status"] == "INFEASIBLE"
-    assert document["nearest"]["lacking_bytes"] > 0
-    assert any(note.startswith("assumed: engine") for note in document["notes"])
-    relaxed = {"tensor_parallel 1", "pipeline_parallel 1", "zero_stage 1"}
-    assert set(document["relaxations"]) == relaxed
-
-
-def test_no_layout_is_legal() -> None:
-    """Where no layout is even legal, the rule that dropped most is named, and the pin."""
-    result = run("plan", "llama-3.1-70b", "--gpus", "30", "--cluster", "dgx-h100",
-                 "--global-batch", "7", "--dp", "2")  # fmt: skip
-    assert result.exit_code == 3
-    assert "no layout is legal" in result.stderr
-    assert "without the pin data_parallel 2 it fits" in result.stderr
-
-
 def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted search answers with the best plan so far and its honest distance."""
 

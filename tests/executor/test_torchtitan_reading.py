@@ -1,0 +1,169 @@
+"""What torchtitan's files and functions say, and what of them nobody reads."""
+
+import warnings
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading, UnreadableConfig
+
+TITAN = """
+[training]
+local_batch_size = 8
+seq_len = 4096
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "{schedule}"
+"""
+
+
+def _titan(schedule: str) -> Reading:
+    return read_config(TITAN.format(schedule=schedule), "config.toml")
+
+
+REGISTRY = """
+from torchtitan.models.deepseek_v3 import model_registry
+def run() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("671B"%s),
+        training=TrainingConfig(local_batch_size=1, seq_len=4096),
+        parallelism=ParallelismConfig(expert_parallel_degree=8),
+    )
+"""
+NVFP4 = ", converters=[NVFP4LinearConverter.Config(%s)]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(', moe_comm_backend="deepep"', "deepep", id="a dispatcher"),
+        pytest.param(', moe_comm_backend="hybridep"', "hybridep", id="another"),
+        pytest.param("", "all_to_all", id="its default"),
+        pytest.param(', moe_comm_backend="minimal_async_ep"', "minimal_async_ep' (this exchange",
+                     id="one that is not modelled"),
+        pytest.param(NVFP4 % "model_compile_enabled=True", "nvfp4", id="all linear layers"),
+        pytest.param(NVFP4 % 'fqns=["layers"], filter_fqns=["lm_head"]', "nvfp4", id="all"),
+        pytest.param(NVFP4 % "fqns=tail(85)", "fqns=tail(85)", id="some layers"),
+        pytest.param(NVFP4 % 'filter_fqns=["wo"]', "filter_fqns=['wo']", id="all but some"),
+        pytest.param(NVFP4 % "emulate=True", "emulate=True", id="computed in 16 bit"),
+    ],
+)  # fmt: skip
+def test_what_torchtitans_model_is_built_with(arguments: str, said: str) -> None:
+    """pytorch/torchtitan@b5bcd76: dispatchers and converters are arguments of `model_registry`."""
+    reading = read_config(REGISTRY % arguments, "config.py")
+    facts = {fact.value for fact in reading.facts.values() if isinstance(fact.value, str)}
+    assert said in facts or any(said in str(fact.value) for fact in reading.unread)
+    assert bool(reading.unread) == (said not in facts)
+
+
+def test_a_call_without_a_name_builds_no_model() -> None:
+    """`get()(x)` was taken for the function of a model that has none."""
+    text = REGISTRY.replace('model_registry("671B"%s)', "get()(x)")
+    assert "model" not in read_config(text, "config.py").facts
+
+
+@pytest.mark.parametrize(
+    ("written", "ours", "chunks"),
+    [
+        pytest.param("1F1B", "1f1b", 1, id="single-stage: one chunk per rank"),
+        pytest.param("interleaved1f1b", "interleaved_1f1b", 2, id="torch reads any case"),
+        pytest.param("ZBVZeroBubble", "zb_v", 2, id="V-shaped: two chunks per rank"),
+    ],
+)
+def test_torchtitan_schedules(written: str, ours: str, chunks: int) -> None:
+    """A schedule's name in any case is ours, with the stages per rank that torchtitan gives it."""
+    facts = _titan(written).facts
+    assert (facts["schedule"].value, facts["virtual_stages"].value) == (ours, chunks)
+    assert facts["schedule"].line == 7
+
+
+def test_a_schedule_without_a_price_is_said() -> None:
+    """InterleavedZeroBubble is priced as its nearest schedule, and a note says so."""
+    reading = _titan("InterleavedZeroBubble")
+    assert reading.facts["schedule"].value == "interleaved_1f1b"
+    assert any("InterleavedZeroBubble is priced as Interleaved1F1B" in x for x in reading.notes)
+    with pytest.raises(UnreadableConfig, match=r"LoopedBFS.*not priced"):
+        _titan("LoopedBFS")
+
+
+@pytest.mark.parametrize("name", ['"quantize.lora"', "[]", "7"])
+def test_a_converter_that_no_price_knows_is_unread(name: str) -> None:
+    """It changes the model's layers: nothing is priced, whatever stands in the list."""
+    converters = f'[model]\nconverters = ["float8", {name}]\n'
+    reading = read_config(TITAN.format(schedule="1F1B") + converters, "config.toml")
+    assert [fact.line for fact in reading.unread] == [9]
+    assert "model.converters" in reading.unread[0].value
+    assert reading.facts["precision"].value == "fp8"
+
+
+@pytest.mark.parametrize("key", ["parallelism.mystery_parallel_degree", "peft.enable_lora"])
+def test_a_split_that_is_not_known_to_torchtitans_reader_is_unread(key: str) -> None:
+    """A degree or an adapter that nothing reads is named, and nothing is priced."""
+    section, name = key.split(".")
+    head = "" if section == "parallelism" else f"[{section}]\n"
+    reading = read_config(TITAN.format(schedule="1F1B") + f"{head}{name} = 4\n", "config.toml")
+    assert [fact.value for fact in reading.unread] == [key]
+
+
+def test_settings_of_a_module_of_ones_own_are_named() -> None:
+    """A section below [model], which torchtitan itself does not have, may change the sizes that
+    model.flavor names; a module that adds settings is a note.
+    """
+    own = '[experimental]\ncustom_args_module = "my.args"\n'
+    reading = read_config(TITAN.format(schedule="1F1B") + own, "config.toml")
+    assert reading.unread == ()
+    assert "line 9: what experimental.custom_args_module 'my.args' adds or" in reading.notes[-1]
+    sizes = "[model.overrides]\nn_layers = 16\n"
+    reading = read_config(TITAN.format(schedule="1F1B") + sizes, "config.toml")
+    assert [str(fact.value).split()[0] for fact in reading.unread] == ["model.overrides.n_layers"]
+
+
+CHANGED = (
+    REGISTRY.replace("return Trainer", "config = Trainer") % "" + "    %s\n    return config\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stored", "named"),
+    [
+        ("config.model_spec.model.n_layers = 16", "model_spec.model.n_layers (it changes"),
+        ("config.lora.rank = 8", "lora.rank (adapters)"),
+        ("config.parallelism.mystery = 7", "parallelism.mystery"),
+        ("config.metrics.log_freq = 7", ""),
+        ('config.model_spec = model_registry("16B")', ""),
+    ],
+)
+def test_what_torchtitans_functions_store_beside_the_sections_is_named(
+    stored: str, named: str
+) -> None:
+    """Keys below the model or of adapters; those that change nothing are passed over."""
+    said = [str(fact.value) for fact in read_config(CHANGED % stored, "config.py").unread]
+    assert len(said) == bool(named)
+    assert all(each.startswith(named) for each in said)
+
+
+def test_adapters_that_a_torchtitan_configuration_is_made_with_are_named() -> None:
+    """A section of Trainer.Config that nothing reads; None is no section."""
+    for value, named in (("LoRAConfig(rank=16)", ["lora=LoRAConfig(rank=16) (adapters)"]),
+                         ("None", [])):  # fmt: skip
+        text = (
+            REGISTRY.replace("        training=", f"        lora={value},\n        training=") % ""
+        )
+        unread = read_config(text, "config.py").unread
+        assert [fact.value for fact in unread] == named
+
+
+def test_what_stages_hold_says_nothing_without_a_pipeline() -> None:
+    """torchtitan leaves these keys alone at degree 1."""
+    keys = "module_fqns_per_model_part = [['a']]\npipeline_parallel_layers_per_stage = 2\n"
+    text = TITAN.replace("degree = 2", "degree = 1").format(schedule="1F1B") + keys
+    assert read_config(text, "config.toml").unread == ()
+
+
+def test_python_that_python_warns_of_is_read_in_silence() -> None:
+    """A warning about the text of a config is not written over the report."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(UnreadableConfig):
+            read_config("x = 1if 2 else 3\n", "config.py", "torchtitan")
+    assert warned == []
