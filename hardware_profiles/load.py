@@ -254,41 +254,32 @@ def usual_cluster(gpu: str) -> Cluster:
     return cluster.model_copy(update={"gpu": load_gpu(name), "kernels": load_kernels(name)})
 
 
-def compose_cluster(
-    gpu: str,
-    gpus_per_node: int,
-    network_bytes_per_s: float,
-    *,
-    network_efficiency: float = 0.85,
-    network_latency_s: float = 14e-6,
-    max_gpus: int | None = None,
-) -> Cluster:
+NETWORK_EFFICIENCY = 0.85
+"""Bus bandwidth over card rate that well-kept fabrics reach (nccl-tests: 335/400 on AWS p5, 385/400
+on NDR with SHARP, 382/400 on p6-b200)."""
+NETWORK_LATENCY_S = 14e-6
+"""One ring step over a network, NCCL's own model (src/graph/tuning.cc, hwLat, ring, Simple)."""
+
+
+def compose_cluster(gpu: str, gpus_per_node: int, network_bytes_per_s: float) -> Cluster:
     """A cluster that nobody described: `gpu` in the usual node of its kind, with a network card of
-    `network_bytes_per_s` (one direction) for each GPU.
-
-    network_efficiency  busbw over card rate; 0.85 is what well-kept fabrics reach (nccl-tests:
-                        335/400 on AWS p5, 385/400 on NDR with SHARP, 382/400 on p6-b200)
-    network_latency_s   one ring step over the network, NCCL's own model (src/graph/tuning.cc,
-                        hwLat, ring, Simple)
-
-    Raises `UnknownProfile`.
+    `network_bytes_per_s` (one direction) for each GPU. Raises `UnknownProfile`.
     """
     donor = usual_cluster(gpu)
     gpu_name = donor.gpu.name
-    card = network_bytes_per_s * network_efficiency
+    card = network_bytes_per_s * NETWORK_EFFICIENCY
     whole = card * gpus_per_node
     bandwidth = BusBandwidth(
         all_reduce=whole, all_gather=whole, reduce_scatter=whole, all_to_all=card, send=card
     )
-    given = f"given: {network_bytes_per_s:g} bytes/s per GPU x {network_efficiency:g} reached"
+    given = f"given: {network_bytes_per_s:g} bytes/s per GPU x {NETWORK_EFFICIENCY:g} reached"
     return Cluster(
         name=f"{gpu_name}-x{gpus_per_node}-{network_bytes_per_s * 8e-9:g}gbit",
         title=f"{gpus_per_node} x {donor.gpu.title} per node, composed",
         gpu=donor.gpu,
         gpus_per_node=gpus_per_node,
-        max_gpus=max_gpus,
         node=donor.node,
-        network=Link(latency_s=network_latency_s, bus_bandwidth=bandwidth),
+        network=Link(latency_s=NETWORK_LATENCY_S, bus_bandwidth=bandwidth),
         kernels=donor.kernels,
         host_memory_bytes=donor.host_memory_bytes,
         host_memory_bytes_per_s=donor.host_memory_bytes_per_s,

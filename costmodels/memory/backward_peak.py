@@ -96,7 +96,7 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
 
     gradient_bytes  the table's fp32 gradient where it is made when the first product needs it
     """
-    h, columns = site.model.hidden, padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    h, columns = site.model.hidden, padded_vocab(site.model.vocab, site.shard.tp) / site.shard.tp
     first, second = chunk_rows(site)
     each, own = site.bytes_per_logit * columns, site.itemsize * first * columns
     following = where(second > 0, each * second, 0.0)

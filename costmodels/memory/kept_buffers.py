@@ -49,6 +49,6 @@ def head_buffer_bytes(site: Site) -> Number:
     """Bytes of buffers that the head keeps on the last pipeline rank."""
     if not site.kernels.keeps_buffers:
         return 0.0
-    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    columns = padded_vocab(site.model.vocab, site.shard.tp) / site.shard.tp
     gathered = where(site.shard.sequence_parallel > 0, site.gathered_bytes, 0.0)
     return gathered + site.itemsize * columns * site.model.hidden

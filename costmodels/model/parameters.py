@@ -186,21 +186,21 @@ def _traced_per_rank(layer: TracedLayer, tp: Degree, expert_ranks: Degree) -> Ra
     )
 
 
-def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
+def embedding_parameters_per_rank(model: Model, tp: Degree) -> Number:
     """Parameters of the embedding (positions and its norm too) on a rank of the first stage."""
-    vocab = padded_vocab(model.vocab, tp, vocab_multiple)
+    vocab = padded_vocab(model.vocab, tp)
     rest = model.learned_positions * model.hidden + model.embedding_norm * _norm(model)
     rest += model.other_parameters + _stream_end(model)
     return (vocab * model.hidden + _layer_input_table(model)) / tp + rest
 
 
-def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
+def head_parameters_per_rank(model: Model, tp: Degree) -> Number:
     """Parameters of the head and the final norm on a rank of the last stage.
 
     A tied head is counted too: the last stage of a pipeline holds its own copy. Without a pipeline
     there is no copy, and only `final_norm_parameters` is left.
     """
-    vocab = padded_vocab(model.vocab, tp, vocab_multiple)
+    vocab = padded_vocab(model.vocab, tp)
     return vocab * (model.hidden + model.head_bias) / tp + final_norm_parameters(model)
 
 
@@ -233,14 +233,13 @@ def mtp_parameters_per_rank(
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
 
 
-def padded_vocab(vocab: int, tp: Degree, multiple: int = 128) -> Number:
-    """The vocabulary filled up to a multiple of `multiple` x tp: equal rows for each rank.
+def padded_vocab(vocab: int, tp: Degree) -> Number:
+    """The vocabulary filled up to a multiple of tp: equal rows for each rank.
 
-    Source: Megatron-LM `_vocab_size_with_padding` (--make-vocab-size-divisible-by, default 128).
-    With `multiple` 1 it is only made divisible by tp.
+    Leaves out that Megatron-LM fills it up to a multiple of 128 x tp unless told otherwise
+    (`_vocab_size_with_padding`, --make-vocab-size-divisible-by).
     """
-    step = multiple * tp
-    return ceil(vocab / step) * step
+    return ceil(vocab / tp) * tp
 
 
 def _model_total(

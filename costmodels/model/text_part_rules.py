@@ -34,11 +34,6 @@ def _block_width(f: Fields, block: Fields) -> int:
     return 256 * -(-int(2 * share * f.hidden / 3) // 256)
 
 
-def widest_block(f: Fields) -> int:
-    """The widest feed-forward of a Llama-Nemotron."""
-    return max((_block_width(f, block) for block in f.sections("block_configs")), default=0)
-
-
 def nemotron_nas(f: Fields, model: Model) -> Model:
     """Llama-Nemotron: each block has its own share of key heads and width of feed-forward."""
     made = []

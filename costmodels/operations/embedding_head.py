@@ -81,7 +81,7 @@ def module_operations(site: Site) -> tuple[Operation, ...]:
 
 def _head_once(site: Site) -> tuple[Operation, ...]:
     shard, h = site.shard, site.model.hidden
-    columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
+    columns = padded_vocab(site.model.vocab, shard.tp) / shard.tp
     logits = shard.tokens * columns
     final = (_final_norm(site),) if site.model.final_norm else ()
     streams = site.model.streams
@@ -137,7 +137,7 @@ def logits_bytes(site: Site) -> Number:
     buffers are counted (`kept_buffers`), so is the gradient of the head's input beside that of the
     logits, if both are more than the loss held.
     """
-    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    columns = padded_vocab(site.model.vocab, site.shard.tp) / site.shard.tp
     each, chunks = site.bytes_per_logit, site.kernels.loss_chunks
     if chunks > 1:
         gathered = GATHERED_BYTES * site.shard.tokens * site.model.hidden
@@ -154,7 +154,7 @@ def logits_bytes(site: Site) -> Number:
 def chunk_rows(site: Site) -> tuple[Number, Number]:
     """Rows of the first and of the second chunk (0 if there is none) that the loss runs over."""
     rows = site.shard.tokens
-    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    columns = padded_vocab(site.model.vocab, site.shard.tp) / site.shard.tp
     first = minimum(rows, rows_that_fit(columns, site.kernels.loss_chunk_bytes))
     return first, minimum(first, rows - first)
 

@@ -228,7 +228,7 @@ class _Chunk:
     def _table(self) -> float:
         """Numbers of one table of the vocabulary on this rank."""
         model, tp = self.model.setting.model, float(self.model.site.shard.tp)
-        return float(padded_vocab(model.vocab, tp, 1)) * model.hidden / tp
+        return float(padded_vocab(model.vocab, tp)) * model.hidden / tp
 
     def _backward(self, whole: bool, lingers: float, *, put_off: bool) -> Peak:
         """From the last layer to the first, then the embedding."""

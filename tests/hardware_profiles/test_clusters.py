@@ -86,10 +86,10 @@ def test_p5_latency_is_the_one_of_its_jobs() -> None:
 @pytest.mark.parametrize("gpu", ["h100-sxm", "a100", "b200", "mi300x", "h100-pcie"])
 def test_composed_clusters_take_the_node_of_their_kind(gpu: str) -> None:
     """`--gpus-per-node 4 --network 25GB/s`: the usual node, 4 cards at the stated fraction."""
-    cluster = compose_cluster(gpu, 4, 25e9, network_efficiency=0.8)
+    cluster = compose_cluster(gpu, 4, 25e9)
     assert cluster.gpus_per_node == 4
-    assert cluster.network.bus_bandwidth.all_reduce == pytest.approx(4 * 25e9 * 0.8)
-    assert cluster.network.bus_bandwidth.send == pytest.approx(25e9 * 0.8)
+    assert cluster.network.bus_bandwidth.all_reduce == pytest.approx(4 * 25e9 * 0.85)
+    assert cluster.network.bus_bandwidth.send == pytest.approx(25e9 * 0.85)
     assert cluster.kernels is not None
     assert cluster.kernels.gpu == cluster.gpu.name
 
