@@ -320,16 +320,23 @@ LARGE: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
+SHOWN = 8  # the farthest off of the small ones; of the catalogue all
+
+
 def table(results: list[Compared]) -> str:
-    """The rows as Markdown, and their median and worst error."""
+    """Median and worst error of all, and as Markdown rows the catalogue's and the farthest off."""
     errors = [abs(result.error) for result in results]
+    own = {name for name, *_ in LARGE}
+    farthest = sorted(results, key=lambda each: -abs(each.error))[:SHOWN]
     rows = [
         f"| {r.case.name} | {r.measured.peak_bytes / 2**20:,.0f} | "
         f"{float(r.memory.allocated) / 2**20:,.0f} | {r.error:+.2%} |"
         for r in results
+        if r in farthest or r.case.model.name in own
     ]
     return "\n".join((
-        f"{len(results)} layouts: median error {median(errors):.2%}, worst {max(errors):.2%}.", "",
+        f"{len(results)} layouts: median error {median(errors):.2%}, worst {max(errors):.2%}. "
+        f"Those of the catalogue, and the {SHOWN} farthest off:", "",
         "| layout | dry run, MiB | cost model, MiB | error |", "|---|---|---|---|", *rows,
     ))  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 model      a name of the catalogue, a config.json, or the folder that holds one
 cluster    a profile's name or file; or a GPU, GPUs per node and the network of each GPU, which
-           together are named GPU:PER_NODE:NETWORK (`hardware_profiles.load.compose_cluster`)
+           together are named GPU:PER_NODE:NETWORK (`planner.answer.stated_cluster`)
 batch      sequences, or tokens (`planner.answer.sizes`)
 engine     whose rules and habits count; `native` on this machine's processors, `megatron-bridge`
            elsewhere, where nothing is said
@@ -11,8 +11,8 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,17 +29,19 @@ from meshplan.costmodels.training import (
     Precision,
     Training,
 )
-from meshplan.costmodels.units import GB, counted, parse_bandwidth
+from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
+from meshplan.hardware_profiles.load import cluster_hash
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.answer.arguments import Arguments as Arguments
 from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.sizes import BadQuestion as BadQuestion
 from meshplan.planner.answer.sizes import parse_length, sequences_of
+from meshplan.planner.answer.stated_cluster import network_notes, stated_cluster
 from meshplan.planner.case.learned_file import LEARNT_RANGE, read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
@@ -58,37 +60,6 @@ from meshplan.planner.space.pins import Pins, parse_pins
 
 DEFAULT_SEQ_LEN = 4096
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """What was typed, before it is looked up; None where nothing was."""
-
-    model: str
-    gpus: int
-    cluster: str | None = None
-    gpu: str | None = None
-    gpus_per_node: int | None = None
-    network: str | None = None
-    seq_len: str | None = None
-    global_batch: int | None = None
-    global_batch_tokens: str | None = None
-    precision: str = "bf16"
-    optimizer: str = "adamw"
-    optimizer_states: str | None = None
-    expert_imbalance: float = 1.0
-    packed_mean_length: str | None = None
-    lora_rank: int | None = None
-    lora_targets: str | None = None
-    base_precision: str | None = None
-    image_tokens: str | None = None
-    audio_tokens: str | None = None
-    images: int | None = None
-    frozen: str | None = None
-    engine: str | None = None
-    headroom: str | None = None
-    learned: Path | None = None
-    pins: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,55 +97,28 @@ def ask(
         expert_imbalance=a.expert_imbalance,
     )
     config, model = read(a.model)
-    try:
-        checked_name(model.name)
-    except ValueError as error:
-        raise BadQuestion(f"the model {error}") from None
-    images, notes = _images(a, config, model)
-    cluster_name, cluster = _cluster(a)
-    if a.network:
-        notes.append(_network_said(a.network, cluster))
-    elif a.gpu and a.gpus > 1:
-        notes.append(_usual_said(a.gpu))
-    profile = cluster
+    images, notes = _images(a, config, _named(model))
+    cluster_name, profile = stated_cluster(a)
+    notes += network_notes(a, profile)
     training, more = _training(a, config)
-    usual = "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
-    taught = read_learned(a.learned).engine if a.learned and not a.engine else None
-    engine = load_engine(a.engine or taught or usual)
-    try:
-        cluster, note = with_headroom(a.headroom, cluster, engine.name)
-    except ValueError as error:
-        raise BadQuestion(f"--headroom {error}") from None
+    engine = _engine(a, profile)
+    cluster, note = _with_headroom(a, profile, engine)
     notes += [note] if note else []
     more += _assumed(a, engine, cluster_name)
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
-        runs = counted(len(engine.learned.runs) if engine.learned else 0, "run")
-        learnt = f"note: constants learnt from {runs} of your own ({a.learned})"
-        more.append(f"{learnt}; {LEARNT_RANGE}")
+        more.append(_learnt_said(a.learned, engine))
     check_precision(training.precision, cluster)
-    if lora := _lora(a, engine, more):
-        training = replace(training, lora=lora)
-        check_adapters(training, model, engine)
-        check_adapted(lora, engine)
-    training = replace(_with_states(a, training, engine), images=images)
-    check_images(training, model, engine)
-    if a.packed_mean_length is not None:
-        mean = parse_length(a.packed_mean_length, "--packed-mean-length")
-        training = replace(training, packed_mean_length=mean)
-        check_packed(training, engine)
-    pins = parse_pins(a.pins)
-    _refuse_lacking(a, model, pins)
-    check_pinned_kinds(pins, model, training, engine, cluster)
-    check_pinned_modules(pins, model, training, engine, cluster)
+    training = _trained(a, replace(training, images=images), model, engine, more)
     question = Question(
         model=model,
         training=training,
         gpus=a.gpus,
         cluster=cluster,
         engine=engine,
-        pins=pins,
+        pins=parse_pins(a.pins),
     )
+    _check_pins(a, question)
     return Asked(
         question=question,
         model_config=config,
@@ -184,6 +128,58 @@ def ask(
         cluster_sha256=cluster_hash(profile),
         notes=(*notes, *more),
     )
+
+
+def _named(model: Model) -> Model:
+    try:
+        checked_name(model.name)
+    except ValueError as error:
+        raise BadQuestion(f"the model {error}") from None
+    return model
+
+
+def _engine(a: Arguments, profile: Cluster) -> Engine:
+    """As said, as the learnt constants are of, or the usual one of such devices."""
+    usual = "native" if profile.gpu.vendor == "cpu" else "megatron-bridge"
+    taught = read_learned(a.learned).engine if a.learned and not a.engine else None
+    return load_engine(a.engine or taught or usual)
+
+
+def _with_headroom(a: Arguments, profile: Cluster, engine: Engine) -> tuple[Cluster, str | None]:
+    try:
+        return with_headroom(a.headroom, profile, engine.name)
+    except ValueError as error:
+        raise BadQuestion(f"--headroom {error}") from None
+
+
+def _learnt_said(path: Path, engine: Engine) -> str:
+    runs = counted(len(engine.learned.runs) if engine.learned else 0, "run")
+    return f"note: constants learnt from {runs} of your own ({path}); {LEARNT_RANGE}"
+
+
+def _trained(
+    a: Arguments, training: Training, model: Model, engine: Engine, notes: list[str]
+) -> Training:
+    """With adapters, states and packed documents as asked for, where the engine has them."""
+    if lora := _lora(a, engine, notes):
+        training = replace(training, lora=lora)
+        check_adapters(training, model, engine)
+        check_adapted(lora, engine)
+    training = _with_states(a, training, engine)
+    check_images(training, model, engine)
+    if a.packed_mean_length is not None:
+        mean = parse_length(a.packed_mean_length, "--packed-mean-length")
+        training = replace(training, packed_mean_length=mean)
+        check_packed(training, engine)
+    return training
+
+
+def _check_pins(a: Arguments, question: Question) -> None:
+    """Raise `BadQuestion` where a pin is of something that the model or the engine has not."""
+    q = question
+    _refuse_lacking(a, q.model, q.pins)
+    check_pinned_kinds(q.pins, q.model, q.training, q.engine, q.cluster)
+    check_pinned_modules(q.pins, q.model, q.training, q.engine, q.cluster)
 
 
 def _refuse_lacking(a: Arguments, model: Model, pins: Pins) -> None:
@@ -220,61 +216,6 @@ def _refuse_large(**asked: float | None) -> None:
     for name, value in asked.items():
         if value is not None and (refusal := too_large(name, value)):
             raise BadQuestion(refusal)
-
-
-def _cluster(a: Arguments) -> tuple[str, Cluster]:
-    if a.cluster and (a.gpu or a.gpus_per_node or a.network):
-        raise BadQuestion("--cluster already says --gpu, --gpus-per-node and --network; drop one")
-    if a.cluster == LOCAL_CPU:
-        name = f"{LOCAL_CPU}:{a.gpus}"
-    elif a.cluster or a.gpu:
-        name = a.cluster or _composed_name(a)
-    else:
-        raise BadQuestion("say what to train on: --cluster dgx-h100, or --gpu h100-sxm")
-    cluster = load_cluster(name)
-    if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
-        raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
-    return name, cluster
-
-
-def _composed_name(a: Arguments) -> str:
-    """`GPU:PER_NODE:NETWORK`, or the GPU's name, which stands for the cluster it is usual in."""
-    assert a.gpu is not None
-    usual = usual_cluster(a.gpu)
-    if a.network is None:
-        if a.gpus_per_node not in (None, usual.gpus_per_node):
-            raise BadQuestion(f"--gpus-per-node {a.gpus_per_node} needs --network too: 400Gb/s")
-        return usual.gpu.name
-    per_node = a.gpus_per_node or usual.gpus_per_node
-    network_bytes_per_s = _network_of_each(a.network, per_node)
-    return f"{usual.gpu.name}:{per_node}:{network_bytes_per_s * 8e-9:g}Gb"
-
-
-def _network_of_each(text: str, gpus_per_node: int) -> float:
-    """Bytes per second of each GPU's share: "400Gb/s" is each GPU's card, "8x400Gb/s" the cards of
-    a node.
-    """
-    found = re.fullmatch(r"\s*(\d{1,3})\s*x\s*(.+)", text)
-    try:
-        each = parse_bandwidth(found[2] if found else text)
-    except ValueError as error:
-        raise BadQuestion(f"--network {error}, or 8x400Gb/s for all cards of a node") from None
-    return int(found[1]) * each / gpus_per_node if found else each
-
-
-def _network_said(text: str, cluster: Cluster) -> str:
-    """The network as it was understood, per GPU and per node."""
-    per_node = cluster.gpus_per_node
-    each_gb = _network_of_each(text, per_node) * 8 / GB
-    each = f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
-    return f"as stated: {each}"
-
-
-def _usual_said(gpu: str) -> str:
-    """Where a GPU stands of which nothing else is said."""
-    usual = usual_cluster(gpu)
-    said = f"nodes of {counted(usual.gpus_per_node, 'GPU')} and the network of {usual.name}"
-    return f"assumed: {said} (--network and --gpus-per-node choose others)"
 
 
 def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:

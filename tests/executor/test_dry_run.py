@@ -259,6 +259,7 @@ def test_against_real_tensors(name, real):
                 stages=even_stages(4, 4), data_parallel=2, expert_parallel=2,
             ),
             id="interleaved",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             Layout(

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from nightly import cases
 from simulated_oracle import DENSE, PINNED, every_plan, random_question
 
 from meshplan.costmodels.layout import Stage
@@ -56,7 +57,7 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
     with a chain that is known too. Often enough the bound says more than nothing recomputed.
     """
     compared = closer = 0
-    for seed in range(60):
+    for seed in range(cases(30, nightly=60)):
         for problem, passes, times in _problems(random.Random(seed), _short_of_memory(seed)):
             known = KnownChains()
             shape = (problem.schedule, problem.pp, problem.vpp, problem.m)
@@ -72,8 +73,8 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
                         assert bound_s <= min(steps) * CLOSE
                         compared += 1
                         closer += bound_s > times.step_s(tuple(Stage(n, 0, 0) for n in cut))
-    assert compared > 50
-    assert closer > 20
+    assert compared > 25
+    assert closer > 10
 
 
 def _short_of_memory(seed: int) -> Question:

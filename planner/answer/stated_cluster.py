@@ -1,0 +1,73 @@
+"""The cluster that a question names: a profile, or a GPU with its nodes and their network."""
+
+import re
+
+from meshplan.costmodels.units import GB, counted, parse_bandwidth
+from meshplan.hardware_profiles.load import load_cluster, usual_cluster
+from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.answer.arguments import Arguments
+from meshplan.planner.answer.sizes import BadQuestion
+
+
+def stated_cluster(a: Arguments) -> tuple[str, Cluster]:
+    """The name that finds it again, and the cluster. Raises `BadQuestion`, `UnknownProfile`."""
+    if a.cluster and (a.gpu or a.gpus_per_node or a.network):
+        raise BadQuestion("--cluster already says --gpu, --gpus-per-node and --network; drop one")
+    if a.cluster == LOCAL_CPU:
+        name = f"{LOCAL_CPU}:{a.gpus}"
+    elif a.cluster or a.gpu:
+        name = a.cluster or _composed_name(a)
+    else:
+        raise BadQuestion("say what to train on: --cluster dgx-h100, or --gpu h100-sxm")
+    cluster = load_cluster(name)
+    if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
+        raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
+    return name, cluster
+
+
+def _composed_name(a: Arguments) -> str:
+    """`GPU:PER_NODE:NETWORK`, or the GPU's name, which stands for the cluster it is usual in."""
+    assert a.gpu is not None
+    usual = usual_cluster(a.gpu)
+    if a.network is None:
+        if a.gpus_per_node not in (None, usual.gpus_per_node):
+            raise BadQuestion(f"--gpus-per-node {a.gpus_per_node} needs --network too: 400Gb/s")
+        return usual.gpu.name
+    per_node = a.gpus_per_node or usual.gpus_per_node
+    network_bytes_per_s = _network_of_each(a.network, per_node)
+    return f"{usual.gpu.name}:{per_node}:{network_bytes_per_s * 8e-9:g}Gb"
+
+
+def _network_of_each(text: str, gpus_per_node: int) -> float:
+    """Bytes per second of each GPU's share: "400Gb/s" is each GPU's card, "8x400Gb/s" the cards of
+    a node.
+    """
+    found = re.fullmatch(r"\s*(\d{1,3})\s*x\s*(.+)", text)
+    try:
+        each = parse_bandwidth(found[2] if found else text)
+    except ValueError as error:
+        raise BadQuestion(f"--network {error}, or 8x400Gb/s for all cards of a node") from None
+    return int(found[1]) * each / gpus_per_node if found else each
+
+
+def network_notes(a: Arguments, cluster: Cluster) -> list[str]:
+    """How a network is understood that was stated, or that goes with a GPU of which nothing is."""
+    if a.network:
+        return [_network_said(a.network, cluster)]
+    return [_usual_said(a.gpu)] if a.gpu and a.gpus > 1 else []
+
+
+def _network_said(text: str, cluster: Cluster) -> str:
+    """The network as it was understood, per GPU and per node."""
+    per_node = cluster.gpus_per_node
+    each_gb = _network_of_each(text, per_node) * 8 / GB
+    each = f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
+    return f"as stated: {each}"
+
+
+def _usual_said(gpu: str) -> str:
+    """Where a GPU stands of which nothing else is said."""
+    usual = usual_cluster(gpu)
+    said = f"nodes of {counted(usual.gpus_per_node, 'GPU')} and the network of {usual.name}"
+    return f"assumed: {said} (--network and --gpus-per-node choose others)"
