@@ -1,5 +1,7 @@
 """`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,94 +20,82 @@ from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.launch.written import given_of
 from meshplan.executor.onerank.command import Wanted
 from meshplan.planner.case.settings import error_line
-from meshplan.planner.cli.options import AsJson
+from meshplan.planner.cli.options import AsJson, panel
 from meshplan.planner.report.terminal import as_written
 
 DeviceName = Literal["cpu", "cuda"]
 
 
+option = panel("Options")
+JOB = (
+    "With slurm: submit and follow the job, only submit it, follow it to its end and collect what "
+    "it measured, or cancel it."
+)
+
+
 def execute(
     plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan` wrote.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder of the run; PLAN.run unless said.")
+        Path | None, option("Folder of the run; PLAN.run unless said.", "-o", "--out")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Timed steps.", min=1)] = 10,
+    steps: Annotated[int, option("Timed steps.", min=1)] = 10,
     timeout: Annotated[
-        float,
-        typer.Option(help="Seconds without progress of any rank after which it failed.", min=1),
+        float, option("Seconds without progress of any rank after which it failed.", min=1)
     ] = TIMEOUT_S,
-    warmup: Annotated[int, typer.Option(help="Steps before them.", min=0)] = 3,
+    warmup: Annotated[int, option("Steps before them.", min=0)] = 3,
     band: Annotated[
-        float | None,
-        typer.Option(help="Accepted error of the step time (the plan's own).", min=0),
+        float | None, option("Accepted error of the step time (the plan's own).", min=0)
     ] = None,
-    top: Annotated[
-        int, typer.Option(help="Run the best K layouts of the plan, keep the fastest.", min=1)
-    ] = 1,
+    top: Annotated[int, option("Run the best K layouts of the plan, keep the fastest.", min=1)] = 1,
     engine: Annotated[
-        EngineName | None, typer.Option(help="What trains; unless said, the plan's own engine.")
+        EngineName | None, option("What trains; unless said, the plan's own engine.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Flat token file; without it, synthetic tokens.")
-    ] = None,
+    data: Annotated[Path | None, option("Flat token file; without it, synthetic tokens.")] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Profile that priced the plan, where it is a file.")
+        str | None, option("Profile that priced the plan, where it is a file.")
     ] = None,
     nodes: Annotated[
-        int | None,
-        typer.Option(help="Hosts: 1; with slurm as many as the ranks fill.", min=1),
+        int | None, option("Hosts: 1; with slurm as many as the ranks fill.", min=1)
     ] = None,
     rendezvous: Annotated[
-        str | None, typer.Option(help="HOST:PORT; run the same command on every host.")
+        str | None, option("HOST:PORT; run the same command on every host.")
     ] = None,
-    launcher: Annotated[Launcher, typer.Option(help="What starts them.")] = Launcher.torchrun,
+    launcher: Annotated[Launcher, option("What starts them.")] = Launcher.torchrun,
     slurm: Annotated[
-        str, typer.Option(help="Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
+        str, option("Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
     ] = "",
     given: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="KEY=VALUE of --launcher skypilot or kubeflow, such as image=IMAGE."
-        ),
+        option("KEY=VALUE of --launcher skypilot or kubeflow, such as image=IMAGE.", "--set"),
     ] = None,
-    job: Annotated[
-        JobPart,
-        typer.Option(
-            help="With slurm: submit and follow the job, only submit it, follow it to its end and "
-            "collect what it measured, or cancel it."
-        ),
-    ] = "run",
-    print_only: Annotated[
-        bool, typer.Option("--print", help="Show what would be started, and stop.")
-    ] = False,
+    job: Annotated[JobPart, option(JOB)] = "run",
+    print_only: Annotated[bool, option("Show what would be started, and stop.", "--print")] = False,
     trace: Annotated[
-        Path | None,
-        typer.Option(help="Write the predicted and the measured step as one Chrome trace here."),
+        Path | None, option("Write the predicted and the measured step as one Chrome trace here.")
     ] = None,
     as_json: AsJson = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
+        bool, option("Build one rank without devices, at full size.", "--dry-run")
     ] = False,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Rank of --dry-run or --one-rank; 0 unless said.")
+        int | None, option("Rank of --dry-run or --one-rank; 0 unless said.", min=0)
     ] = None,
     all_stages: Annotated[
         bool,
-        typer.Option(
+        option(
+            "With --dry-run or --one-rank: one rank of every stage.",
             "--all-stages",
             "--every-stage",
-            help="With --dry-run or --one-rank: one rank of every stage.",
         ),
     ] = False,
     one_rank: Annotated[
-        bool,
-        typer.Option("--one-rank", help="Run one rank for real; the other ranks are answered for."),
+        bool, option("Run one rank for real; the other ranks are answered for.", "--one-rank")
     ] = False,
     device: Annotated[
-        DeviceName | None, typer.Option(help="Of --one-rank; what is at hand unless said.")
+        DeviceName | None, option("Of --one-rank; what is at hand unless said.")
     ] = None,
     all_micro_batches: Annotated[
-        bool, typer.Option("--all-micro-batches", help="With --one-rank: not only a periodic few.")
+        bool, option("With --one-rank: not only a periodic few.", "--all-micro-batches")
     ] = False,
 ) -> None:
     """Run a plan for a few steps and print predicted against measured.
@@ -129,17 +119,30 @@ def execute(
         )  # fmt: skip
         raise typer.Exit(run_for_real(plan, wanted, as_json=as_json))
     folder = (out or plan.with_suffix(".run")).resolve()
-    where = Where(
-        nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data, started=not print_only
-    )
-    try:
+    with _ends(folder, launcher):
         order = Order(
-            plan=plan, engine=engine, job=job, top=top, trace=trace, where=where, folder=folder,
-            starter=Starter(launcher=launcher, slurm=sbatch_options(slurm)),
+            plan=plan, engine=engine, job=job, top=top, trace=trace,
+            where=Where(
+                nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data,
+                started=not print_only,
+            ),
+            folder=folder, starter=Starter(launcher=launcher, slurm=sbatch_options(slurm)),
             given=given_of(launcher, given or ()),
             steps=steps, warmup=warmup, band=band, timeout_s=timeout,
         )  # fmt: skip
         result = carry_out(order, as_written(stderr=as_json))
+    if result is None:
+        return
+    if as_json:
+        typer.echo(result.model_dump_json(indent=1))
+    raise typer.Exit(3 if result.inside_band is False else 0)
+
+
+@contextmanager
+def _ends(folder: Path, launcher: Launcher) -> Iterator[None]:
+    """What ends a run early is one line and an exit code."""
+    try:
+        yield
     except USAGE as error:
         typer.echo(f"error: {error_line(error)}", err=True)
         raise typer.Exit(2) from None
@@ -150,11 +153,6 @@ def execute(
         again = "; --job collect follows it again" if launcher is Launcher.slurm else ""
         typer.echo(f"{error}; what was measured is in {folder}{again}", err=True)
         raise typer.Exit(130) from None
-    if result is None:
-        return
-    if as_json:
-        typer.echo(result.model_dump_json(indent=1))
-    raise typer.Exit(3 if result.inside_band is False else 0)
 
 
 def _check_single(

@@ -27,39 +27,27 @@ from meshplan.executor.profile.record import partial_path
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.cli.options import panel
 from meshplan.planner.report.terminal import as_written
 
 QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minutes on a busy host
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
 
 
+option = panel("Options")
+
+
 def profile(
-    out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write (TOML).")],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer shapes, in under two minutes.")
-    ] = False,
-    minutes: Annotated[
-        float, typer.Option(help="Time limit; --quick has its own.", min=1.0)
-    ] = 15.0,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="What to measure.")
-    ] = "auto",
-    processes: Annotated[
-        int | None, typer.Option(help="Ranks per host: its GPUs, or cores.", min=1)
-    ] = None,
-    nodes: Annotated[int, typer.Option(help="Hosts, with --launcher slurm.", min=1)] = 1,
-    launcher: Annotated[
-        Literal["torchrun", "slurm"], typer.Option(help="What starts them.")
-    ] = "torchrun",
-    slurm: Annotated[
-        str, typer.Option(help="Further sbatch options: '--partition=gpu --time=30'.")
-    ] = "",
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Drop the measurements of a killed run.")
-    ] = False,
-    print_only: Annotated[
-        bool, typer.Option("--print", help="Show what would be started, and stop.")
-    ] = False,
+    out: Annotated[Path, option("Profile to write (TOML).", "-o", "--out")],
+    quick: Annotated[bool, option("Fewer shapes, in under two minutes.", "--quick")] = False,
+    minutes: Annotated[float, option("Time limit; --quick has its own.", min=1.0)] = 15.0,
+    device: Annotated[Literal["auto", "cpu", "cuda"], option("What to measure.")] = "auto",
+    processes: Annotated[int | None, option("Ranks per host: its GPUs, or cores.", min=1)] = None,
+    nodes: Annotated[int, option("Hosts, with --launcher slurm.", min=1)] = 1,
+    launcher: Annotated[Literal["torchrun", "slurm"], option("What starts them.")] = "torchrun",
+    slurm: Annotated[str, option("Further sbatch options: '--partition=gpu --time=30'.")] = "",
+    restart: Annotated[bool, option("Drop the measurements of a killed run.", "--restart")] = False,
+    print_only: Annotated[bool, option("Show what would be started, and stop.", "--print")] = False,
 ) -> None:
     """Measure this machine or cluster and write the profile that `plan --cluster` reads.
 
