@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from random_plans import plan_of
+from two_layouts import LAYOUTS, PLANS, TRAINING
 
-from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.layout import even_stages
 from meshplan.costmodels.step.step import StepModel
-from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
@@ -21,13 +21,6 @@ from meshplan.planner.runs.memory import recomputing
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
-TRAINING = Training(seq_len=4096, global_batch_size=64)
-LAYOUTS = (
-    Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1, "full")),
-    Layout(data_parallel=4, tensor_parallel=2, sequence_parallel=True, zero_stage=1,
-           stages=even_stages(32, 1, "full")),
-)  # fmt: skip
-PLANS = [plan_of("llama-3.1-8b", layout, TRAINING) for layout in LAYOUTS]
 ONE = {
     "scale_deviation": 0.1, "communication_deviation": 0.1, "host_deviation": 0.1, "noise": 0.1,
     "freedom": 1e9, "factors": {1: 1.2}, "date": "", "rows": 0, "sources": 0, "command": "",

@@ -7,27 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 from random_plans import CLUSTER, plan_of
+from two_layouts import LAYOUTS, PLANS, TRAINING
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.step.step import StepModel
-from meshplan.costmodels.training import Training
 from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.main import app
-
-TRAINING = Training(seq_len=4096, global_batch_size=64)
-
-
-LAYOUTS = (
-    Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1, "full")),
-    Layout(data_parallel=4, tensor_parallel=2, sequence_parallel=True, zero_stage=1,
-           stages=even_stages(32, 1, "full")),
-)  # fmt: skip
-
-
-PLANS = [plan_of("llama-3.1-8b", layout, TRAINING) for layout in LAYOUTS]
 
 
 def model_of(plan: Plan) -> StepModel:

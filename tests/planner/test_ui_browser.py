@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.commands.ui import OPTIONS, served
+
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-OPTIONS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
 STATE = (
     "#model=tiny-llama&cluster=dgx-h100&gpus=16&seq-len=1024&global-batch=64&tp=2&pp=2&zero=1"
     "&pin=tensor_parallel"
@@ -34,13 +32,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A running page, as a user starts it."""
-    command = [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()"]
-    with subprocess.Popen(
-        [*command, "ui", "--no-open", "--port", "0"], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.terminate()
+    with served() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,14 @@
+"""Two layouts of Llama 3.1 8B on eight GPUs, as plans: what two logs are of."""
+
+from random_plans import plan_of
+
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
+
+TRAINING = Training(seq_len=4096, global_batch_size=64)
+LAYOUTS = (
+    Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1, "full")),
+    Layout(data_parallel=4, tensor_parallel=2, sequence_parallel=True, zero_stage=1,
+           stages=even_stages(32, 1, "full")),
+)  # fmt: skip
+PLANS = [plan_of("llama-3.1-8b", layout, TRAINING) for layout in LAYOUTS]
