@@ -2,9 +2,10 @@
 
     python -m benchmarks.accuracy.ablation [RUNS.csv]
 
-Each line takes one effect out, predicts grades A and B again, and prints the median |error| of the
-step time by suite and the mean over suites; last the runs that nothing was fitted to, which are not
-in that mean. Effects are data, so taking one out changes a run's own data.
+Each line takes one effect out and predicts grades A and B again: the mean over suites of the median
+|error| of the step time, and the suites whose medians move most; those that nothing was fitted to
+are not in that mean. Effects are data, so taking one out changes a run's own data, and only runs
+that change are predicted again. Without a file of runs the table is written into the page.
 """
 
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.accuracy.rows import runs_of
+from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.step.stage_split import split_evenly, stages_with
 from meshplan.hardware_profiles.engines import load_engine
@@ -135,7 +137,6 @@ NO_OVERLAP = dict.fromkeys(
 )  # fmt: skip
 COMPILED = {"fused_norm": True, "fused_gated": True, "fused_rope": True}
 EFFECTS: dict[str, Change] = {
-    "everything": lambda run, tuning: (run, tuning),
     "without fitted constants": lambda run, tuning: (run, Tuning()),
     "without host floors": _tuned(launch_s=0, routing_s=0, pipelined_rank_s=0, micro_batch_s=0),
     "without pipeline boundary waits": _tuned(boundary_s=0),
@@ -190,27 +191,65 @@ EFFECTS: dict[str, Change] = {
     ),
 }
 NEVER_FITTED = {"internlm.csv": "internlm", "elsewhere.csv": "elsewhere"}
+SEEN, SHOWN = 0.005, 5  # of a median: changes that are worth a word, and how many of them
 
 
 def main() -> None:
-    """Print the table."""
-    runs = [(run.suite, run) for run in _runs(Path(sys.argv[1]) if sys.argv[1:] else BUILT_IN)]
-    suites = sorted({suite for suite, _ in runs})
-    for file, name in {} if sys.argv[1:] else NEVER_FITTED.items():
+    """Write or print the table."""
+    own = Path(sys.argv[1]) if sys.argv[1:] else None
+    runs = [(run.suite, run) for run in _runs(own or BUILT_IN)]
+    fitted = {suite for suite, _ in runs}
+    for file, name in {} if own else NEVER_FITTED.items():
         runs += [(f"{name} {run.grade}", run) for run in _runs(BUILT_IN.parent / file)]
-    columns = [*suites, *sorted({name for name, _ in runs} - set(suites))]
-    print("| effect | mean of medians |", " | ".join(columns), "|")
-    print("|---|---|" + "---|" * len(columns))
+    tunings = [load_fit(run.engine.name, run.cluster.gpu.name).tuning for _, run in runs]
+    usual = [_error(run, tuning) for (_, run), tuning in zip(runs, tunings, strict=True)]
+    before = _medians(runs, usual)
+    lines, unseen = [_head(before, fitted), "|---|---|---|"], []
     for name, change in EFFECTS.items():
-        errors: dict[str, list[float]] = {column: [] for column in columns}
-        for column, run in runs:
-            changed, tuning = change(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
-            error = predict_run(changed, tuning).step_error
-            assert error is not None
-            errors[column].append(abs(error))
-        medians = [median(errors[column]) for column in columns]
-        cells = " | ".join(f"{value:.1%}" for value in medians)
-        print(f"| {name} | {mean(medians[: len(suites)]):.1%} | {cells} |", flush=True)
+        changed = [change(run, own) for (_, run), own in zip(runs, tunings, strict=True)]
+        errors = [
+            error if each == (run, own) else _error(*each)
+            for each, (_, run), own, error in zip(changed, runs, tunings, usual, strict=True)
+        ]
+        after = _medians(runs, errors)
+        moved = _moved(before, after)
+        if moved:
+            lines.append(f"| {name} | {_mean_of(after, fitted)} | {moved} |")
+        else:
+            unseen.append(name)
+        print(lines[-1] if moved else name, flush=True)
+    text = "\n".join([*lines, "", f"No median moves by {SEEN:.1%}: {'; '.join(unseen)}."])
+    if own is None:
+        put(ROOT / "docs/accuracy_tables.md", "ablation", text)
+
+
+def _error(run: Run, tuning: Tuning) -> float:
+    error = predict_run(run, tuning).step_error
+    assert error is not None
+    return abs(error)
+
+
+def _medians(runs: list[tuple[str, Run]], errors: list[float]) -> dict[str, float]:
+    by_suite: dict[str, list[float]] = {}
+    for (suite, _), error in zip(runs, errors, strict=True):
+        by_suite.setdefault(suite, []).append(error)
+    return {suite: median(found) for suite, found in sorted(by_suite.items())}
+
+
+def _mean_of(medians: dict[str, float], fitted: set[str]) -> str:
+    return f"{mean(medians[suite] for suite in fitted):.1%}"
+
+
+def _head(before: dict[str, float], fitted: set[str]) -> str:
+    mean_of = f"mean of {len(fitted)} suites' medians, {_mean_of(before, fitted)} with everything"
+    return f"| effect | {mean_of} | medians that move most |"
+
+
+def _moved(before: dict[str, float], after: dict[str, float]) -> str:
+    """The suites whose medians move most, in words."""
+    far = sorted(before, key=lambda suite: -abs(after[suite] - before[suite]))
+    seen = [suite for suite in far if abs(after[suite] - before[suite]) >= SEEN]
+    return ", ".join(f"{suite} {before[suite]:.1%} to {after[suite]:.1%}" for suite in seen[:SHOWN])
 
 
 def _runs(path: Path) -> list[Run]:

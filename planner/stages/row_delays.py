@@ -1,4 +1,4 @@
-"""V > 1, one split: what its rows and the work of its ranks take at least, and a plan.
+"""Several chunks per rank, one split: what its rows and its ranks' work take at least, and a plan.
 
     rows   y[g, l]   row g lasts l ns longer than with nothing recomputed; l is 0 or what some way
                      to run a chunk of the row takes beyond the row's slowest.  Minimise sum of l
