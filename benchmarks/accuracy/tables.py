@@ -1,17 +1,15 @@
 """Write the tables of docs/accuracy_tables.md, and the short one of accuracy.md and README.md.
 
-python -m benchmarks.accuracy.tables [--ablation]
+    python -m benchmarks.accuracy.tables
+
+The table of what each effect is worth is written by `benchmarks.accuracy.ablation`.
 """
 
-import contextlib
-import io
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.accuracy import ablation
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.intervals import STATE
@@ -248,7 +246,7 @@ def _spread_of(errors: list[float]) -> str:
 
 
 def main() -> None:
-    """Write all tables; the ablation only when asked, it predicts everything eleven times."""
+    """Write all tables."""
     text = f"{table()}\n{unseen()}"
     print(text)
     put(TABLES, "fits", fits())
@@ -258,13 +256,8 @@ def main() -> None:
     put(TABLES, "accuracy", text)
     for name in ("docs/accuracy.md", "README.md"):
         put(ROOT / name, "accuracy summary", short())
-    if "--ablation" in sys.argv:
-        sys.argv = sys.argv[:1]
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            ablation.main()
-        put(TABLES, "ablation", out.getvalue().strip())
 
 
 if __name__ == "__main__":
-    check_usage(str(__doc__), "--ablation")
+    check_usage(str(__doc__))
     main()
