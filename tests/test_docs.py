@@ -140,6 +140,13 @@ def test_links_lead_somewhere(page: str) -> None:
             assert ((ROOT / page).parent / target).exists(), target
 
 
+def test_every_page_is_in_the_index() -> None:
+    """docs/README.md says of each page who wants it."""
+    listed = set(re.findall(r"\]\(([^)#/]+\.md)", read("docs/README.md")))
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= listed
+
+
 def test_readme_quotes_runnable_commands() -> None:
     """Each `meshplan` line of the README names a command and options that exist."""
     known = dict(commands())
