@@ -108,7 +108,7 @@ def ask(
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         more.append(_learnt_said(a.learned, engine))
-    check_precision(training.precision, cluster)
+    check_formats(training.precision, cluster)
     training = _trained(a, replace(training, images=images), model, engine, more)
     question = Question(
         model=model,
@@ -321,7 +321,7 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     return value
 
 
-def check_precision(precision: Precision, cluster: Cluster) -> None:
+def check_formats(precision: Precision, cluster: Cluster) -> None:
     """The GPU must have a rate for every format that the recipe uses."""
     _one_of("--precision", precision, get_args(Precision))
     if lacking_format(precision, cluster.gpu):

@@ -11,7 +11,8 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.answer.question import Asked, BadQuestion, check_precision
+from meshplan.planner.answer.question import Asked, BadQuestion, check_formats
+from meshplan.planner.answer.stated_cluster import check_number
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan
@@ -133,10 +134,9 @@ def changed(asked: Asked, change: Change) -> Asked:
         _check_peak(figure, factor, cluster)
         cluster = FIGURES[figure].scaled(cluster, factor)
     gpus = change.gpus or q.gpus
-    if cluster.max_gpus is not None and gpus > cluster.max_gpus:
-        raise BadQuestion(f"--gpus {gpus}, but {name} has {cluster.max_gpus}; take at most these")
+    check_number(gpus, name, cluster)
     training = _training(q.training, change)
-    check_precision(training.precision, cluster)
+    check_formats(training.precision, cluster)
     engine = load_engine(change.engine) if change.engine else q.engine
     check_pinned_modules(q.pins, q.model, training, engine, cluster)
     if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
