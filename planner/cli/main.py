@@ -89,7 +89,7 @@ EXIT_CODES = {
     "meshplan.planner.learn.cases.UnusableRun": 2,
     "meshplan.planner.text_files.CannotWrite": 2,
     "meshplan.planner.sweep.cache.UnreadableCache": 2,
-    "meshplan.planner.sweep.plot.NoPlot": 2,
+    "meshplan.planner.report.picture.NoPlot": 2,
     "meshplan.planner.sweep.solve.WorkerDied": 1,
     "meshplan.planner.cli.ui.NoPage": 2,
     "meshplan.planner.cli.validate.UnreadableRuns": 2,

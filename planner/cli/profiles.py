@@ -16,7 +16,7 @@ from meshplan.planner.profiles.import_points import (
     read_measurements,
     with_measurements,
 )
-from meshplan.planner.profiles.plot import NoPlot, plot_profile
+from meshplan.planner.profiles.plot import plot_profile
 from meshplan.planner.profiles.report import (
     find_profile,
     listing,
@@ -25,7 +25,9 @@ from meshplan.planner.profiles.report import (
     profile_table,
 )
 from meshplan.planner.report.output import print_json
+from meshplan.planner.report.picture import NoPlot
 from meshplan.planner.report.terminal import as_written
+from meshplan.planner.text_files import CannotWrite
 
 profiles_app = typer.Typer(
     help="Known GPUs and clusters: list, show, compare, import measurements.\n\n"
@@ -80,7 +82,7 @@ def show(
             if not isinstance(profile, Cluster):
                 _refuse(f"{name} is a GPU: --plot draws clusters, as in dgx-h100")
             plot_profile(profile, plot)
-    except (UnknownProfile, NoPlot, OSError) as error:
+    except (UnknownProfile, NoPlot, CannotWrite, OSError) as error:
         _refuse(str(error))
     if as_json:
         print_json(profile.model_dump(mode="json"))

@@ -164,7 +164,7 @@ def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
 def check_outputs(csv: Path | None, plot: Path | None) -> None:
     """Refuse before the work what could not be written after it; raises `CannotWrite`."""
     if plot is not None:
-        from meshplan.planner.sweep.plot import check_plot
+        from meshplan.planner.report.picture import check_plot
 
         check_plot(plot)
     for path in (csv, plot):

@@ -18,6 +18,7 @@ from meshplan import hardware_profiles
 from meshplan.costmodels.units import counted
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.output import print_json
+from meshplan.planner.report.picture import check_plot
 from meshplan.planner.report.terminal import as_written
 from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
@@ -53,6 +54,8 @@ def validate(
 
     Without a file the published runs that ship with meshplan are used. Columns: docs/runs.md.
     """
+    if plot is not None:
+        check_plot(plot, ".html")
     rows = _rows(runs or BUILT_IN, {"suite": _words(suite), "grade": _words(grade)})
     if fit is not None:
         _fit(rows, fit, runs)
@@ -68,9 +71,7 @@ def validate(
     else:
         _print(document["summary"], results)
     if plot is not None:
-        from meshplan.planner.report.validate_plot import (
-            draw,  # draws only when asked: matplotlib is an extra
-        )
+        from meshplan.planner.report.validate_plot import draw  # matplotlib is an extra
 
         draw(predicted, plot)
 

@@ -8,30 +8,23 @@ import numpy as np
 from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.schema import Cluster, CurvePoint
-
-
-class NoPlot(ValueError):
-    """The picture cannot be drawn: one line that says what to do."""
+from meshplan.planner.report.picture import check_plot, save
 
 
 def plot_profile(cluster: Cluster, path: Path) -> None:
     """Write the roofline and the bus-bandwidth curves of `cluster` to `path` (png, svg or pdf).
 
-    Raises `NoPlot` when matplotlib is not installed or `path` is of a kind that it cannot write.
+    Raises `NoPlot` and `CannotWrite`.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NoPlot("--plot needs matplotlib: install meshplan[plot]") from error
+    check_plot(path, ".pdf")
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 5), layout="constrained")
     roofline, curves = figure.subplots(1, 2)
     _draw_roofline(roofline, cluster)
     _draw_curves(curves, cluster)
     figure.suptitle(cluster.title)
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise NoPlot(f"{path}: {str(error).splitlines()[0]}") from error
+    save(figure, path)
 
 
 def _draw_roofline(axes: Any, cluster: Cluster) -> None:

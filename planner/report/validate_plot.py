@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from meshplan.planner.report.picture import drawn, save
 from meshplan.planner.runs.validate import Predicted
 from meshplan.planner.text_files import write_text
 
@@ -26,18 +27,16 @@ def groups(suites: Sequence[str]) -> dict[str, str]:
 
 def draw(rows: Sequence[Predicted], path: Path) -> None:
     """Write the scatter to `path`; its suffix chooses the format, .html embeds an SVG."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("svg" if path.suffix in (".html", ".svg") else "agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 7))
-    drawn = list(zip(_points(rows).items(), COLOURS, strict=False))
-    for (_, points), colour in drawn:
+    figure = Figure(figsize=(7, 7))
+    axes = figure.subplots()
+    named = list(zip(_points(rows).items(), COLOURS, strict=False))
+    for (_, points), colour in named:
         measured, predicted = zip(*points, strict=True)
         axes.scatter(measured, predicted, s=8, alpha=0.5, color=colour, linewidths=0)
-    drawn.sort(key=lambda each: median(measured for measured, _ in each[0][1]))
-    for index, ((name, points), colour) in enumerate(drawn):
+    named.sort(key=lambda each: median(measured for measured, _ in each[0][1]))
+    for index, ((name, points), colour) in enumerate(named):
         measured, predicted = zip(*points, strict=True)
         axes.annotate(
             f"{name} ({len(points)})", (median(measured), median(predicted)),
@@ -52,14 +51,11 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
         xscale="log", yscale="log", xlabel="measured step time, s", ylabel="predicted step time, s"
     )
     axes.set_title("grey: exact, and 25 % either way")
-    if path.suffix == ".html":
-        figure.savefig(path.with_suffix(".svg"))
-        svg = path.with_suffix(".svg").read_text(encoding="utf-8")
+    if path.suffix.lower() == ".html":
+        svg = drawn(figure, "svg").decode()
         write_text(path, f"<!doctype html><title>meshplan validate</title>{svg}")
-        path.with_suffix(".svg").unlink()
     else:
-        figure.savefig(path, dpi=150)
-    plt.close(figure)
+        save(figure, path)
 
 
 def _points(rows: Sequence[Predicted]) -> dict[str, list[tuple[float, float]]]:

@@ -3,21 +3,18 @@
 matplotlib is an extra and is imported where something is drawn.
 """
 
-import io
 import textwrap
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meshplan.planner.report.picture import check_plot, save
 from meshplan.planner.sweep.economics import RunCost, in_money
 from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front
 from meshplan.planner.sweep.report import WITHOUT
-from meshplan.planner.text_files import write_text
 
-KINDS = (".png", ".svg")
 COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#b8860b", "#1a9bb8", "#aa3377", "#777777", "#000000",
 )  # fmt: skip
@@ -26,18 +23,6 @@ DASHES = ("-", "--", ":", "-.")
 LABEL_WIDTH = 13  # characters of a layout in a line of its cell
 TICK_RATIO = 1.3  # between two marked sizes of a logarithmic axis
 LABEL_GAP = 0.045  # of an axis, between two labels at line ends
-
-
-class NoPlot(ValueError):
-    """The picture cannot be drawn; one line that says what to do."""
-
-
-def check_plot(path: Path) -> None:
-    """Refuse what `draw` could not do; raises `NoPlot`."""
-    if path.suffix.lower() not in KINDS:
-        raise NoPlot(f"--plot {path}: write a name that ends in {' or '.join(KINDS)}")
-    if find_spec("matplotlib") is None:
-        raise NoPlot("--plot needs matplotlib: install meshplan[plot]")
 
 
 def draw(sweep: Sweep, path: Path) -> None:
@@ -56,19 +41,6 @@ def draw(sweep: Sweep, path: Path) -> None:
     _scaling(figure.add_subplot(grid[1, 0]), lines, sizes, names)
     _costs(figure.add_subplot(grid[1, 1]), sweep, names)
     save(figure, path)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a finished figure to `path`; raises `CannotWrite`."""
-    from matplotlib import rc_context
-
-    picture = io.BytesIO()
-    kind = path.suffix.lower()[1:]
-    undated = {"Date": None} if kind == "svg" else {}
-    # text stays text, to be searched and copied; the same figures give the same bytes
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "meshplan"}):
-        figure.savefig(picture, format=kind, dpi=130, metadata=undated)
-    write_text(path, picture.getvalue())
 
 
 def names_of(lines: Sequence[Sequence[SweepRow]]) -> tuple[str, list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshplan.costmodels.units import counted, format_seconds
-from meshplan.planner.sweep.plot import check_plot, save
+from meshplan.planner.report.picture import check_plot, save
 from meshplan.planner.whatif.tornado import Tornado, factor_of
 
 DOWN, UP = "#d55e00", "#0072b2"

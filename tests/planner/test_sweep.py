@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import meshplan.planner.cli.sweep
-import meshplan.planner.sweep.plot
+import meshplan.planner.report.picture
 import meshplan.planner.sweep.solve
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.planner.answer.question import Asked
@@ -273,7 +273,7 @@ def test_a_picture_without_matplotlib_is_refused_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planner: Planner
 ) -> None:
     """Without the extra, --plot says what to install before anything is planned."""
-    monkeypatch.setattr(meshplan.planner.sweep.plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(meshplan.planner.report.picture, "find_spec", lambda name: None)
     result = run("sweep", *SMALL, "--plot", str(tmp_path / "sweep.png"))
     assert result.exit_code == 2
     assert "meshplan[plot]" in result.stderr
