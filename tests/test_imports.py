@@ -1,6 +1,7 @@
 """Imports run one way: between the four packages, and between the rooms of each."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def test_rooms_import_one_way(package: str) -> None:
                 seen.add(at)
                 waiting += needs.get(at, ())
         assert start not in seen, f"{start} is in a circle"
+
+
+@pytest.mark.parametrize("package", ["costmodels", "planner", "executor"])
+def test_a_package_names_its_rooms(package: str) -> None:
+    """Who opens a package reads what each of its rooms is for."""
+    said = (ROOT / package / "__init__.py").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert [name for name in sorted(rooms) if not re.search(rf"\b{name}\b", said)] == []
 
 
 def test_an_install_has_one_name() -> None:

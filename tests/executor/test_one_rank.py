@@ -215,7 +215,7 @@ def test_answers_are_those_of_ranks_that_hold_the_same() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        ("dp2 ZeRO-3", "tp2 ep2", "pp2 zb_v"),
+        ("tp2 ep2", "pp2 zb_v"),
         pytest.param(tuple(EVERY), marks=pytest.mark.nightly),
     ],
     ids=len,
