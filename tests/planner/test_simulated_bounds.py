@@ -105,7 +105,7 @@ def test_no_bound_is_above_a_simulation(block: int) -> None:
 def test_no_bound_of_mixed_layers_is_above_a_simulation() -> None:
     """The same where layers of two kinds are cut anywhere, one chunk per rank."""
     compared = 0
-    for seed in range(cases(15, nightly=60)):
+    for seed in range(cases(15, nightly=30)):
         draw = random.Random(seed)
         question = random_question(seed)
         kinds, layers = (DENSE, MOE), question.model.num_layers

@@ -90,7 +90,7 @@ def test_answers_are_those_of_playing_everything(block: int) -> None:
 
 def test_the_best_set_of_operations_to_recompute_is_found() -> None:
     """Over random questions that are short of memory, with every set of the engine's."""
-    ended = against_oracle(range(20, cases(32, nightly=60)), latent_question)
+    ended = against_oracle(range(20, cases(32, nightly=40)), latent_question)
     assert ended["OPTIMAL"] >= 3
     assert ended["FEASIBLE"] <= 2
 
