@@ -27,7 +27,7 @@ from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import differing_axes
 from meshplan.hardware_profiles.layout_ratios import FILE, NEAR, Pair, kept, pairs, probability
-from meshplan.hardware_profiles.left_out_runs import ratios
+from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
@@ -61,7 +61,7 @@ class Timings(NamedTuple):
         """What of it the file holds."""
         one, other = self
         predicted = math.log(other.predicted_s / one.predicted_s)
-        measured = math.log(_measured_s(other.run) / _measured_s(one.run))
+        measured = math.log(measured_s(other.run) / measured_s(one.run))
         axes = len(differing_axes(one.run.layout, other.run.layout))
         engine = one.run.engine.name
         return Pair(one.run.suite, engine, axes, round(predicted, 4), round(measured, 4))
@@ -86,17 +86,21 @@ def as_csv(found: Sequence[Pair]) -> str:
 def questions() -> list[list[Timed]]:
     """The left-out runs of each question, one of each layout."""
     runs = {run.id: run for path in (BUILT_IN, *ELSEWHERE) for run in runs_of(path)}
-    kinds = defaultdict[str, set[str]](set)
-    for ratio in ratios():
-        kinds[ratio.run].add(ratio.left_out)
     groups: dict[tuple[Any, ...], dict[str, Timed]] = defaultdict(dict)
-    for ratio in ratios():
+    for ratio in of_one_kind(ratios()):
         run = runs.get(ratio.run)
-        kind = min(kinds[ratio.run], key=KINDS.index)
-        if run and ratio.left_out == kind and run.grade in ("A", "B") and _fits(run):
-            group = groups[(ratio.engine, kind, *run.group)]
-            group.setdefault(run.layout.label, Timed(run, _measured_s(run) / ratio.step_time))
+        if run and run.grade in ("A", "B") and _fits(run):
+            group = groups[(ratio.engine, ratio.left_out, *run.group)]
+            group.setdefault(run.layout.label, Timed(run, measured_s(run) / ratio.step_time))
     return [list(group.values()) for group in groups.values()]
+
+
+def of_one_kind(every: Sequence[Ratio]) -> list[Ratio]:
+    """Those of each run by constants of the first kind that it has."""
+    first: dict[str, str] = {}
+    for ratio in sorted(every, key=lambda ratio: KINDS.index(ratio.left_out)):
+        first.setdefault(ratio.run, ratio.left_out)
+    return [ratio for ratio in every if ratio.left_out == first[ratio.run]]
 
 
 def timings() -> Iterator[Timings]:
@@ -117,7 +121,8 @@ def _fits(run: Run) -> bool:
     return needed <= run.cluster.fillable_bytes
 
 
-def _measured_s(run: Run) -> float:
+def measured_s(run: Run) -> float:
+    """Of a step."""
     assert run.measured.step_time_s is not None
     return run.measured.step_time_s
 
