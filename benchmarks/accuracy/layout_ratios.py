@@ -9,14 +9,14 @@ framework (`KINDS`). Grades A and B; of several runs of one layout the first; on
 predicted to fit, since a plan holds no others.
 
 Printed are how often the order was as predicted, by the probability that other sources give it, and
-what was measured of the predicted difference where the layout predicted faster has less, or more,
-of one axis than the other.
+what is left of the predicted difference where the layout predicted faster has less, or more, of one
+axis than the other (differences up to a factor of two).
 """
 
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.runs import Run
 from meshplan.planner.text_files import write_text
 
+FAR = math.log(2)
 KINDS = ("layout", "source", "framework")
 BANDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.01)
 AXES = (
@@ -69,9 +70,10 @@ class Timings(NamedTuple):
 
 def main() -> None:
     """Write the pairs, and print how often the order was as predicted."""
-    found = list(timings())
+    found = list(timings(FAR))
+    near = [pair for each in found if (pair := each.pair).predicted <= NEAR]
     if "--check" not in sys.argv[1:]:
-        write_text(FILE, as_csv([each.pair for each in found]))
+        write_text(FILE, as_csv(near))
         pairs.cache_clear()
     console = Console()
     console.print(_reliability(pairs()))
@@ -103,12 +105,12 @@ def of_one_kind(every: Sequence[Ratio]) -> list[Ratio]:
     return [ratio for ratio in every if ratio.left_out == first[ratio.run]]
 
 
-def timings() -> Iterator[Timings]:
-    """The pairs that are near."""
+def timings(most: float = NEAR) -> Iterator[Timings]:
+    """The pairs that are predicted to differ by no more than that, as a logarithm."""
     for group in questions():
         for each in combinations(group, 2):
             found = Timings(*sorted(each, key=lambda timed: timed.predicted_s))
-            if found.pair.predicted <= NEAR and found.pair.axes:
+            if found.pair.predicted <= most and found.pair.axes:
                 yield found
 
 
@@ -157,24 +159,28 @@ def _reliability(known: Sequence[Pair]) -> Table:
     return table
 
 
-def _directions(found: Sequence[Timings]) -> Table:
-    table = Table("predicted faster has", "pairs", "sources", "what is left", "in that order")
-    for axis in AXES:
-        for word, sign in (("less", -1), ("more", 1)):
-            some = [each.pair for each in found if sign * _difference(each, axis) > 0]
-            if some:
-                sources = {pair.suite for pair in some}
-                right = sum(pair.measured > 0 for pair in some) / len(some)
-                table.add_row(
-                    f"{word} {axis}", f"{len(some):,}", str(len(sources)),
-                    f"{kept(some):.2f}", f"{right:.0%}",
-                )  # fmt: skip
-    return table
+def direction(found: Iterable[Timings], axis: str, sign: int) -> list[Pair]:
+    """The pairs whose layout predicted faster has more of an axis (`sign` 1), or less (-1)."""
+    return [each.pair for each in found if sign * _difference(each, axis) > 0]
 
 
 def _difference(each: Timings, axis: str) -> int:
     faster, slower = (getattr(timed.run.layout, axis) for timed in each)
     return int(faster) - int(slower)
+
+
+def _directions(found: Sequence[Timings]) -> Table:
+    table = Table("predicted faster has", "pairs", "sources", "what is left", "in that order")
+    for axis in AXES:
+        for word, sign in (("less", -1), ("more", 1)):
+            some = direction(found, axis, sign)
+            if some:
+                right = sum(pair.measured > 0 for pair in some) / len(some)
+                table.add_row(
+                    f"{word} {axis}", f"{len(some):,}", str(len({pair.suite for pair in some})),
+                    f"{kept(some):.2f}", f"{right:.0%}",
+                )  # fmt: skip
+    return table
 
 
 if __name__ == "__main__":
