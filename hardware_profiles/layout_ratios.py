@@ -2,7 +2,9 @@
 measured runs.
 
 A pair is two runs of one question (model, GPUs, batch, sequence, engine, precision, source) with
-different layouts, each left out when the constants that predict it were learnt.
+different layouts that are predicted to fit, each left out when the constants that predict it were
+learnt, both by constants of one kind: two runs of which one is priced without its layout and one
+without its framework say nothing of either.
 
     d   ln of the predicted ratio of their steps, at least 0; pairs with d up to `NEAR` count, since
         only such layouts are ever in question
@@ -19,7 +21,8 @@ among the layouts of a question and predictions d ~ N(t, S^2), the mean of t giv
 b = T^2 / (T^2 + S^2), and stays so however d was selected, as the largest of thousands too (a
 posterior mean does not depend on the selection: Efron, Tweedie's formula and selection bias, JASA
 106, 2011). That holds as far as the layouts of a plan's question are to each other as those that
-people measured.
+people measured, and not where the other layout was chosen by measuring several: what is left of a
+claim over such a one says `python -m benchmarks.accuracy.best_measured`.
 
 `python -m benchmarks.accuracy.layout_ratios` writes the pairs and counts how often P holds on
 sources that it has not seen; `python -m benchmarks.search.recipes` sets plans beside published

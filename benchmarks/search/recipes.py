@@ -20,8 +20,10 @@ brings tokens to experts, which the plan may not exchange (dropped tokens need M
     any       the claim with whichever of the engine's libraries
 
 "It loses most by" names the two parts of the step in which the recipe takes most time more; what
-is left of a large claim is asked again with single decisions as in the recipe (`decisions`). The
-second table has what NVIDIA's own changes of a recipe brought, from one release to the next.
+is left of a large claim is asked again with single decisions as in the recipe (`decisions`). "Made
+by" names the one that leaves least, and beside it is what pairs of measured runs of other sources
+left of a predicted difference in that direction (`benchmarks.accuracy.layout_ratios`). The second
+table has what NVIDIA's own changes of a recipe brought, from one release to the next.
 """
 
 import argparse
@@ -31,12 +33,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
+from benchmarks.accuracy.layout_ratios import FAR, Timings, direction, timings
 from benchmarks.accuracy.tables import ROOT, put
 from meshplan.costmodels.layout import Layout, differing_axes
-from meshplan.costmodels.units import format_seconds
+from meshplan.costmodels.units import counted, format_seconds
 from meshplan.hardware_profiles.engine_schema import Engine
-from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
+from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability, kept
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.explain import PART_NAMES, lost_by, priced
 from meshplan.planner.answer.ties import chosen
@@ -61,6 +65,7 @@ class Beside:
     any_library    the claim with any library; None where nothing fits
     own_error      predicted / measured step of the recipe - 1
     left           of a large claim, with each decision as in the recipe
+    made_by        the decision that leaves least, and what the plan has more of there, or less
     """
 
     run: Run
@@ -73,6 +78,15 @@ class Beside:
     why: str
     any_library: float | None = None
     left: Mapping[str, float | None] = field(default_factory=dict)
+    made_by: "MadeBy | None" = None
+
+
+class MadeBy(NamedTuple):
+    """What makes a claim: a decision of the recipe, and the axis and direction of the plan's."""
+
+    decision: str
+    axis: str = ""
+    sign: int = 0
 
 
 def recipes() -> list[Run]:
@@ -139,6 +153,29 @@ def decisions(la: Layout) -> dict[str, dict[str, str]]:
     return {**found, "degrees and recomputation": every}
 
 
+AXES = {
+    "ep": "expert_parallel", "micro-batch": "micro_batch_size", "pipeline": "pipeline_parallel"
+}  # fmt: skip
+CUT = "cut into stages"
+
+
+def made_by(
+    claim: float, left: Mapping[str, float | None], recipe: Layout, plan: Layout
+) -> MadeBy | None:
+    """The decision that leaves least of a claim; the cut where all others leave most of it."""
+    *single, (_, whole) = left.items()
+    if whole is not None and whole > claim / 2:
+        return MadeBy(CUT)
+    known = {name: each for name, each in single if each is not None}
+    if not known:
+        return None
+    name = min(known, key=known.__getitem__)
+    if name not in AXES:
+        return MadeBy(name)
+    more = getattr(plan, AXES[name]) - getattr(recipe, AXES[name])
+    return MadeBy(name, AXES[name], (more > 0) - (more < 0))
+
+
 def claim_of(recipe_s: float, question: Question, pins: Mapping[str, str]) -> float | None:
     """Over the recipe, of the fastest layout under `pins`; None where nothing fits."""
     try:
@@ -163,6 +200,7 @@ def beside(run: Run) -> Beside | None:
     recipe_s, plan_s = recipe.prediction.step_time_s, plan.prediction.step_time_s
     axes, claim = len(differing_axes(run.layout, plan.case.layout)), recipe_s / plan_s - 1
     pins = decisions(run.layout) if claim > LARGE else {}
+    left = {name: claim_of(recipe_s, safe, each) for name, each in pins.items()}
     lost = [(name, s) for name, s in lost_by(plan.parts, recipe.parts).items() if s > 0][:2]
     return Beside(
         run=run,
@@ -174,7 +212,8 @@ def beside(run: Run) -> Beside | None:
         own_error=recipe_s / (run.measured.step_time_s or math.nan) - 1,
         why=", ".join(f"{PART_NAMES[name]} {format_seconds(s)}" for name, s in lost),
         any_library=claim_of(recipe_s, replace(safe, engine=run.engine), {}),
-        left={name: claim_of(recipe_s, safe, each) for name, each in pins.items()},
+        left=left,
+        made_by=made_by(claim, left, run.layout, plan.case.layout) if left else None,
     )
 
 
@@ -201,15 +240,18 @@ def summary(found: Sequence[Beside]) -> Iterator[str]:
     )
 
 
-def large_claims(found: Iterable[Beside]) -> Iterator[str]:
-    """What stays above `LARGE`, what the recipe loses most by, and which decision makes it."""
+def large_claims(found: Iterable[Beside], known: Sequence[Timings] = ()) -> Iterator[str]:
+    """What stays above `LARGE`, what the recipe loses most by, which decision makes it, and what
+    the `known` pairs say of such a change.
+    """
     large = sorted((e for e in found if e.claim > LARGE), key=lambda each: -each.claim)
     names = list(large[0].left) if large else []
     yield (
-        "| recipe | its layout | the plan | predicted | expected | faster in | it loses most by | "
+        "| recipe | its layout | the plan | predicted | expected | faster in | made by | left of "
+        "such differences where measured | it loses most by | "
         f"{' | '.join(f'left with its {name}' for name in names)} | its own prediction is off by |"
     )
-    yield f"|---|---|---|---|---|---|---|{'---|' * len(names)}---|"
+    yield f"|---|---|---|---|---|---|---|---|---|{'---|' * len(names)}---|"
     for each in large:
         run = each.run
         left = " | ".join(
@@ -218,9 +260,23 @@ def large_claims(found: Iterable[Beside]) -> Iterator[str]:
         yield (
             f"| {run.model.name}, {run.layout.world_size} {run.cluster.gpu.name}, "
             f"{run.training.precision} | {run.layout.label} | {each.plan} | {each.claim:+.0%} "
-            f"| {each.expected:+.0%} | {each.faster * 100:.0f} of 100 | {each.why} | {left} | "
+            f"| {each.expected:+.0%} | {each.faster * 100:.0f} of 100 "
+            f"| {_made(each.made_by, known)} | {each.why} | {left} | "
             f"{each.own_error:+.0%} |"
         )
+
+
+def _made(by: MadeBy | None, known: Sequence[Timings]) -> str:
+    """Both columns: the decision, and what is left where measured, with pairs and sources."""
+    if by is None:
+        return "no single decision | "
+    way = {1: ": the plan has more", -1: ": the plan has less"}.get(by.sign, "")
+    made = f"its {by.decision}{way}"
+    pairs = direction(known, by.axis, by.sign) if by.sign else []
+    if not pairs:
+        return f"{made} | no pair"
+    sources = counted(len({pair.suite for pair in pairs}), "source")
+    return f"{made} | {kept(pairs):.2f} of it, {counted(len(pairs), 'pair')}, {sources}"
 
 
 def own_changes(every: Iterable[Sequence[Run]]) -> Iterator[str]:
@@ -268,7 +324,8 @@ def main() -> None:
             print(_line(each), flush=True)
     print("\n".join(summary(found)))
     if only is None:
-        parts = summary(found), large_claims(found), own_changes(releases())
+        known = [each for each in timings(FAR) if each.faster.run.suite not in SUITES]
+        parts = summary(found), large_claims(found, known), own_changes(releases())
         text = "\n\n".join("\n".join(part) for part in parts)
         put(ROOT / "docs/accuracy_tables.md", "recipes", text)
 

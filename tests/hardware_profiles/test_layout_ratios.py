@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.accuracy.layout_ratios import as_csv, held
+from benchmarks.accuracy.layout_ratios import as_csv, held, of_one_kind
 from meshplan.hardware_profiles.layout_ratios import (
     FILE,
     Pair,
@@ -14,6 +14,7 @@ from meshplan.hardware_profiles.layout_ratios import (
     pairs,
     probability,
 )
+from meshplan.hardware_profiles.left_out_runs import Ratio
 
 
 def pair(suite: str, error: float, axes: int = 1) -> Pair:
@@ -74,11 +75,27 @@ def test_farther_apart_is_surer(one: float, other: float, axes: int) -> None:
         assert both == pytest.approx(1, abs=2e-2)
 
 
-def test_of_unseen_sources_the_stated_share_is_ordered_as_predicted() -> None:
-    """Pairs that other sources give 60 to 90 % are in that order within ten points of it."""
-    band = [(pair, p) for pair, p in held(pairs()) if 0.6 <= p < 0.9]
+@pytest.mark.parametrize("low", [0.5, 0.6, 0.7, 0.8, 0.9])
+def test_of_unseen_sources_the_stated_share_is_ordered_as_predicted(low: float) -> None:
+    """Pairs that other sources give 50 to 60 % and so on are in that order within ten points."""
+    band = [(pair, p) for pair, p in held(pairs()) if low <= p < low + 0.1]
     stated = sum(p for _, p in band) / len(band)
     assert sum(pair.measured > 0 for pair, _ in band) / len(band) == pytest.approx(stated, abs=0.1)
+
+
+def test_both_of_a_pair_are_predicted_by_constants_of_one_kind() -> None:
+    """A run that is left out with its layout and with its framework counts as the first alone."""
+
+    def ratio(run: str, left_out: str, step_time: float) -> Ratio:
+        return Ratio(
+            run=run, engine="nanotron", gpu="hopper", suite="a", left_out=left_out, gpus=8,
+            precision="bf16", model="dense", step_time=step_time, reserved=None,
+        )  # fmt: skip
+
+    one = [ratio("one", "framework", 26.0), ratio("one", "source", 1.2), ratio("one", "layout", 1)]
+    other = ratio("other", "framework", 1.1)
+    assert of_one_kind([*one, other]) == [one[2], other]
+    assert of_one_kind([*one[:2], other]) == [one[1], other]
 
 
 def test_the_file_is_read_as_it_was_written() -> None:

@@ -1,16 +1,24 @@
 """Plans beside published recipes."""
 
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.accuracy.layout_ratios import Timed, Timings
 from benchmarks.search.recipes import (
     Beside,
+    MadeBy,
     _release,
     decisions,
     large_claims,
+    made_by,
     own_changes,
     question_of,
     recipes,
     releases,
     summary,
 )
+from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.planner.search.priced_space import space_of
 from meshplan.planner.space.pins import parse_pins
 
@@ -61,3 +69,41 @@ def test_what_a_change_of_a_recipe_brought() -> None:
     lines = list(own_changes(changed))
     assert len(lines) == 2 + 2
     assert lines[2].endswith("| +71% |")
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        pytest.param((0.03, 0.5, 0.5, 0.0), MadeBy("ep", "expert_parallel", -1), id="fewer ranks"),
+        pytest.param((None, 0.2, 0.5, 0.0), MadeBy("micro-batch", "micro_batch_size", 1), id="2"),
+        pytest.param((0.6, 0.6, 0.6, 0.4), MadeBy("cut into stages"), id="40 of 60 % is its cut"),
+        pytest.param((0.6, 0.5, 0.6, None), MadeBy("micro-batch", "micro_batch_size", 1), id="no"),
+        pytest.param((None, None, None, None), None, id="nothing fits with any"),
+    ],
+)
+def test_what_makes_a_claim(left: tuple[float | None, ...], expected: MadeBy | None) -> None:
+    """Of a claim of 60 %: the decision that leaves least, unless all together leave most."""
+    recipe = Layout(data_parallel=8, expert_parallel=8, stages=even_stages(8, 1))
+    plan = replace(recipe, expert_parallel=2, micro_batch_size=2)
+    names = ("ep", "micro-batch", "pipeline", "degrees and recomputation")
+    assert made_by(0.6, dict(zip(names, left, strict=True)), recipe, plan) == expected
+
+
+def test_measured_pairs_stand_beside_the_decision_they_are_of() -> None:
+    """A change to fewer ranks is not told by a pair that was predicted to gain by more of them."""
+    run = recipes()[0]
+
+    def timed(expert_parallel: int, step_s: float) -> Timed:
+        layout = replace(run.layout, expert_parallel=expert_parallel)
+        measured = replace(run.measured, step_time_s=step_s)
+        return Timed(replace(run, layout=layout, measured=measured), step_s)
+
+    fewer, more = (Timings(timed(ep, 1.0), timed(8, 1.2)) for ep in (2, 16))
+    each = Beside(
+        run=run, plan="dp8", before=0.2, claim=0.2, expected=0.2, faster=0.9, own_error=0.0,
+        why="", made_by=MadeBy("ep", "expert_parallel", -1),
+    )  # fmt: skip
+    (*_, line) = large_claims([each], [fewer, more])
+    assert "its ep: the plan has less | 1.00 of it, 1 pair, 1 source |" in line
+    (*_, line) = large_claims([each], [more])
+    assert "its ep: the plan has less | no pair |" in line
