@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from meshplan.planner.cli.main import app
@@ -62,3 +63,30 @@ def test_no_layout_is_legal() -> None:
     assert result.exit_code == 3
     assert "no layout is legal" in result.stderr
     assert "without the pin data_parallel 2 it fits" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["plan", "tiny-llama", "--gpuss", "8"], "No such option: --gpuss"),
+        (["plan", "tiny-llama", "--gpus"], "'--gpus' requires an argument"),
+        (["plan", "tiny-llama", "again", "--gpus", "8"], "unexpected extra argument(s) (again)"),
+        (["plan", "--gpus", "8"], "Missing argument 'model'"),
+        (["profiles", "frob"], "No such command 'frob'"),
+        (["--gpus", "8"], "No such option: --gpus"),
+        (["chek", "."], "no command 'chek'; close names: check"),
+    ],
+)
+def test_words_that_cannot_be_read(words: list[str], line: str) -> None:
+    """One line on standard error that names the word, exit code 2, and no usage beside it."""
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert line in result.stderr
+
+
+def test_meshplan_alone_is_help() -> None:
+    """Without a word the command says what there is."""
+    assert "Find the fastest layout that fits." in run().output
