@@ -296,3 +296,7 @@ def main() -> None:
         sys.exit(1)
     finally:
         gc.freeze()  # what ends with the process is not looked through for garbage
+
+
+if __name__ == "__main__":
+    main()

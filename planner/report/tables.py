@@ -53,11 +53,11 @@ def indented(renderable: RenderableType) -> Padding:
     return Padding(renderable, (0, 0, 0, 3))
 
 
-def time_line(prediction: Prediction) -> Text:
-    """Step time with the range of 8 in 10 runs, throughput and utilisation."""
+def time_line(prediction: Prediction, device: str = "GPU") -> Text:
+    """Step time with the range of 8 in 10 runs, throughput of each `device`, and utilisation."""
     parts = [
         f"step {format_seconds(prediction.step_time_s)}{range_of(prediction)}",
-        f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s per GPU",
+        f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s per {device}",
     ]
     if prediction.mfu is not None:
         parts.append(f"MFU {prediction.mfu:.1%}")

@@ -77,7 +77,7 @@ def _rows(
         yield "for as many tokens", [_seconds(each.same_tokens_s(tokens)) for each in askings]
     predictions = [each.prediction for each in askings]
     rates = [f"{p.tokens_per_s_per_gpu:,.0f}" if p else "" for p in predictions]
-    yield "tokens/s per GPU", rates
+    yield f"tokens/s per {askings[0].asked.question.cluster.device_nouns[0]}", rates
     yield "MFU", ["" if p is None or p.mfu is None else f"{p.mfu:.1%}" for p in predictions]
     yield (
         "memory, fullest rank",

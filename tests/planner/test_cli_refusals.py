@@ -42,6 +42,14 @@ def test_processes_of_a_cpu_share_its_memory() -> None:
     assert "with fewer of them each has more" in result.stderr
 
 
+def test_a_cpu_runs_processes() -> None:
+    """Their throughput is of each process: a CPU's plan spoke of GPUs that it does not have."""
+    result = run("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--precision",
+                 "fp32", "--global-batch", "4", "--seq-len", "512", "--top", "1")  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert "tokens/s per process, MFU" in result.stdout
+
+
 def test_nothing_fits_in_json() -> None:
     """With `--json` the same is one document on stdout."""
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",

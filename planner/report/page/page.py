@@ -89,7 +89,7 @@ def page(explained: Explained) -> str:
             + (f"; {line}" if (line := trained_line(case)) else "")
         ),
         label=_label(plan),
-        cards=_cards(plan.prediction),
+        cards=_cards(plan.prediction, case.cluster.device_nouns[0]),
         sections="".join(_sections(explained, traffic, timeline)),
         footer=escape(f"Written by meshplan {version('meshplan')}; this page needs no network."),
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
@@ -117,7 +117,7 @@ def _label(plan: Plan) -> str:
     return label + element("dl", words, class_="words")
 
 
-def _cards(prediction: Prediction) -> str:
+def _cards(prediction: Prediction, device: str) -> str:
     step, rate = prediction.step_time_s, prediction.tokens_per_s_per_gpu
     mfu = prediction.mfu
     figures = [
@@ -125,7 +125,7 @@ def _cards(prediction: Prediction) -> str:
             number("prediction.step_time_s", step, format_seconds(step)),
             f"a step{range_of(prediction)}",
         ),
-        (number("prediction.tokens_per_s_per_gpu", rate, f"{rate:,.0f}"), "tokens/s per GPU"),
+        (number("prediction.tokens_per_s_per_gpu", rate, f"{rate:,.0f}"), f"tokens/s per {device}"),
         ("n/a" if mfu is None else number("prediction.mfu", mfu, f"{mfu:.1%}"), "MFU"),
         (
             fullest_number(prediction.memory),
