@@ -187,7 +187,7 @@ def _unpriced(
         text=text,
         line=line,
         fix=fix,
-        label=case.layout.label,
+        label=case.layout.full_label,
         notes=case.notes,
     )
 

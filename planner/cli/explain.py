@@ -179,7 +179,7 @@ def print_explanation(plan: Plan, now: PricedLayout, written: Plan | None = None
     """
     out, gpus = console(), counted(plan.cluster.gpus, *now.case.cluster.device_nouns)
     out.print(Text(f"{plan.model.name} on {gpus} of {plan.cluster.name}: ")
-              + Text(plan.layout.label, style="bold"))  # fmt: skip
+              + Text(plan.layout.full_label, style="bold"))  # fmt: skip
     for title, parts in _sections(plan, now, out.width, written).items():
         if title and parts:
             out.print(Text(f"\n{title}", style="bold"))

@@ -149,7 +149,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan, device: str) -> N
     spare = spare_lines(plan.spare_memory) if plan.spare_memory else ()
     notes = (unmeasured_line(plan.prediction), fits_line(plan.prediction), *spare, host_line(plan))
     for part in (
-        Text(plan.layout.label, style="bold green"),
+        Text(plan.layout.full_label, style="bold green"),
         layout_legend(plan.layout),
         time_line(plan.prediction, device),
         f"{plan.layout.schedule}, by stage: {stages_line(plan)}",

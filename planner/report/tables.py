@@ -345,7 +345,7 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     assert plan.prediction is not None
     for other in plan.runners_up:
         yield (
-            other.layout.label,
+            other.layout.full_label,
             format_seconds(other.step_time_s),
             slower_text(other, plan.prediction.step_time_s),
             format_bytes(other.reserved_bytes),

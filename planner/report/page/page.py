@@ -77,7 +77,7 @@ def page(explained: Explained) -> str:
     timeline, traffic = played(model), Traffic(model)
     data = step_data(timeline, traffic, layout)
     return Template(_file("page.html")).substitute(
-        title=escape(f"{plan.model.name}: {layout.label}"),
+        title=escape(f"{plan.model.name}: {layout.full_label}"),
         heading=escape(f"{plan.model.name} on {plan.cluster.gpus:,} x {case.cluster.gpu.title}"),
         question=escape(
             f"{plan.cluster.name}, {plan.engine}, {training.precision}, "
@@ -113,7 +113,7 @@ def _label(plan: Plan) -> str:
         element("div", element("dt", escape(word)), element("dd", escape(meaning)))
         for word, meaning in meanings(plan.layout)
     )
-    label = element("p", escape(plan.layout.label), class_="label")
+    label = element("p", escape(plan.layout.full_label), class_="label")
     return label + element("dl", words, class_="words")
 
 
