@@ -293,7 +293,7 @@ class Plan(Frozen):
             raise UnreadablePlan(
                 f"{place}: not a plan file: it needs the key 'meshplan: {VERSION}'"
             )
-        if data["meshplan"] != VERSION:
+        if data["meshplan"] is True or data["meshplan"] != VERSION:
             raise UnreadablePlan(
                 f"{place}: plan version {data['meshplan']!r}; this meshplan reads {VERSION}; "
                 "write it anew with `meshplan plan`"
