@@ -161,6 +161,12 @@ class Layout:
         parts += [f"{what}-offload" + f"-{part:.0%}" * (part < 1) for what, part in away if part]
         return " ".join(parts)
 
+    @property
+    def full_label(self) -> str:
+        """`label`, and the ranks that ZeRO shards over where these are not all that could."""
+        ranks, group = self.data_parallel * self.context_parallel, self.shard_group
+        return f"{self.label} shard{group}" if self.zero_stage and 0 < group < ranks else self.label
+
 
 CHOSEN_AXES = (
     "tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel",

@@ -353,6 +353,11 @@ class Cluster(Frozen):
         return self.conditions.get("kind") == "measured"
 
     @property
+    def device_nouns(self) -> tuple[str, str]:
+        """What one and several of what it runs ranks on are called."""
+        return ("process", "processes") if self.gpu.vendor == "cpu" else ("GPU", "GPUs")
+
+    @property
     def capacity_bytes(self) -> float:
         """What a rank may use: measured on the cluster, or the device's memory less a margin."""
         return self.usable_memory_bytes or self.gpu.memory_bytes * (1 - MEMORY_MARGIN)

@@ -67,9 +67,9 @@ def test_a_package_names_its_rooms(package: str) -> None:
 
 
 def test_an_install_has_one_name() -> None:
-    """src/meshplan leads to the four packages and holds nothing else that runs."""
+    """src/meshplan leads to the four packages and holds nothing else but the command."""
     inside = sorted(path.name for path in (ROOT / "src" / "meshplan").iterdir())
     assert [name for name in inside if name != "__pycache__"] == [
-        "__init__.py", *sorted((*PACKAGES, "py.typed")),
+        "__init__.py", "__main__.py", *sorted((*PACKAGES, "py.typed")),
     ]  # fmt: skip
     assert all((ROOT / "src" / "meshplan" / name).resolve() == ROOT / name for name in PACKAGES)

@@ -90,3 +90,12 @@ def test_planning_imports_no_torch(tmp_path_factory: pytest.TempPathFactory) -> 
         ["validate", "--help"],
     ]
     probe(calls, ("torch",))
+
+
+@pytest.mark.parametrize("module", ["meshplan", "meshplan.planner.cli.main"])
+def test_the_command_is_a_module_too(module: str) -> None:
+    """`python -m` runs it: it ended without a word and with exit code 0."""
+    ran = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip()

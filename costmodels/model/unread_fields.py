@@ -75,6 +75,12 @@ COHERE2 = names("""
     use_gated_activation use_parallel_block use_parallel_embedding use_embedding_sharing
     layer_switch order_of_interleaved_layers prefix_dense_sliding_window_pattern
 """)
+MINIMAX_SCALES = names("""
+    layernorm_full_attention_alpha layernorm_full_attention_beta layernorm_linear_attention_alpha
+    layernorm_linear_attention_beta layernorm_mlp_alpha layernorm_mlp_beta shared_moe_mode
+""")
+"""Factors of what a residual adds, and how a shared expert of 0 columns would be weighed."""
+
 MINIMAX_M3 = ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3")
 IN_THE_CODE: dict[str, frozenset[str]] = {
     "llama4_text": names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
@@ -100,7 +106,10 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "falcon_h1": names("mamba_use_mlp mamba_norm_before_gate mlp_expansion_factor"),
     "cohere2": COHERE2,
     "cohere2_moe": COHERE2 | names("shared_expert_combination_strategy"),
-    "minimax_m2": names("use_routing_bias"),
+    "minimax_m2": names("use_routing_bias mlp_intermediate_size") | MINIMAX_SCALES,
+    "minimax": MINIMAX_SCALES | names("block_size postnorm"),
+    "ernie4_5_moe": names("moe_capacity"),  # of inference: transformers drops no token
+    "hunyuan_v1_moe": names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
     **dict.fromkeys(
         MINIMAX_M3,
         names("index_local_blocks num_nextn_predict_layers use_gemma_norm use_routing_bias"),
@@ -138,6 +147,10 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "glm4v_text": {"attention_bias": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
     "phi3": {"full_attn_mod": 1, "interpolate_factor": 1},  # of Phi-4-mini
+    **{name: {"qk_norm": True} for name in ("apertus", "apertus1p5_text")},
+    **{name: {"reorder_and_qk_norm": True} for name in ("exaone4", "exaone4_5_text")},
+    "ernie4_5_moe": {"moe_use_aux_free": True, "moe_gate": "topk"},
+    "hunyuan_v1_moe": {"norm_type": "rms", "use_mixed_mlp_moe": True, "num_shared_expert": 1},
     "hunyuan_v1_dense": {"norm_type": "rms"},
     "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},
     "mamba": {"rms_norm": True},
@@ -147,7 +160,7 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
 }
 """Fields of published files that only repeat what a family's modules always have, with the one
-value that says so; any other is refused."""
+value that says so, or a list of it; any other is refused."""
 
 CHANGES_NOTHING = names("""
     activation afn alpha_factor architectures attention_multiplier attention_softmax_in_fp32
@@ -248,7 +261,11 @@ def _unread(f: Fields, model_type: str) -> Iterator[str]:
     known |= IN_THE_CODE.get(model_type, frozenset())
     said = SAID_BY_THE_CODE.get(model_type, {})
     for key, value in f.config.items():
-        if key in said and value == said[key]:
+        if key in said and value in (said[key], [said[key]] * _entries(value)):
             continue
         if value and key not in known and (key in CHANGES_COST or not OF_NOTHING.search(key[:80])):
             yield key
+
+
+def _entries(value: object) -> int:
+    return len(value) if isinstance(value, list) else 0

@@ -63,7 +63,7 @@ def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
     return BetterBatch(
         global_batch_size=batch,
         step_time_s=found.step_s,
-        label=found.layout.label,
+        label=found.layout.full_label,
         faster_fraction=own_s * batch / found.step_s - 1,
     )
 

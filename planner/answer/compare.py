@@ -290,7 +290,7 @@ def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterat
     def row(name: str, unit: Unit, *values: float | str | None, part: bool = False) -> Quantity:
         return Quantity(name=name, unit=unit, yours=values[0], ours=values[1], part=part)
 
-    yield row("layout", "text", *(side.case.layout.label for side in sides))
+    yield row("layout", "text", *(side.case.layout.full_label for side in sides))
     yield row("GPUs", "count", *(float(side.case.layout.world_size) for side in sides))
     yield row("step", "s", *(side.prediction.step_time_s for side in sides))
     yield row("in 8 of 10 runs", "text", *map(_interval, sides), part=True)

@@ -37,7 +37,9 @@ def fewest_gpus(question: Question) -> FewestGpus | None:
         return None
     case = case_at(replace(question, gpus=found.gpus), found.layout)
     prediction = predicted(case)
-    return FewestGpus(found.gpus, found.layout.label, prediction, tuple(savings(case, prediction)))
+    return FewestGpus(
+        found.gpus, found.layout.full_label, prediction, tuple(savings(case, prediction))
+    )
 
 
 def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:

@@ -97,7 +97,7 @@ class _Degrees:
         model = step_model_of(case_at(q, found.layout))
         memory = stage_memory(model)
         bought = Bought(
-            step_time_s=found.step_s, label=found.layout.label, faster_fraction=gain,
+            step_time_s=found.step_s, label=found.layout.full_label, faster_fraction=gain,
             fits_probability=fits_probability(model, memory),
         )  # fmt: skip
         return Gain(bought, most, needed_bytes(memory))

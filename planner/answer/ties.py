@@ -112,7 +112,7 @@ def chosen(
     return among[best], Choice(
         robust=robust,
         candidates=len(among),
-        fastest=fastest.layout.label,
+        fastest=fastest.layout.full_label,
         fastest_step_time_s=fastest.step_time_s,
         slower_fraction=plan.step_time_s / fastest.step_time_s - 1,
         worst_loss_fraction=worst[best].loss,

@@ -4,17 +4,16 @@ It is written by `plan` and read by `execute`, `check`, `explain` and `export`. 
 configuration is inside, so a plan needs no other file; the cluster is named and pinned by its hash.
 """
 
-import hashlib
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_serializer, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_serializer, model_validator
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.load import first_fault
@@ -24,6 +23,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.case.seal import BESIDE, content_hash, is_edited, sealed
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
@@ -32,8 +32,6 @@ RARE = (
     "modules_apart",
 )  # fmt: skip
 """Left out where there are none, as in files from before they were known."""
-BESIDE = frozenset({"cost", "comparison"})
-"""What `plan --json` prints beside the plan, of what it was asked with."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -259,6 +257,16 @@ class Plan(Frozen):
     choice: Choice | None = None
     spare_memory: SpareMemory | None = None
     notes: tuple[str, ...] = ()
+    _edited: bool = PrivateAttr(default=False)
+
+    @property
+    def edited(self) -> bool:
+        """Whether its file says otherwise than when `plan` wrote it (`planner.case.seal`)."""
+        return self._edited
+
+    def document(self) -> dict[str, Any]:
+        """What a file says, with its seal."""
+        return sealed(self.model_dump(mode="json"))
 
     @field_serializer("layout", "training")
     def _said(self, value: Layout | Training) -> dict[str, Any]:
@@ -268,7 +276,7 @@ class Plan(Frozen):
         """The file's text; `Plan.from_yaml` reads it back to an equal plan."""
         from meshplan.planner.case.yaml_text import written
 
-        return written(self.model_dump(mode="json"))
+        return written(self.document())
 
     @classmethod
     def from_yaml(cls, text: str, place: str = "plan") -> Self:
@@ -285,15 +293,17 @@ class Plan(Frozen):
             raise UnreadablePlan(
                 f"{place}: not a plan file: it needs the key 'meshplan: {VERSION}'"
             )
-        if data["meshplan"] != VERSION:
+        if data["meshplan"] is True or data["meshplan"] != VERSION:
             raise UnreadablePlan(
                 f"{place}: plan version {data['meshplan']!r}; this meshplan reads {VERSION}; "
                 "write it anew with `meshplan plan`"
             )
         try:
-            return cls.model_validate({key: data[key] for key in data if key not in BESIDE})
+            plan = cls.model_validate({key: data[key] for key in data if key not in BESIDE})
         except ValidationError as error:
             raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
+        plan._edited = is_edited(data)
+        return plan
 
 
 def said(value: Layout | Training) -> dict[str, Any]:
@@ -302,12 +312,6 @@ def said(value: Layout | Training) -> dict[str, Any]:
     """
     absent = {name for name in RARE if not getattr(value, name, None)}
     return {name: each for name, each in asdict(value).items() if name not in absent}
-
-
-def content_hash(content: object) -> str:
-    """sha256 of `content` as canonical JSON, so that reordering keys does not change it."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_plan(path: Path) -> Plan:
@@ -325,14 +329,25 @@ def read_plan(path: Path) -> Plan:
 
 def _check_consistent(plan: Plan) -> None:
     """Raise `InvalidLayout` for a plan that was edited by hand into one that nothing can run."""
-    if plan.layout.world_size != plan.cluster.gpus:
-        raise InvalidLayout(
-            f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {plan.layout.world_size}"
-        )
+    check_gpus(plan.layout, plan)
     model = model_from_config(plan.model.config, plan.model.name)
     check_layout(plan.layout, model, plan.training)
+    check_runners_up(plan, model)
+
+
+def check_gpus(layout: Layout, plan: Plan) -> None:
+    """Raise `InvalidLayout` for a layout of another number of GPUs than the plan's."""
+    if layout.world_size != plan.cluster.gpus:
+        raise InvalidLayout(
+            f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {layout.world_size}"
+        )
+
+
+def check_runners_up(plan: Plan, model: Model) -> None:
+    """Raise `InvalidLayout` for another layout of the plan that nothing can run, by its place."""
     for place, other in enumerate(plan.runners_up):
         try:
+            check_gpus(other.layout, plan)
             check_layout(other.layout, model, plan.training)
         except InvalidLayout as error:
             raise InvalidLayout(f"runners_up.{place}: {error}") from None

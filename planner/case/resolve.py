@@ -76,6 +76,7 @@ def resolve(
     legal), and the loaders' errors for unknown names. `model` is the one to take when neither the
     file nor the settings name one.
     """
+    reading, counted = _without_count(reading, given)
     facts = {**_filling(near, reading), **reading.facts, **_facts(given)}
     settings = given.fill(near)
     if model is None and near.model and "model" not in facts:
@@ -93,8 +94,35 @@ def resolve(
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
-        notes=(*_replaced(given, reading), *said, *reading.notes, *unpriced(layout, engine)),
-    )
+        notes=(
+            *_replaced(given, reading), *_recounted(counted, layout, training), *said,
+            *reading.notes, *unpriced(layout, engine),
+        ),
+    )  # fmt: skip
+
+
+def _without_count(reading: Reading, given: Settings) -> tuple[Reading, Fact | None]:
+    """The reading, and apart from it the number of micro-batches that it states, where an option
+    decides the batch: the number follows from the options then.
+    """
+    count, total = reading.facts.get("num_micro_batches"), "global_batch_size" in reading.facts
+    decides = given.global_batch_size or (given.micro_batch_size and total)
+    if count is None or not decides:
+        return reading, None
+    left = {name: fact for name, fact in reading.facts.items() if name != "num_micro_batches"}
+    known = left.keys() | _facts(given).keys() >= {"micro_batch_size", "global_batch_size"}
+    return (replace(reading, facts=left), count) if known else (reading, None)
+
+
+def _recounted(count: Fact | None, layout: Layout, training: Training) -> Iterator[str]:
+    """That the options make another number of micro-batches than the file."""
+    if count is None or training.global_batch_size % (
+        layout.data_parallel * layout.micro_batch_size
+    ):
+        return
+    made = layout.num_micro_batches(training)
+    if made != count.value:
+        yield f"the options make {made} micro-batches instead of the {count.value} of the file"
 
 
 def _overlapping(engine: Engine, reading: Reading) -> Engine:

@@ -22,9 +22,16 @@ from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
 from meshplan.planner.case.missing import FLAGS, MissingFacts
-from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
+from meshplan.planner.case.plan_file import (
+    IS_PLAN,
+    Plan,
+    UnreadablePlan,
+    check_gpus,
+    check_runners_up,
+)
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
+from meshplan.planner.case.seal import EDITED
 from meshplan.planner.case.settings import (
     Settings,
     UnreadableSettings,
@@ -201,6 +208,7 @@ _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch
 def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
+    check_runners_up(plan, case.model)
     case = replace(case, notes=(*not_taken(given, plan, case.model), *case.notes))
     _check_stages(case, 1)
 
@@ -234,10 +242,7 @@ def case_of(plan: Plan) -> Case:
     """A plan file as a case; raises the loaders' errors for names that are unknown here."""
     cluster = cluster_named(plan.cluster.name)
     layout = plan.layout
-    if layout.world_size != plan.cluster.gpus:
-        raise InvalidLayout(
-            f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {layout.world_size}"
-        )
+    check_gpus(layout, plan)
     changed = plan.cluster.sha256 not in (cluster_hash(cluster), "0" * len(plan.cluster.sha256))
     note = f"the profile {plan.cluster.name} changed since the plan was written"
     engine = engine_named(plan.engine).model_copy(update={"learned": plan.learned})
@@ -247,5 +252,9 @@ def case_of(plan: Plan) -> Case:
         training=plan.training,
         cluster=as_planned(cluster, plan),
         engine=engine,
-        notes=(*([note] if changed else []), *unpriced(layout, engine)),
+        notes=(
+            *([EDITED] if plan.edited else []),
+            *([note] if changed else []),
+            *unpriced(layout, engine),
+        ),
     )

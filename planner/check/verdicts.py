@@ -20,6 +20,7 @@ from meshplan.planner.case.memory_limit import (
 )
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
+from meshplan.planner.case.seal import moved_figures
 from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory
 
 Verdict = Literal[
@@ -111,6 +112,7 @@ def judge(
     except InvalidLayout as error:
         return _illegal(case, place, str(error))
     now = price(case).whole()
+    case = replace(case, notes=(*case.notes, *_moved(now, planned)))
     if now.mfu is not None and now.mfu > 1:
         return _impossible(case, place, now.mfu)
     margin = limit_bytes(case.cluster) - fullest(now)[1].needed
@@ -185,7 +187,7 @@ def _unpriced(
         text=text,
         line=line,
         fix=fix,
-        label=case.layout.label,
+        label=case.layout.full_label,
         notes=case.notes,
     )
 
@@ -227,6 +229,14 @@ def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding
     line = place.line_of(fix.text if fix else "micro_batch_size tensor_parallel")
     named = fix.text if fix else None
     return _finding(case, place, now, verdict="does not fit", text=text, line=line, fix=named)
+
+
+def _moved(now: Prediction, planned: Prediction | None) -> tuple[str, ...]:
+    """Which figures of the file are not those of this version."""
+    if planned is None:
+        return ()
+    names = ", ".join(moved_figures(planned.model_dump(), now.model_dump()))
+    return (f"this version predicts other figures than the file: {names}",) if names else ()
 
 
 def _drift(

@@ -177,9 +177,9 @@ def print_explanation(plan: Plan, now: PricedLayout, written: Plan | None = None
     """The explanation on stdout; `written` is the plan as its file has it, where that is another
     prediction's, of which the proof and what follows are then.
     """
-    out, gpus = console(), counted(plan.cluster.gpus, "GPU")
+    out, gpus = console(), counted(plan.cluster.gpus, *now.case.cluster.device_nouns)
     out.print(Text(f"{plan.model.name} on {gpus} of {plan.cluster.name}: ")
-              + Text(plan.layout.label, style="bold"))  # fmt: skip
+              + Text(plan.layout.full_label, style="bold"))  # fmt: skip
     for title, parts in _sections(plan, now, out.width, written).items():
         if title and parts:
             out.print(Text(f"\n{title}", style="bold"))
@@ -191,7 +191,7 @@ def _sections(
     plan: Plan, now: PricedLayout, width: int, written: Plan | None
 ) -> dict[str, list[RenderableType]]:
     """What is printed under which heading; of empty sections nothing is."""
-    prediction, search = plan.prediction, plan.search
+    prediction, search, nouns = plan.prediction, plan.search, now.case.cluster.device_nouns
     assert prediction is not None
     said = (image_words(plan.training), packed_words(plan.training))
     trained = (trained_line(now.case), *(words.removeprefix(", ") for words in said))
@@ -202,7 +202,7 @@ def _sections(
     if search and search.dropped:
         dropped = ["dropped before pricing:", dropped_table(search.dropped)]
     return {
-        "": [*filter(None, trained), layout_legend(plan.layout), time_line(prediction),
+        "": [*filter(None, trained), layout_legend(plan.layout), time_line(prediction, nouns[0]),
              f"by stage: {stages_line(plan)}"],
         "Time of one step": [parts_table(now.parts)],
         "Memory by pipeline rank": [

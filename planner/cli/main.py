@@ -12,6 +12,7 @@ A command's module is imported when the command is called, so that `meshplan --h
 once and a command pays only for what it needs.
 """
 
+import difflib
 import errno
 import gc
 import importlib
@@ -19,7 +20,7 @@ import os
 import sys
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -108,6 +109,9 @@ WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
 
 
 USAGE = 2
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What Typer raises for words that it cannot read; its module depends on Typer's release."""
+
 TYPED = "meshplan.typed"
 """Where the words of the command line are kept for its errors."""
 
@@ -117,6 +121,15 @@ UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 class Commands(TyperGroup):
     """The group of all commands, each imported when it is asked for."""
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        """The context of `meshplan` itself; an option that it does not have is one line."""
+        try:
+            return super().make_context(*words, **more)
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # `meshplan` alone, which is help
+                raise
+            _end(_with_value(error, []), USAGE)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of `COMMANDS`."""
@@ -133,6 +146,7 @@ class Commands(TyperGroup):
         anything, and for `--json FILE`, as it once was.
         """
         _refuse_empty(args)
+        _refuse_unknown(args[0])
         ctx.meta[TYPED] = args
         for option, value in pairwise(args):
             written = value == "-" or value.endswith(".json")
@@ -155,23 +169,28 @@ class Commands(TyperGroup):
         """Run the command; a named error becomes one line on stderr and its exit code."""
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            said: Exception = ValueError(_with_value(error, ctx.meta[TYPED]))
-            code = USAGE
+        except UsageError as error:
+            _end(_with_value(error, ctx.meta[TYPED]), USAGE)
         except Exception as error:
-            named = exit_code(error)
-            if named is None:
+            code = exit_code(error)
+            if code is None:
                 raise
-            said, code = error, named
-        from meshplan.planner.case.settings import error_line
+            _end(error, code)
 
-        print(f"error: {error_line(said)}", file=sys.stderr)
-        raise typer.Exit(code)
+
+def _end(said: Exception | str, code: int) -> NoReturn:
+    """One line on standard error, and the exit code."""
+    from meshplan.planner.case.settings import error_line
+
+    said = said if isinstance(said, Exception) else ValueError(said)
+    print(f"error: {error_line(said)}", file=sys.stderr)
+    raise typer.Exit(code)
 
 
 def _with_value(error: Any, args: list[str]) -> str:
-    """What Typer finds wrong with a value, and the value as typed, which it does not name."""
-    names = error.param.opts if error.param is not None else []
+    """What Typer finds wrong, and the value as typed, which it does not name."""
+    param = getattr(error, "param", None)
+    names = param.opts if param is not None else []
     where = f"({error.ctx.command_path} -h)" if error.ctx is not None else ""
     pairs = ((word, after) for word, after in pairwise([*args, ""]) if word in names)
     joined = (word.split("=", 1) for word in args if word.split("=", 1)[0] in names and "=" in word)
@@ -193,6 +212,17 @@ def _refuse_empty(args: list[str]) -> None:
 
         option = option or (before if before.startswith("-") else "an argument")
         raise BadQuestion(f"{option} is empty; give a value, or leave it out")
+
+
+def _refuse_unknown(name: str) -> None:
+    """Raise `BadQuestion` for a word that is no command, with those that it is close to."""
+    if name in COMMANDS or name.startswith("-"):
+        return
+    from meshplan.planner.answer.sizes import BadQuestion
+
+    close = difflib.get_close_matches(name, COMMANDS)
+    hint = f"close names: {', '.join(close)}" if close else "`meshplan -h` lists them"
+    raise BadQuestion(f"no command {name!r}; {hint}")
 
 
 def load_command(name: str) -> Any:
@@ -266,3 +296,7 @@ def main() -> None:
         sys.exit(1)
     finally:
         gc.freeze()  # what ends with the process is not looked through for garbage
+
+
+if __name__ == "__main__":
+    main()

@@ -130,7 +130,7 @@ def _print_document(plan: Plan, wanted: Wanted, found: "Comparison | None") -> N
         from meshplan.planner.report.comparison import comparison_document
 
         added["comparison"] = comparison_document(str(wanted.compare), found)
-    print_json({**plan.model_dump(mode="json"), **added})
+    print_json({**plan.document(), **added})
 
 
 def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:

@@ -74,9 +74,11 @@ def sweep(
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
     check_outputs(csv, plot)
     cells = cells_of(axes, precision, optimizer)
-    found = answered(cells, Cache(cache), jobs or num_cores(), time_limit)
+    kept = Cache(cache)
+    found = answered(cells, kept, jobs or num_cores(), time_limit)
     done = outcome(cells, found, terms, prices)
     _write(done, _notes(cells), csv, plot, as_json=as_json)
+    kept.check_kept()
     _end(found, cache)
 
 

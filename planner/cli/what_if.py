@@ -117,11 +117,13 @@ def what_if(
     if break_even_of:
         _break_even(changed(asked, change), than, time_limit, as_json=as_json)
         return
-    answers = _answers(cache, jobs, time_limit)
+    kept = Cache(cache)
+    answers = _answers(kept, jobs, time_limit)
     if change == Change():
         _tornado(asked, loaded, _fraction(by or USUAL_BY), answers, as_json=as_json, plot=plot)
     else:
         _changes(asked, change, answers, terms, price_per_gpu_hour, as_json=as_json)
+    kept.check_kept()
 
 
 def _terms(tokens: str | None, price: float | None) -> Terms:
@@ -150,8 +152,8 @@ def _fraction(text: str) -> float:
     return moved
 
 
-def _answers(cache: Path | None, jobs: int | None, time_limit_s: float | None) -> Answers:
-    kept, workers = Cache(cache), jobs or num_cores()
+def _answers(kept: Cache, jobs: int | None, time_limit_s: float | None) -> Answers:
+    workers = jobs or num_cores()
 
     def answers(cells: Sequence[Cell]) -> Sequence[Answer | None]:
         return answered(cells, kept, workers, time_limit_s)

@@ -101,7 +101,7 @@ def fits_fuller(asked: Asked) -> Fuller | None:
 def _fuller_line(fuller: Fuller) -> str:
     told = fuller.fits_probability
     probable = "" if told is None else f", with a probability {format_probability(told)}"
-    return f"with --headroom {fuller.headroom} it fits{probable}: {fuller.layout.label}"
+    return f"with --headroom {fuller.headroom} it fits{probable}: {fuller.layout.full_label}"
 
 
 def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = None) -> list[str]:
@@ -122,13 +122,15 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
         single = pin in question.pins.describe()
         legal = _legal_values(question, pin.split()[0]) if single and not why.nearest else ""
         pins = "pin" if single else "pins"
-        lines.append(f"without the {pins} {pin} it fits{legal}: {fit.layout.label}")
+        lines.append(f"without the {pins} {pin} it fits{legal}: {fit.layout.full_label}")
     if why.on_host:
-        lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
+        lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.full_label}")
     if why.enough:
         lines.append(_next_size(question, why.enough))
     if why.fewer:
-        lines.append(f"it fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.label}")
+        lines.append(
+            f"it fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
+        )
     if not (why.relaxations or why.enough or why.fewer or fuller):
         lines.append(_no_number_line(question))
     return lines
@@ -158,7 +160,7 @@ def _no_number_line(question: Question) -> str:
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
     size = question.counted(enough.gpus)
-    return f"the next larger size that holds it{nodes}: {size}, {enough.layout.label}"
+    return f"the next larger size that holds it{nodes}: {size}, {enough.layout.full_label}"
 
 
 def most_asked(question: Question) -> int:
@@ -171,7 +173,7 @@ def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
     lacks, filled = nearest.lacking_bytes, format_bytes(nearest.capacity_bytes)
     share = "a process's share of the host" if gpu.vendor == "cpu" else "each GPU"
     return (
-        f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(lacks)} ({lacks:,.0f} "
+        f"the nearest miss, {nearest.layout.full_label}, lacks {format_bytes(lacks)} ({lacks:,.0f} "
         f"bytes) beyond the {filled} that a plan may fill of {share}"
     )
 

@@ -16,9 +16,9 @@ ZERO = {
 
 
 def meanings(layout: Layout) -> Iterator[tuple[str, str]]:
-    """Each word of `Layout.label` in order, and what it says."""
+    """Each word of `Layout.full_label` in order, and what it says."""
     known = dict(_meanings(layout))
-    for word in layout.label.split():
+    for word in layout.full_label.split():
         yield word, known[word]
 
 
@@ -35,6 +35,7 @@ def _meanings(layout: Layout) -> Iterator[tuple[str, str]]:
     yield f"zero{la.zero_stage}", ZERO[la.zero_stage]
     yield f"mbs{size}", f"{counted(size, 'sequence')} per micro-batch"
     yield f"recompute-{la.recompute}", _RECOMPUTE[la.recompute]
+    yield f"shard{la.shard_group}", "ranks that ZeRO shards over, copies beside them"
     for what, part in (("optimizer", la.optimizer_offload), ("activation", la.activation_offload)):
         name = "optimizer states" if what == "optimizer" else "saved activations"
         yield f"{what}-offload{f'-{part:.0%}' if part < 1 else ''}", f"{name} kept on the host"

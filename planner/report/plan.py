@@ -63,7 +63,7 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestG
         print_sizes(out, plan.sizes)
     print_fit(out, asked.question, fewest)
     print_batch(out, asked.question, plan)
-    print_best(out, result, plan)
+    print_best(out, result, plan, asked.question.cluster.device_nouns[0])
 
 
 def print_question(out: Console, asked: Asked) -> None:
@@ -141,17 +141,17 @@ def _sizes_words(sizes: Sizes) -> Iterator[str]:
     yield f"knee (least time x cost of these, which double): {knee:,}, planned below{last}"
 
 
-def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
-    """Step 3: the layout, its time and memory, the proof, the others."""
+def print_best(out: Console, result: SearchResult, plan: Plan, device: str) -> None:
+    """Step 3: the layout, its time on each `device`, its memory, the proof, the others."""
     assert plan.prediction is not None
     assert plan.search is not None
     out.print(step_heading(3, "Maximise throughput"))
     spare = spare_lines(plan.spare_memory) if plan.spare_memory else ()
     notes = (unmeasured_line(plan.prediction), fits_line(plan.prediction), *spare, host_line(plan))
     for part in (
-        Text(plan.layout.label, style="bold green"),
+        Text(plan.layout.full_label, style="bold green"),
         layout_legend(plan.layout),
-        time_line(plan.prediction),
+        time_line(plan.prediction, device),
         f"{plan.layout.schedule}, by stage: {stages_line(plan)}",
         memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes),
         memory_legend(),

@@ -53,14 +53,17 @@ def indented(renderable: RenderableType) -> Padding:
     return Padding(renderable, (0, 0, 0, 3))
 
 
-def time_line(prediction: Prediction) -> Text:
-    """Step time with the range of 8 in 10 runs, throughput and utilisation."""
+NO_MFU = "no MFU (matrix products in several formats, each with a peak of its own)"
+
+
+def time_line(prediction: Prediction, device: str = "GPU") -> Text:
+    """Step time with the range of 8 in 10 runs, throughput of each `device`, and utilisation."""
     parts = [
         f"step {format_seconds(prediction.step_time_s)}{range_of(prediction)}",
-        f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s per GPU",
+        f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s per {device}",
     ]
-    if prediction.mfu is not None:
-        parts.append(f"MFU {prediction.mfu:.1%}")
+    mfu = prediction.mfu
+    parts.append(NO_MFU if mfu is None else f"MFU {mfu:.1%}")
     return Text(", ".join(parts))
 
 
@@ -345,7 +348,7 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     assert plan.prediction is not None
     for other in plan.runners_up:
         yield (
-            other.layout.label,
+            other.layout.full_label,
             format_seconds(other.step_time_s),
             slower_text(other, plan.prediction.step_time_s),
             format_bytes(other.reserved_bytes),

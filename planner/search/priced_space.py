@@ -59,8 +59,7 @@ class Question:
 
     def counted(self, number: int) -> str:
         """So many of what it runs on: "8 GPUs", or "2 processes" of a CPU."""
-        nouns = ("process", "processes") if self.cluster.gpu.vendor == "cpu" else ("GPU",)
-        return counted(number, *nouns)
+        return counted(number, *self.cluster.device_nouns)
 
 
 def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:

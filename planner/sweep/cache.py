@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.planner.sweep.cells import Answer
-from meshplan.planner.text_files import write_text
+from meshplan.planner.text_files import CannotWrite, write_text
 
 FORMAT = "meshplan_sweep_cache"
 VERSION = 1
@@ -34,6 +34,7 @@ class Cache:
         self._path = path
         self._documents: dict[str, Any] = _read(path) if path and path.exists() else {}
         self._saved_s = time.monotonic()
+        self._unkept: CannotWrite | None = None
         self.save()  # a path that cannot be written is said before the work, not after
 
     def get(self, key: str) -> Answer | None:
@@ -51,7 +52,20 @@ class Cache:
             return
         self._documents[key] = found.model_dump(mode="json")
         if time.monotonic() - self._saved_s >= SAVE_EVERY_S:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write the file; that it cannot be written is said by `check_kept`, behind the answers."""
+        try:
             self.save()
+            self._unkept = None
+        except CannotWrite as error:
+            self._unkept = error
+
+    def check_kept(self) -> None:
+        """Raise `CannotWrite` where the file does not have all answers, such as on a full disk."""
+        if self._unkept is not None:
+            raise self._unkept
 
     def save(self) -> None:
         """Write the file; raises `CannotWrite`."""

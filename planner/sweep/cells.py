@@ -24,7 +24,8 @@ from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.sizes import TOP
-from meshplan.planner.case.plan_file import Plan, content_hash
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.seal import content_hash
 from meshplan.planner.report.fit import miss_line
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded

@@ -35,7 +35,7 @@ def answers(
 ) -> list[Answer | None]:
     """The answer of each cell, None of those that Ctrl-C left open; `told` counts the new ones.
 
-    Cells that ask the same are planned once. Raises `WorkerDied`, and `CannotWrite`.
+    Cells that ask the same are planned once. Raises `WorkerDied`.
     """
     keys = [None if cell.asked is None else key_of(cell.asked) for cell in cells]
     known: dict[str, Answer] = {}
@@ -57,7 +57,7 @@ def answers(
     except Interrupted:
         pass  # what is there is shown; `None in answers` says that it is not all
     finally:
-        cache.save()
+        cache.keep()
     refused = (Answer(status="REFUSED", reason=cell.refusal) for cell in cells)
     return [
         each if key is None else known.get(key) for key, each in zip(keys, refused, strict=True)

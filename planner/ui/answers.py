@@ -123,7 +123,7 @@ def layout_document(asked: Asked, found: PricedLayout) -> dict[str, Any]:
         "prediction": prediction.model_dump(mode="json"),
         "parts": asdict(found.parts),
         "lacks": crowded or None,
-        "time_line": time_line(prediction).plain,
+        "time_line": time_line(prediction, found.case.cluster.device_nouns[0]).plain,
         "range_line": range_of(prediction).strip(" ()"),
         "cut_line": f"{layout.schedule}, by stage: {stages_line(plan)}",
         "batch_line": batch_line(found),

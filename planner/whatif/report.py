@@ -77,7 +77,7 @@ def _rows(
         yield "for as many tokens", [_seconds(each.same_tokens_s(tokens)) for each in askings]
     predictions = [each.prediction for each in askings]
     rates = [f"{p.tokens_per_s_per_gpu:,.0f}" if p else "" for p in predictions]
-    yield "tokens/s per GPU", rates
+    yield f"tokens/s per {askings[0].asked.question.cluster.device_nouns[0]}", rates
     yield "MFU", ["" if p is None or p.mfu is None else f"{p.mfu:.1%}" for p in predictions]
     yield (
         "memory, fullest rank",
@@ -107,7 +107,7 @@ def _layout(asking: Asking) -> str:
         return "not planned"
     if asking.plan is None:
         return WITHOUT[asking.answer.status]
-    return asking.plan.layout.label + " (not proved)" * (not asking.answer.proved)
+    return asking.plan.layout.full_label + " (not proved)" * (not asking.answer.proved)
 
 
 def _seconds(value: float | None) -> str:
@@ -171,7 +171,7 @@ def _asking(
         **{name: value for name in settings if (value := getattr(change, name)) is not None},
         "status": each.answer.status if each.answer else "OPEN",
         **({"reason": each.refusal, **facts(each.answer, "lacking_bytes")} if each.refusal else {}),
-        "label": plan.layout.label if plan else None,
+        "label": plan.layout.full_label if plan else None,
         "layout": said(plan.layout) if plan else None,
         **facts(p, "step_time_s", "step_time_low_s", "step_time_high_s"),
         "same_tokens_s": same_s,

@@ -135,3 +135,39 @@ def test_a_tower_that_is_built_otherwise_is_refused(name: str, field: str, value
     where a file says nothing, which its other sizes do not give."""
     assert model_from_config(config_of(name), "x").tower
     assert model_from_config(changed(name, {f"vision_config.{field}": value}), "x").tower is None
+
+
+@pytest.mark.parametrize(
+    ("name", "repeated", "otherwise"),
+    [
+        ("apertus-70b", {"qk_norm": True}, {"post_norm": True}),
+        ("exaone-4.0-32b", {"reorder_and_qk_norm": True}, {"reorder_and_qk_norm": "once"}),
+        (
+            "ernie-4.5-21b-a3b",
+            {"moe_capacity": [64, 64, 64], "moe_use_aux_free": True, "moe_gate": "topk"},
+            {"moe_gate": "hash"},
+        ),
+        (
+            "hunyuan-a13b",
+            {"cla_share_factor": 2, "use_mixed_mlp_moe": True, "num_shared_expert": [1] * 32},
+            {"num_shared_expert": [1] * 31 + [2]},
+        ),
+        (
+            "minimax-m2",
+            {"layernorm_full_attention_beta": 1.0, "layernorm_mlp_beta": 1.0},
+            {"num_shared_experts": 2},
+        ),
+        (
+            "MiniMax-Text-01",
+            {"layernorm_linear_attention_alpha": 3.5565588200778455, "postnorm": True},
+            {"num_shared_experts": 2},
+        ),
+    ],
+)
+def test_what_a_published_file_repeats(
+    name: str, repeated: dict[str, object], otherwise: dict[str, object]
+) -> None:
+    """Fields that say what the modules always have change no size; another value is refused."""
+    assert counted(changed(name, repeated)) == counted(config_of(name))
+    with pytest.raises(UnsupportedModel, match=next(iter(otherwise))):
+        model_from_config(changed(name, otherwise), "x")

@@ -6,7 +6,12 @@ Each case is a few lines of ours that state the same as the file that its commen
 import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
-from meshplan.planner.case.reading import IllegalConfig, NothingToRead, UnreadableConfig
+from meshplan.planner.case.reading import (
+    IllegalConfig,
+    NothingToRead,
+    Recompute,
+    UnreadableConfig,
+)
 
 ACCELERATE = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\nfsdp_config:\n  "
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3%s}%s}'
@@ -275,6 +280,40 @@ def test_a_module_that_megatron_recomputes_is_read() -> None:
     assert reading.facts["selective_modules"].value == ("shared_experts",)
     with pytest.raises(UnreadableConfig, match=r"gdn_norm_out.*not modelled"):
         read_config(text.replace("shared_experts", "gdn_norm_out"), "overrides.yaml", "bridge")
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "recompute"),
+    [
+        ("FullAC.Config()", Recompute("full")),
+        ("SelectiveAC.Config()", Recompute("selective")),
+        ("None", Recompute("none")),
+        ('ActivationCheckpointConfig(mode="full")', Recompute("full")),
+        ('ActivationCheckpointConfig(mode="none")', Recompute("none")),
+        (
+            'ActivationCheckpointConfig(mode="selective", selective_ac_option="op")',
+            Recompute("selective"),
+        ),
+        ("ActivationCheckpointConfig()", Recompute("full", every=2)),
+        ('ActivationCheckpointConfig(mode="memory_budget")', None),
+        ("MemoryBudgetAC.Config(memory_budget=0.5)", None),
+    ],
+)
+def test_what_torchtitan_recomputes_is_read_or_named(
+    policy: str, recompute: Recompute | None, assigned: bool
+) -> None:
+    """A policy's class, the mode of releases before 0.3, and no other as if nothing were said."""
+    given = ", training=TrainingConfig(local_batch_size=1)"
+    given += "" if assigned else f", activation_checkpoint={policy}"
+    text = "def debug():\n"
+    text += f'    config = Trainer.Config(model_spec=model_registry("8B"){given})\n'
+    text += f"    config.activation_checkpoint = {policy}\n" if assigned else ""
+    text += "    return config\n"
+    reading = read_config(text, "config_registry.py", "torchtitan-0.3")
+    named = any("activation_checkpoint" in str(fact.value) for fact in reading.unread)
+    assert named == (recompute is None)
+    assert recompute in (None, reading.recompute)
 
 
 @pytest.mark.parametrize("inner", ["-" * 500 + "1", "+".join("1" * 500), "x" + ".y" * 500])

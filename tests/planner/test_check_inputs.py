@@ -48,6 +48,61 @@ def test_an_option_that_replaces_what_a_config_states_is_named(tmp_path: Path) -
     assert any("--seq-len 1024 instead of the 2048 of line 3" in note for note in asked.notes)
 
 
+def test_an_option_of_the_batch_decides_the_micro_batches(tmp_path: Path) -> None:
+    """2 x 16 on 8 GPUs are 16 x 16 = 256; of 512 sequences each GPU adds up 32 micro-batches, of
+    one sequence each 64: the file's 16 follow, as its batch does, and are no contradiction."""
+    text = '{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 2, '
+    text += '"gradient_accumulation_steps": 16}'
+    given = Settings(cluster=CLUSTER, gpus=8, model="llama-3.2-1b", seq_len=2048)
+    for options, count in (({}, None), ({"global_batch_size": 512}, 32)):
+        finding = check_text(tmp_path / "ds.json", text, given.model_copy(update=options))
+        said = f"the options make {count} micro-batches instead of the 16 of the file"
+        assert finding.label == "dp8 zero1 mbs2", finding.text
+        assert (said in finding.notes) == (count is not None)
+    more = {"global_batch_size": 512, "micro_batch_size": 1}
+    finding = check_text(tmp_path / "ds.json", text, given.model_copy(update=more))
+    assert "the options make 64 micro-batches instead of the 16 of the file" in finding.notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--bf16 --fp16", "bf16 and fp16"),
+        ("--use-torch-fsdp2 --pipeline-model-parallel-size 2", "pipeline_parallel"),
+        ("--use-torch-fsdp2 --use-distributed-optimizer", "use_distributed_optimizer"),
+        ("--use-torch-fsdp2", None),
+    ],
+)
+def test_what_megatron_does_not_start_is_illegal(
+    flags: str, words: str | None, tmp_path: Path
+) -> None:
+    """Its own `validate_args` stops these before the first step."""
+    script = SCRIPT.replace(" --use-distributed-optimizer", f" {flags}")
+    finding = check_text(tmp_path / "train.sh", script)
+    if words:
+        assert finding.verdict == "illegal"
+        assert words in finding.text
+    else:
+        assert finding.label == "dp4 tp2 zero3 mbs4"
+
+
+def test_groups_that_zero_shards_over_are_in_the_label(tmp_path: Path) -> None:
+    """32 ranks in shards of 8 are another layout than in shards of 32."""
+    accelerate = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 32\n"
+    accelerate += "num_machines: 4\nfsdp_config:\n  fsdp_sharding_strategy: "
+    given = GIVEN.model_copy(
+        update={"model": "llama-3.2-1b", "seq_len": 2048, "micro_batch_size": 1,
+                "global_batch_size": 64}
+    )  # fmt: skip
+    for strategy, label in (
+        ("FULL_SHARD", "dp32 zero3 mbs1"),
+        ("HYBRID_SHARD", "zero3 mbs1 shard8"),
+    ):
+        finding = check_text(tmp_path / "a.yaml", accelerate + strategy + "\n", given)
+        assert finding.label is not None
+        assert finding.label.endswith(label)
+
+
 def test_a_bad_settings_file_is_one_line(tmp_path: Path) -> None:
     """An unknown key of a settings file is named, with the keys that exist."""
     (tmp_path / "meshplan.toml").write_text("gpu = 8\n")

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from meshplan.planner.cli.main import app
@@ -41,6 +42,14 @@ def test_processes_of_a_cpu_share_its_memory() -> None:
     assert "with fewer of them each has more" in result.stderr
 
 
+def test_a_cpu_runs_processes() -> None:
+    """Their throughput is of each process: a CPU's plan spoke of GPUs that it does not have."""
+    result = run("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--precision",
+                 "fp32", "--global-batch", "4", "--seq-len", "512", "--top", "1")  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert "tokens/s per process, MFU" in result.stdout
+
+
 def test_nothing_fits_in_json() -> None:
     """With `--json` the same is one document on stdout."""
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
@@ -62,3 +71,30 @@ def test_no_layout_is_legal() -> None:
     assert result.exit_code == 3
     assert "no layout is legal" in result.stderr
     assert "without the pin data_parallel 2 it fits" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["plan", "tiny-llama", "--gpuss", "8"], "No such option: --gpuss"),
+        (["plan", "tiny-llama", "--gpus"], "'--gpus' requires an argument"),
+        (["plan", "tiny-llama", "again", "--gpus", "8"], "unexpected extra argument(s) (again)"),
+        (["plan", "--gpus", "8"], "Missing argument 'model'"),
+        (["profiles", "frob"], "No such command 'frob'"),
+        (["--gpus", "8"], "No such option: --gpus"),
+        (["chek", "."], "no command 'chek'; close names: check"),
+    ],
+)
+def test_words_that_cannot_be_read(words: list[str], line: str) -> None:
+    """One line on standard error that names the word, exit code 2, and no usage beside it."""
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert line in result.stderr
+
+
+def test_meshplan_alone_is_help() -> None:
+    """Without a word the command says what there is."""
+    assert "Find the fastest layout that fits." in run().output

@@ -350,6 +350,9 @@ def test_ranges_and_what_no_run_covers_are_said() -> None:
     known = predicted(case())
     beyond = known.model_copy(update={"unmeasured": ("nvfp4", "4,096 GPUs")})
     assert " in 8 of 10 runs)" in str(time_line(known))
+    assert str(time_line(known)).endswith(f", MFU {known.mfu:.1%}")
+    mixed = known.model_copy(update={"mfu": None})
+    assert ", no MFU (matrix products in several formats" in str(time_line(mixed))
     assert memory_line(known).startswith("reserved ")
     below = known.gpu_memory_bytes - 1
     within = known.model_copy(update={"reserved_high_bytes": below})

@@ -13,11 +13,14 @@ from typer.testing import CliRunner, Result
 
 import meshplan.planner.cli.sweep
 import meshplan.planner.report.picture
+import meshplan.planner.sweep.cache
+import meshplan.planner.sweep.plot
 import meshplan.planner.sweep.solve
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.cli.main import app
 from meshplan.planner.sweep.cells import Answer, answer
+from meshplan.planner.text_files import CannotWrite, write_text
 
 JOB = ("--cluster", "dgx-h100", "--global-batch", "256")
 SMALL = ("llama-3.1-8b", "--gpus", "8,16,32", *JOB)
@@ -173,6 +176,24 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, planner: Planner) -> None:
     planner.most = None
     assert run("sweep", *SMALL, *cache).exit_code == 0
     assert planner.gpus == [8, 16, 32]
+
+
+def test_a_full_disk_loses_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that can no longer be written: the cells are shown, then it is said, exit 2."""
+    path, answered = tmp_path / "cells.json", Planner()
+    monkeypatch.setattr(meshplan.planner.sweep.solve, "answer", answered)
+
+    def full(where: Path, text: str | bytes) -> None:
+        if answered.gpus:
+            raise CannotWrite(f"cannot write {where}: No space left on device")
+        write_text(where, text)
+
+    monkeypatch.setattr(meshplan.planner.sweep.cache, "write_text", full)
+    ended = run("sweep", "tiny-llama", "--gpus", "8,16", *JOB, "--cache", str(path))
+    assert ended.exit_code == 2
+    assert ended.stdout.count("zero") == 2
+    assert ended.stderr == f"error: cannot write {path}: No space left on device\n"
+    assert json.loads(path.read_text())["cells"] == {}
 
 
 def test_what_a_time_limit_ended_is_not_kept(tmp_path: Path, planner: Planner) -> None:

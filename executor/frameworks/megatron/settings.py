@@ -203,12 +203,25 @@ def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:
         keeps = values.on("torch_fsdp2_no_reshard_after_forward")
         stage = 3 if reshards.value and not keeps else 2
         put(facts, zero_stage=Fact(stage, torch_fsdp.line))
+        _refuse_beside_fsdp2(values, facts, torch_fsdp.line)
     elif fsdp and fsdp.value:
         strategy = values.word(SHARDING, "data_parallel_sharding_strategy")
         put(facts, zero_stage=strategy or Fact(3, fsdp.line))
     elif distributed:
         put(facts, zero_stage=Fact(int(distributed.value), distributed.line))
     put(facts, shard_replicas=values.count("num_distributed_optimizer_instances"))
+
+
+def _refuse_beside_fsdp2(values: Values, facts: dict[str, Fact], line: int) -> None:
+    """Raise `IllegalConfig` for what Megatron does not start beside PyTorch's FSDP.
+
+    Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, validate_args.
+    """
+    degrees = ("pipeline_parallel", "expert_parallel")
+    refused = [name for name in degrees if facts.get(name, Fact(1, 1)).value > 1]
+    refused += [name for name in ("use_distributed_optimizer", "fp16") if values.on(name)]
+    if refused:
+        raise IllegalConfig(f"use_torch_fsdp2 does not run with {refused[0]}", line)
 
 
 def _recompute(values: Values, facts: dict[str, Fact]) -> tuple[Recompute, list[str]]:
@@ -262,6 +275,9 @@ def training_facts(values: Values) -> dict[str, Fact]:
     fp4, fp8 = values.get("fp4", "fp4_format"), values.get("fp8", "fp8_format")
     recipe = values.get("fp8_recipe")
     narrow = [name for name in ("bf16", "fp16") if values.on(name)]
+    if len(narrow) == 2:  # validate_args
+        line = values.found["fp16"].line
+        raise IllegalConfig("bf16 and fp16 are both on: Megatron takes one", line)
     older = [values.flag(name) for name in ("fp8_hybrid", "fp8_e4m3")]  # Megatron-LM v3
     fp8 = fp8 or next((fact for fact in older if fact and fact.value), None)
     if fp4 and not _off(fp4):

@@ -245,8 +245,9 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
     if name in _SECTION:
         _new_section(_SECTION[name], node, found)
     elif name == "Trainer.Config":
-        if any(k.arg == "activation_checkpoint" and _is_none(k.value) for k in node.keywords):
-            found["activation_checkpoint.mode"] = Fact("none", node.lineno)
+        for keyword in node.keywords:
+            if keyword.arg == "activation_checkpoint":
+                _policy(keyword.value, found)
     elif name.endswith(".Config") and name.split(".")[-2] in _CHECKPOINT:
         found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
@@ -304,8 +305,30 @@ def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> No
     _, _, below = _dotted(target).partition(".")
     if below.startswith(("parallelism.", "training.")):
         _put(below, value, found)
-    elif below == "activation_checkpoint" and _is_none(value):
-        found["activation_checkpoint.mode"] = Fact("none", value.lineno)
+    elif below == "activation_checkpoint":
+        _policy(value, found)
+
+
+def _policy(value: ast.expr, found: dict[str, Fact]) -> None:
+    """What recomputes: nothing, a policy's class, or the mode that releases before 0.3 named; a
+    call of anything else is named as not understood.
+    """
+    place, name = "activation_checkpoint", ""
+    if _is_none(value):
+        found[f"{place}.mode"] = Fact("none", value.lineno)
+    elif isinstance(value, ast.Call):
+        name = _dotted(value.func)
+    if not name or name.rpartition(".Config")[0].split(".")[-1] in _CHECKPOINT:
+        return
+    said = {word.arg: _literal(word.value) for word in getattr(value, "keywords", ())}
+    mode = said.get("mode", "selective")
+    older = name.split(".")[-1] == "ActivationCheckpointConfig"
+    if older and mode in ("none", "full", "selective"):
+        found[f"{place}.mode"] = Fact(mode, value.lineno)
+        option = said.get("selective_ac_option", "2")
+        found[f"{place}.selective_ac_option"] = Fact(option, value.lineno)
+    else:
+        _name_unclear(found, [Fact(f"{place} = {ast.unparse(value)[:40]}", value.lineno)])
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -280,7 +280,7 @@ def _recompute(values: Values, *, python: bool) -> Recompute:
     option = values.get("activation_checkpoint.selective_ac_option")
     rule = mode.value if mode else Recompute("selective")
     assert isinstance(rule, Recompute)
-    if rule.mode == "selective" and not python:
+    if rule.mode == "selective" and (option or not python):
         every = str(option.value if option else "2")
         if every.isdecimal() and len(every) < 10 and int(every):
             return Recompute("full", every=int(every))

@@ -92,7 +92,7 @@ def runners(plan: Plan) -> str:
         path, reserved = f"runners_up.{index}", other.reserved_bytes
         slower = other.step_time_s / plan.prediction.step_time_s - 1
         rows.append((
-            element("code", escape(other.layout.label)),
+            element("code", escape(other.layout.full_label)),
             number(f"{path}.step_time_s", other.step_time_s, format_seconds(other.step_time_s)),
             f"{slower:+.1%}",
             number(f"{path}.reserved_bytes", reserved, format_bytes(reserved)),

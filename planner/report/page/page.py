@@ -77,7 +77,7 @@ def page(explained: Explained) -> str:
     timeline, traffic = played(model), Traffic(model)
     data = step_data(timeline, traffic, layout)
     return Template(_file("page.html")).substitute(
-        title=escape(f"{plan.model.name}: {layout.label}"),
+        title=escape(f"{plan.model.name}: {layout.full_label}"),
         heading=escape(f"{plan.model.name} on {plan.cluster.gpus:,} x {case.cluster.gpu.title}"),
         question=escape(
             f"{plan.cluster.name}, {plan.engine}, {training.precision}, "
@@ -89,7 +89,7 @@ def page(explained: Explained) -> str:
             + (f"; {line}" if (line := trained_line(case)) else "")
         ),
         label=_label(plan),
-        cards=_cards(plan.prediction),
+        cards=_cards(plan.prediction, case.cluster.device_nouns[0]),
         sections="".join(_sections(explained, traffic, timeline)),
         footer=escape(f"Written by meshplan {version('meshplan')}; this page needs no network."),
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
@@ -113,11 +113,11 @@ def _label(plan: Plan) -> str:
         element("div", element("dt", escape(word)), element("dd", escape(meaning)))
         for word, meaning in meanings(plan.layout)
     )
-    label = element("p", escape(plan.layout.label), class_="label")
+    label = element("p", escape(plan.layout.full_label), class_="label")
     return label + element("dl", words, class_="words")
 
 
-def _cards(prediction: Prediction) -> str:
+def _cards(prediction: Prediction, device: str) -> str:
     step, rate = prediction.step_time_s, prediction.tokens_per_s_per_gpu
     mfu = prediction.mfu
     figures = [
@@ -125,7 +125,7 @@ def _cards(prediction: Prediction) -> str:
             number("prediction.step_time_s", step, format_seconds(step)),
             f"a step{range_of(prediction)}",
         ),
-        (number("prediction.tokens_per_s_per_gpu", rate, f"{rate:,.0f}"), "tokens/s per GPU"),
+        (number("prediction.tokens_per_s_per_gpu", rate, f"{rate:,.0f}"), f"tokens/s per {device}"),
         ("n/a" if mfu is None else number("prediction.mfu", mfu, f"{mfu:.1%}"), "MFU"),
         (
             fullest_number(prediction.memory),

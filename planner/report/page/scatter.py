@@ -60,7 +60,7 @@ def _point(
     chosen: bool = False,
 ) -> str:
     size = format_bytes(each.needed_bytes)
-    told = f"{each.layout.label}: {format_seconds(each.step_time_s)}, {size}"
+    told = f"{each.layout.full_label}: {format_seconds(each.step_time_s)}, {size}"
     told += "" if each.fits else ", does not fit"
     kind = f"dot {colours[each.family]}{'' if each.fits else ' hollow'}{' chosen' * chosen}"
     left, up = x.percent(each.step_time_s * factor), y.percent(each.needed_bytes / GIB)

@@ -1,0 +1,59 @@
+"""Whether a plan file is as `plan` wrote it, and what of its prediction no longer holds.
+
+The seal is a hash of all that the file says but for itself and what `plan --json` prints beside the
+plan. It guards against slips, not against malice: who edits a file can seal it anew.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+SEAL = "sha256"
+BESIDE = frozenset({"cost", "comparison", SEAL})
+"""What stands beside the plan: what it was asked with, and the seal."""
+
+EDITED = (
+    "the file was edited since it was written: its prediction, proof, runners-up and reasons may "
+    "be of another plan (`meshplan plan` writes it anew)"
+)
+MOVED = 0.001
+"""A smaller relative change of a figure is none."""
+
+
+def content_hash(content: object) -> str:
+    """sha256 of `content` as canonical JSON, so that reordering keys does not change it."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of a plan with its seal."""
+    return document | {SEAL: _seal_of(document)}
+
+
+def is_edited(document: Mapping[str, Any]) -> bool:
+    """Whether a file says otherwise than when it was sealed; files of before had no seal."""
+    return SEAL in document and document[SEAL] != _seal_of(document)
+
+
+def _seal_of(document: Mapping[str, Any]) -> str:
+    said = {str(key): document[key] for key in document if key not in BESIDE}
+    return content_hash(json.loads(json.dumps(said, default=str)))  # a date of YAML is a text
+
+
+def moved_figures(written: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The names of what a prediction says otherwise than the file; what it leaves out is none."""
+    for name, value in written.items():
+        if value is not None and not _same(value, now.get(name)):
+            yield name
+
+
+def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return not any(moved_figures(before, after))
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        return len(before) == len(after) and all(map(_same, before, after))
+    if isinstance(before, float | int) and isinstance(after, float | int):
+        return abs(before - after) <= MOVED * max(abs(before), abs(after))
+    return bool(before == after)
