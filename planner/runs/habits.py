@@ -31,6 +31,7 @@ LIGER = {
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
     "no_norm": {"fused_norm": False},
+    "no_gated": {"fused_gated": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 26},
     "no_routing": {"routing_kernels": 26},
     "no_choosing": {"routing_kernels": 22},
