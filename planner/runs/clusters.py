@@ -16,7 +16,10 @@ def cluster_of(row: Row) -> Cluster:
     row states.
     """
     text, usual = row.interconnect, usual_cluster(row.gpu)
-    named = [cluster_named(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
+    named = [
+        cluster_named(name) for words, names in INTERCONNECTS.items() if words in text.lower()
+        for name in names
+    ]  # fmt: skip
     known = [cluster for cluster in named if cluster.gpu.name.startswith(usual.gpu.name)]
     cluster = known[0] if known else usual
     per_node = row.gpus_per_node or cluster.gpus_per_node
@@ -78,8 +81,10 @@ def _with_stated_network(cluster: Cluster, text: str) -> Cluster:
 NVL72_RANKS = 64
 """Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
 
-INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100", "alps": "alps-gh200"}
-"""Words of a row's interconnect, and the cluster that they name, for the same GPU."""
+INTERCONNECTS = {
+    "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100",), "alps": ("alps-gh200",),
+}  # fmt: skip
+"""Words of a row's interconnect, and the clusters that they name, each for its GPU."""
 
 
 def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:

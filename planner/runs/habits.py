@@ -31,6 +31,7 @@ LIGER = {
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
     "no_norm": {"fused_norm": False},
+    "no_gated": {"fused_gated": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 26},
     "no_routing": {"routing_kernels": 26},
     "no_choosing": {"routing_kernels": 22},
@@ -66,6 +67,14 @@ torchtitan/models/moe.py), which the compiler fuses with the copy beside it; wit
 are PyTorch's indexing and scatter_add, one each where nothing is sent. HybridEP permutes in its own
 kernels (HybridEPTokenDispatcher).
 """
+EAGER_CASTS = {"cast_bytes": 66.0}
+"""Of a number that torchao casts with one scale: its magnitude 4 and the largest 2, a copy in fp32
+6, times the scale 8, clamped 8 and cast 5 (pytorch/ao@36027d82 torchao/float8/float8_utils.py
+tensor_to_amax, to_fp8_saturated; float8_training_tensor.py _ToFloat8ConstrFunc), which the compiler
+makes two kernels of; and all of it twice, for the product that it enters forward or backward and
+for the weight's gradient (float8_linear.py, matmul_with_hp_or_float8_args). Leaves out weights,
+which are cast as often.
+"""
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
 COMPILED = (*OF_FSDP2, "llm-foundry")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
@@ -89,7 +98,11 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 
 FLASH_KERNELS = {
     "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn", "cudnn": "cudnn",
+    "efficient": "flash1",
 }  # fmt: skip
+"""PyTorch's memory-efficient kernel is xformers' of CUTLASS, on an A100 about as fast as the first
+FlashAttention (2307.08691, section 4.1).
+"""
 
 DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
 """As `KernelHabits.dispatch` has what a row says; any other library sends single copies."""
@@ -124,7 +137,8 @@ def engine_of(row: Row) -> Engine:
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
-        kernels = NOT_COMPILED | (EAGER_EXPERTS if engine.name == "torchtitan" else {}) | kernels
+        eager = EAGER_EXPERTS | EAGER_CASTS if engine.name == "torchtitan" else {}
+        kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     if CHECKPOINTED_EXPERTS in row.recompute:

@@ -26,14 +26,14 @@ FACTS = {
     "priced_gpu": "the GPU's profile where `gpu` is too wide a word for it",
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
     "attention_kernel": "flash1, flash2, flash3: the first, second or third FlashAttention; triton:"
-    " the first as a Triton kernel; cudnn: cuDNN's",
+    " the first as a Triton kernel; efficient: PyTorch's memory-efficient one; cudnn: cuDNN's",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks;"
-    " no_norm: norms, no_rope: Megatron's rotation, no_routing: its router and permutation as"
-    " kernels of PyTorch's, no_choosing: its router alone;"
+    " no_norm: norms, no_gated: SwiGLU, no_rope: Megatron's rotation, no_routing: its router and"
+    " permutation as kernels of PyTorch's, no_choosing: its router alone;"
     " no_grouping: each expert's products are kernels of their own",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"

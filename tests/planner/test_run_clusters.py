@@ -20,6 +20,14 @@ def test_a_card_that_is_not_named_is_that_of_the_same_people() -> None:
     assert cluster_of(ROW).gpu.name == "h100-sxm"
 
 
+def test_efa_names_the_machine_of_the_card() -> None:
+    """AWS' network is another machine's for each GPU, and none where no profile has it."""
+    efa = {"interconnect": "NVLink5; 16x400Gb/s EFA"}
+    assert cluster_of(ROW | efa).name == "aws-p5"
+    assert cluster_of(ROW | efa | {"gpu": "b300"}).name == "aws-p6-b300"
+    assert cluster_of(ROW | efa | {"gpu": "b200"}).name == "dgx-b200"
+
+
 def test_a_stalling_network_is_reproduced() -> None:
     """A job that measured 6.4 GB/s over 512 ranks in all_gather and 13 in all_reduce: 1 GiB takes
     it as long as it said, and the usual network's rates stand beside the stall.

@@ -3,10 +3,11 @@
 import pytest
 from rows import ROW
 
+from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
 from meshplan.planner.runs.habits import engine_of as engine_of_row
 from meshplan.planner.runs.rows import row_of
@@ -134,6 +135,36 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert (said.logits_bytes, said.fused_cross_entropy) == (14.0, False)
     assert (said.attention, said.uses_sdpa) == ("flash2", False)
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
+    assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "flash1"
+
+
+def test_a_recipe_that_fuses_less_is_issued_in_more_kernels() -> None:
+    """Megatron-Bridge's library leaves rotation, activation and choice of experts to PyTorch's
+    kernels, which its tuned recipes fuse: 24, 2 and 12 more each way.
+    """
+    row = ROW | {
+        "framework": "megatron-bridge (NeMo 26.04.01)", "model": "Qwen3-30B-A3B", "experts": "128",
+        "top_k": "8", "moe_ffn": "768", "ep": "8",
+    }  # fmt: skip
+    tuned, library = (
+        step_model(run_of(row | {"fused_kernels": words}), Tuning())
+        for words in ("", "no_rope no_gated no_choosing")
+    )
+    more = _forward_launches(library) - _forward_launches(tuned)
+    assert more == (26 - 1) + (3 - 1) + (22 - 10)
+
+
+def _forward_launches(model: StepModel) -> float:
+    """Kernels that the host issues for a layer of experts forward."""
+    return float(model.pricer.launches(model.operations(0)))
+
+
+def test_casts_without_a_compiler() -> None:
+    """torchao's tensorwise cast is six kernels of PyTorch's, 33 bytes a number, and runs twice."""
+    eager = engine_of(TITAN | {"precision": "fp8", "compiled": "0"}).kernels
+    assert eager.cast_bytes == 2 * (4 + 2 + 6 + 8 + 8 + 5)
+    by_row = engine_of(TITAN | {"precision": "fp8", "compiled": "0", "fp8_scaling": "rowwise"})
+    assert by_row.kernels.cast_bytes == 14
 
 
 def test_hybridep_permutes_in_its_own_kernels() -> None:
