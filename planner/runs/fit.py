@@ -2,8 +2,8 @@
 
 A pool is an engine's runs on one GPU family or on all; what is learnt of it (`learning`) stays near
 the constants of the next wider pool: the engine on all GPUs, all engines on this family, all
-engines on all GPUs. So a pool with few runs changes little, and a constant of time that an engine's
-runs do not tell stays there. Every run is priced with its own engine's habits, in the wider pools
+engines on all GPUs. So a pool with few runs changes little, and a constant of time that its runs do
+not tell stays there. Every run is priced with its own engine's habits, in the wider pools
 too: what a framework is slower for would otherwise be put on all kernels. All kernels have one
 scale there (`KERNELS`). The wider pools learn nothing from runs that stand still for a reason which
 the `generic` engine does not have (`stands_still`): the stalls would be put on its kernels.

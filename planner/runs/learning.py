@@ -9,11 +9,11 @@
     c0   the constant where learning starts: a wider pool's
     s    what one standard deviation of a constant is, 0.2 of a scale, a factor e of seconds
 
-So few runs change little, and many go where they say. Where runs are priced with their own engine's
-habits (`own`), w has 1 / sqrt(rows of the same source) beside, as a share of its mean, for runs of
-one source are wrong together; and a constant whose standard deviation they leave above `TOLD` of
-what it was stays where it started. By Gauss-Newton: reweighted least squares for |r|. b, `TOLD`
-and the root were chosen by left-out sources (docs/accuracy_history.md).
+So few runs change little, and many go where they say; a constant whose standard deviation they
+leave above `TOLD` of what it was stays where it started. Of one engine's runs w has
+1 / sqrt(rows of the same source) beside, as a share of its mean, for runs of one source are wrong
+together. By Gauss-Newton: reweighted least squares for |r|. b, `TOLD` and the root were chosen by
+left-out sources (docs/accuracy_history.md).
 """
 
 import math
@@ -108,7 +108,7 @@ def _memory_residual(run: Run, tuning: Tuning) -> float:
 class Problem:
     """The loss of some constants over some runs, and its Jacobian at the prior's constants.
 
-    own    the runs are priced with their own engine's habits
+    own    the runs are of one engine
     heard  which runs count; all, if nothing is said
     """
 
@@ -165,8 +165,8 @@ class Problem:
         return np.asarray(after / self.deviation)
 
     def told(self, rows: Indices) -> Bools:
-        """Which constants `rows` move: those that they tell, or all of them."""
-        return np.array(self.doubt(rows) <= TOLD) | (not self.own)
+        """Which constants `rows` move: those that they tell."""
+        return np.array(self.doubt(rows) <= TOLD)
 
     def solve(self, rows: Indices) -> Tuning:
         """The tuning of least loss over `rows`, in the constants that they tell. The Jacobian

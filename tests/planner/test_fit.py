@@ -71,7 +71,7 @@ def test_doubt_that_runs_leave() -> None:
     problem = object.__new__(Problem)
     problem.deviation, problem.weights = np.array([0.2, 0.2]), np.array([1.0])
     problem.start, problem.jacobian = np.array([-0.3]), np.array([[1.0, 0.0]])
-    problem.centre, problem.own = np.zeros(2), True
+    problem.centre = np.zeros(2)
     left = problem.doubt(np.array([0]))
     told = 1 / (0.1 * 0.2)
     assert left[0] == pytest.approx((told + 0.2**-2) ** -0.5 / 0.2, rel=1e-3)
