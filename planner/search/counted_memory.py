@@ -12,7 +12,8 @@ that is not above what they hold:
              first of the two modes that recompute least, then of all
     cuts     those of the list; with one chunk per rank all, where they are few
 
-Each is looked at in order of bounds, as far as its budget goes; nothing is proved of what is left.
+Each is looked at in order of bounds, as far as its budget goes, those of one chunk per rank first:
+they have the fewest mixes. Nothing is proved of what is left.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
 )
 from meshplan.planner.search.branch_and_bound import Found
-from meshplan.planner.search.counted_mixes import MOST_MIXES, CountedMixes, mixes_of_rank
+from meshplan.planner.search.counted_mixes import CountedMixes, has_few_mixes
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -113,7 +114,9 @@ class CountedMemory:
         try:
             for most, budget in PASSES:
                 self.left = max(0, self.left) + budget
-                self._look(sorted(self._candidates(most), key=lambda each: each.bound_s))
+                found = sorted(self._candidates(most), key=lambda each: each.bound_s)
+                self._look([each for each in found if each.variant.virtual_stages == 1])
+                self._look([each for each in found if each.variant.virtual_stages > 1])
         except KeyboardInterrupt:
             return
 
@@ -144,15 +147,20 @@ class CountedMemory:
 
     def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:
         """With the `most` modes that recompute least, if there are as many, and more than one only
-        where the mean rank has few mixes of them. One chunk per rank, of few cuts, has all at once.
+        where the mean rank has few mixes of them. One chunk per rank, of few cuts, has as many at
+        once as make few mixes.
         """
         vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
+        layers = [-(-len(self.proof.space.stack) // (pp * vpp))] * vpp
         modes = tuple(sorted(variant.modes)[:most])
-        each = -(-len(self.proof.space.stack) // (pp * vpp))
-        few = mixes_of_rank([each] * vpp, modes) <= MOST_MIXES or most == 1
+        few = most == 1 or has_few_mixes(layers, modes)
         if vpp == 1:
-            return variant if most == len(MODES) and few and self._lists_all(pp) else None
-        return replace(variant, modes=modes) if few and len(modes) == most else None
+            more = tuple(sorted(variant.modes)[: most + 1])
+            at_once = most == len(MODES) or not has_few_mixes(layers, more)
+            few &= most > 1 and at_once and self._lists_all(pp)
+        elif len(modes) < most:
+            return None
+        return replace(variant, modes=modes) if few else None
 
     def _lists_all(self, pp: int) -> bool:
         """Whether so many ranks of one chunk have few cuts, or a list of them."""

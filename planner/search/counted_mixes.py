@@ -9,7 +9,7 @@ rank is changed after the other as long as the step gets shorter.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress, product
 
@@ -28,7 +28,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 COUNTED, PLAYED, WEIGHED = 5_000, 2_000, 100
 """Work, in played actions: of a mix of a rank whose moments are counted, a step, and any mix."""
 DEEP = 4  # ranks, with each of which a rank has as many moments more
-MOST_MIXES = 512  # of one rank
+MOST_MIXES, MOST_OF_ONE = 512, 1024  # of one rank, of several chunks and of one
 MOST_TOGETHER = 128  # mixes of all ranks of which each is simulated
 ENDLESS_KIB = 2**50
 Mix = tuple[Stage, ...]
@@ -59,8 +59,9 @@ class CountedMixes:
         """
         p = self.problem
         held = [[self.bare[chunk].layers for chunk in chunks] for chunks in p.chunks_of_rank]
-        numbers = [mixes_of_rank(layers, p.modes) for layers in held]
-        if max(numbers) > MOST_MIXES or WEIGHED * sum(numbers) > most_work:
+        if not all(has_few_mixes(layers, p.modes) for layers in held):
+            return None
+        if WEIGHED * sum(mixes_of_rank(layers, p.modes) for layers in held) > most_work:
             return None
         likely = [self._likely(rank) for rank in range(p.pp)]
         if not all(likely) or self._step_s(tuple(each[0][1] for each in likely)) >= limit_s:
@@ -159,6 +160,11 @@ def mixes_of_rank(layers: Iterable[int], modes: tuple[int, ...]) -> int:
     first and the second decide, of two those in one.
     """
     return math.prod(math.comb(n + len(modes) - 1, len(modes) - 1) for n in layers)
+
+
+def has_few_mixes(layers: Sequence[int], modes: tuple[int, ...]) -> bool:
+    """Whether all of them are looked at."""
+    return mixes_of_rank(layers, modes) <= (MOST_OF_ONE if len(layers) == 1 else MOST_MIXES)
 
 
 def _joined(ways: tuple[tuple[float, Stage], ...]) -> tuple[Floats, Mix]:

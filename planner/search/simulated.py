@@ -192,7 +192,7 @@ class Simulated(SimulatedPlans):
         """Whether the layout with the smallest bound of those bounded closely is settled at once,
         before its turn: far below the limit, so that what it finds saves bounds.
         """
-        if self.open.first_s > limit_s * DEEP:
+        if math.isinf(self.open.first_s) or self.open.first_s > limit_s * DEEP:
             return False
         first = self.open.first
         like = kind_of(self.space.layouts, first.row), first.variant

@@ -21,7 +21,7 @@ from meshplan.planner.space.engine_rules import (
 from meshplan.planner.space.funnel import Funnel
 from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules, mode_classes
 from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
-from meshplan.planner.space.pins import FRACTION_AXES
+from meshplan.planner.space.pins import FRACTION_AXES, SWITCH
 
 USUAL_MICRO_BATCHES = (*range(1, 17), 20, 24, 32, 40, 48, 64)
 SMALL_NODES_RANKS, FEW_SEQUENCES_RANKS = 8, 16
@@ -188,10 +188,8 @@ def open_sharding(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
     funnel.multiply("sequence_parallel", np.arange(2))
     on = funnel["sequence_parallel"] == 1
     can = funnel["tensor_parallel"] > 1
-    wanted = funnel.pins.axes.get("sequence_parallel")
-    words = wanted.words if wanted else frozenset({"off" if legality.sequence_parallel == "never"
-                                                   else "on"})  # fmt: skip
-    legal = np.where(can, np.where(on, "on" in words, "off" in words), ~on)
+    allowed = [funnel.pins.allows("sequence_parallel", word) for word in SWITCH]
+    legal = np.where(can, np.where(on, allowed[1], allowed[0]), ~on)
     if legality.sequence_parallel != "optional":
         legal &= ~can | (on == (legality.sequence_parallel == "always"))
     funnel.columns = {name: column[legal] for name, column in funnel.columns.items()}

@@ -7,9 +7,8 @@
                                            several, both ends on one rank (V shapes) or not
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
-the pins, and five default ranges that keep out what never pays and that a pin opens:
+the pins, and four default ranges that keep out what hardly pays and that a pin opens:
     tp up to one node, or 8 ranks; mbs 1 to 16, 20 24 32 40 48 64; everything on the device;
-    sequence parallelism on where it can be;
     ZeRO over all of dp cp, or (where the engine has hybrid sharding) over what is left of one node,
     or of 4, 16 and 64 nodes where eight groups are left.
 Counts: each rule counts the rows that it dropped, before the axes below it multiply them.

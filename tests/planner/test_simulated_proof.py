@@ -18,7 +18,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits, SearchResult
+from meshplan.planner.search.search import NoLayoutFits, SearchResult, search
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9
@@ -115,7 +115,7 @@ def pinned_and_free(seeds: range) -> int:
             ("pipeline_parallel", "2"), ("pipeline_parallel", "1"), ("micro_batch_size", "1"),
             ("micro_batch_size", "2"), ("zero_stage", "..1"), ("recompute", "none"),
             ("schedule", "1f1b"), ("virtual_stages", "1"), ("data_parallel", "1,2"),
-            *_pinned_kinds(free.engine), ("modules_apart", "off"),
+            *_pinned_kinds(free.engine), ("modules_apart", "off"), ("sequence_parallel", "off"),
         ))  # fmt: skip
         own = {name: pin.text for name, pin in free.pins.axes.items()}
         pinned = solved(replace(free, pins=parse_pins({**own, axis: text})))
@@ -175,3 +175,29 @@ def test_no_schedule_that_is_pinned_is_faster(network: str) -> None:
         steps[schedule] = found.step_time_s
     assert free.solutions[0].step_time_s <= min(steps.values()) * EQUAL
     assert (steps["gpipe"] < steps["1f1b"] * 0.9) == (network == "10Gb/s")
+
+
+def test_sequence_parallelism_is_searched_where_links_are_slow() -> None:
+    """It gathers a layer's input again backward: 5 halves of what all-reduces send instead of 4,
+    which over PCIe takes longer than the norms and sums that all ranks then repeat.
+    """
+    asked = Arguments(
+        model="qwen2.5-7b", gpus=8, cluster="l40s-8", seq_len="8192", global_batch=64,
+        engine="generic", pins={"tensor_parallel": "4", "pipeline_parallel": "1"},
+    )  # fmt: skip
+    found, *pinned = (
+        solve(ask(replace(asked, pins={**asked.pins, **pin})).question, 1).solutions[0]
+        for pin in ({}, {"sequence_parallel": "on"}, {"sequence_parallel": "off"})
+    )
+    assert not found.layout.sequence_parallel
+    assert found.step_time_s == pinned[1].step_time_s < pinned[0].step_time_s
+
+
+def test_where_no_plan_fits_in_the_simulation_it_is_said() -> None:
+    """Then nothing is known to be faster than, and at first nothing is bounded closely."""
+    asked = Arguments(
+        model="qwen2.5-0.5b", gpus=2, cluster="dgx-h100", global_batch=8,
+        pins={"pipeline_parallel": "1"},
+    )  # fmt: skip
+    with pytest.raises(NoLayoutFits, match="in the simulation"):
+        search(ask(asked).question, simulate=lambda layout: math.inf)

@@ -123,6 +123,23 @@ def test_shards_are_those_of_all_ranks_or_of_a_node(question: Questions) -> None
     assert found[2, 12, True] == {4, 12}
 
 
+@pytest.mark.parametrize(
+    ("rule", "pin", "expected"),
+    [("optional", None, {0, 1}), ("optional", "off", {0}), ("always", None, {1}),
+     ("never", None, {0}), ("never", "on", set())],
+)  # fmt: skip
+def test_sequence_parallelism_is_a_choice_where_the_engine_has_it(
+    rule: str, pin: str | None, expected: set[int], question: Questions
+) -> None:
+    """Of tensor-parallel ranks; there is nothing to cut on one."""
+    pins = parse_pins({"sequence_parallel": pin} if pin else {})
+    asked = replace(question((0, 0), 4, 8, sequence_parallel=rule), pins=pins)
+    layouts = space_of(asked).layouts
+    several = layouts.tensor_parallel > 1
+    assert set(layouts.sequence_parallel[several].tolist()) == expected
+    assert not layouts.sequence_parallel[~several].any()
+
+
 @pytest.mark.parametrize(("gpus", "expected"), [
     pytest.param(16, {2, 16}, id="8 x 2: of four nodes two groups are left"),
     pytest.param(64, {2, 8, 64}, id="64 / 8 = 8 groups of four nodes; of 16 nodes two"),

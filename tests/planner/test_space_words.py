@@ -126,18 +126,21 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
 
 
 @pytest.mark.parametrize(
-    ("name", "pinned", "said"),
-    [("gpt-neox", {}, True), ("gpt-neox", {"sequence_parallel": "off"}, False),
-     ("megatron", {}, False), ("deepspeed", {}, False)],
+    ("name", "pins", "said"),
+    [
+        ("generic", {}, {"optimizer", "activations"}),
+        ("generic", {"optimizer_offload": "0,0.5"}, {"activations"}),
+        ("deepspeed", {}, {"optimizer"}),
+        ("torchtitan", {}, set()),
+    ],
 )  # fmt: skip
-def test_sequence_parallelism_is_said_where_a_pin_opens_it(
-    name: str, pinned: dict[str, str], said: bool
-) -> None:
-    """Only where the engine has the choice, and the pin is not there."""
-    training, engine = Training(seq_len=4096, global_batch_size=64), load_engine(name)
+def test_what_may_wait_on_the_host_is_said(name: str, pins: dict[str, str], said: set[str]) -> None:
+    """Of what a pin would move there, in engines that can: without it a plan keeps all."""
     _, model = read_model("llama-3.1-8b")
-    words = space_words(model, training, engine, parse_pins(pinned), (SELECTIVE,), "all")
-    assert any("sequence parallelism wherever it is allowed" in line for line in words) is said
+    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
+    lines = space_words(model, training, engine, parse_pins(pins), (SELECTIVE,), "all")
+    (line,) = (line for line in lines if line.endswith("a pin opens more"))
+    assert {each for each in ("optimizer", "activations") if f"{each} on the GPUs" in line} == said
 
 
 @pytest.mark.parametrize("name", engine_names())

@@ -45,7 +45,7 @@ LATENT = Layer(
     experts=Experts(experts=4, top_k=2, ffn=2048, shared_ffn=2048),
 )  # fmt: skip
 """With all that Megatron-Core may recompute."""
-PINNED = {"context_parallel": "1", "shard_group": "..16", "sequence_parallel": "on"}
+PINNED = {"context_parallel": "1", "shard_group": "..16"}
 CHOOSING = ("megatron", "megatron-bridge", "nemo", "torchtitan", "torchtitan", "accelerate")
 """Engines that choose the kinds of their exchanges."""
 MOST_PLANS = 5_000
