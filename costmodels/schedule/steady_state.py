@@ -31,6 +31,7 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import FIRST, NOTHING, Program, Step, program, run
 
 TOLERANCE = 1e-12  # of a period: what rounding makes of equal drifts
+ROUNDED = 1e-6  # of a cycle: where a secant is 0, as rounding leaves it
 WORTH = 2  # periods: a step this much longer than the short one is not played as a whole
 SHORT = (3, 5, 8)  # micro-batches per rank of the short step: more where it settles late
 MOST_KEPT = 256
@@ -118,16 +119,33 @@ class Periods:
         return state
 
     def _leap(self, state: list[float], drift: list[float], length: int, most: int) -> int:
-        """How many cycles surely add `drift` each, of `most`; half of the largest at least."""
-        leap = most
+        """How many cycles surely add `drift` each, of `most`.
+
+        What F is above the line is convex in the cycles, so a secant from beyond is 0 no earlier.
+        """
+        leap, allowed = most, TOLERANCE * max(drift)
         while leap > 1:
-            nearly = after = _moved(state, drift, leap - 1)
-            for _ in range(length):
-                after = self.ends_after(after)[-len(state) :]
-            if _close([b - a for a, b in zip(nearly, after, strict=True)], drift):
+            above = self._above(state, drift, length, leap - 1)
+            if all(-allowed <= each <= allowed for each in above):
                 return leap
-            leap //= 2
+            before = self._above(state, drift, length, leap - 2)
+            reached = [
+                leap - 1 - over / (over - under)
+                for over, under in zip(above, before, strict=True)
+                if over > allowed and over > under
+            ]
+            most = 1 + math.floor(min(reached) + ROUNDED) if reached else leap // 2
+            leap = min(leap - 1, most)
         return 0
+
+    def _above(
+        self, state: list[float], drift: list[float], length: int, cycles: int
+    ) -> list[float]:
+        """Of each kept end by how much more than `drift` a cycle adds after so many."""
+        nearly = after = _moved(state, drift, cycles)
+        for _ in range(length):
+            after = self.ends_after(after)[-len(state) :]
+        return [b - a - each for a, b, each in zip(nearly, after, drift, strict=True)]
 
     def ends_after(self, state: list[float]) -> list[float]:
         """The kept ends, and those of the period after them."""
