@@ -94,10 +94,13 @@ def busy_ns(question: Question, space: Space) -> Floats:
 
     done, found = done_of_each(block, firsts), np.empty(len(rows))
     different = np.concatenate([rows for rows, _ in done])
-    each_s = np.concatenate([
-        least_micro_batch_s(layouts.take(different[at : at + ROWS_PER_TABLE]), setting)
-        for at in range(0, len(different), ROWS_PER_TABLE)
-    ])  # fmt: skip
+    parts = blocks(len(different), ROWS_PER_TABLE)
+
+    def micro_batch_s(first: int) -> Floats:
+        some = different[first : first + parts.step]
+        return least_micro_batch_s(layouts.take(some), setting)
+
+    each_s = np.concatenate(done_of_each(micro_batch_s, parts))
     of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
     for first, of_block, (_, which) in zip(firsts, of_blocks, done, strict=True):
         some = slice(first, first + len(which))
