@@ -69,7 +69,7 @@ def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, per_node)
     setting = q.setting
-    return open_exchanges(space.replaying(recompute_sets(setting)), setting)
+    return open_exchanges(space.replaying(recompute_sets(setting)), setting, blocks, done_of_each)
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:
