@@ -247,8 +247,9 @@ def _repeats(steps: Ints, batches: Ints, size: int, period: int) -> Bools:
     (before, needed, what), earlier = steps.T, np.roll(steps, size, axis=0)
     waits = needed - earlier[:, 1] == size
     waits |= (needed == NOTHING) & (earlier[:, 1] == NOTHING)
-    same: Bools = waits & (earlier[:, 2] == what) & (before - earlier[:, 0] == size)
-    return same & (batches - np.roll(batches, size) == period)
+    waits &= (earlier[:, 2] == what) & (before - earlier[:, 0] == size)
+    found: Bools = waits & (batches - np.roll(batches, size) == period)
+    return found
 
 
 def _split(steps: Ints, first: int, size: int, last: tuple[int, ...]) -> Repeating:
