@@ -7,7 +7,7 @@
             F(x + t) = F(x) + t
     leap    if F(x + n v) = x + (n+1) v for n = 0, for n = 1 and for some n = N, it holds for each n
             between: along the line F(x + n v) - x - (n+1) v is convex in n and 0 in three places.
-            So N periods are one addition, and N is found by halving
+            So N periods are one addition, and N is found by secants from beyond
 
 Stages drift apart before the slowest one holds all others up, so v is a vector, and it changes some
 times before all its entries are the period of the slowest. Where a chain that returns after several

@@ -321,10 +321,12 @@ class RecomputeChains:
         p, found = self.problem, list[list[tuple[int, Counts]]]()
         for floor in (0, p.head.transient_kib):
             sizes = sorted({max(floor, p.transient_kib[mode]) for mode in p.modes})
-            found.append([
-                (size, tuple(mode for mode in p.modes if p.transient_kib[mode] <= size))
-                for size in sizes
-            ])
+            found.append(
+                [
+                    (size, tuple(mode for mode in p.modes if p.transient_kib[mode] <= size))
+                    for size in sizes
+                ]
+            )
         return found
 
     def _ways_of(self, rank: int, allowed: Counts) -> Ints:
