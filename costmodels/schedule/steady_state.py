@@ -7,7 +7,7 @@
             F(x + t) = F(x) + t
     leap    if F(x + n v) = x + (n+1) v for n = 0, for n = 1 and for some n = N, it holds for each n
             between: along the line F(x + n v) - x - (n+1) v is convex in n and 0 in three places.
-            So N periods are one addition, and N is found by halving
+            So N periods are one addition, and N is found by secants from beyond
 
 Stages drift apart before the slowest one holds all others up, so v is a vector, and it changes some
 times before all its entries are the period of the slowest. Where a chain that returns after several
@@ -20,21 +20,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.program import (
-    BEGIN,
-    FIRST,
-    NOTHING,
-    Program,
-    Step,
-    program,
-    run,
-)
+from meshplan.costmodels.schedule.program import FIRST, NOTHING, Program, Step, program, run
 
 TOLERANCE = 1e-12  # of a period: what rounding makes of equal drifts
+ROUNDED = 1e-6  # of a cycle: where a secant is 0, as rounding leaves it
 WORTH = 2  # periods: a step this much longer than the short one is not played as a whole
 SHORT = (3, 5, 8)  # micro-batches per rank of the short step: more where it settles late
 MOST_KEPT = 256
@@ -122,16 +119,33 @@ class Periods:
         return state
 
     def _leap(self, state: list[float], drift: list[float], length: int, most: int) -> int:
-        """How many cycles surely add `drift` each, of `most`; half of the largest at least."""
-        leap = most
+        """How many cycles surely add `drift` each, of `most`.
+
+        What F is above the line is convex in the cycles, so a secant from beyond is 0 no earlier.
+        """
+        leap, allowed = most, TOLERANCE * max(drift)
         while leap > 1:
-            nearly = after = _moved(state, drift, leap - 1)
-            for _ in range(length):
-                after = self.ends_after(after)[-len(state) :]
-            if _close([b - a for a, b in zip(nearly, after, strict=True)], drift):
+            above = self._above(state, drift, length, leap - 1)
+            if all(-allowed <= each <= allowed for each in above):
                 return leap
-            leap //= 2
+            before = self._above(state, drift, length, leap - 2)
+            reached = [
+                leap - 1 - over / (over - under)
+                for over, under in zip(above, before, strict=True)
+                if over > allowed and over > under
+            ]
+            most = 1 + math.floor(min(reached) + ROUNDED) if reached else leap // 2
+            leap = min(leap - 1, most)
         return 0
+
+    def _above(
+        self, state: list[float], drift: list[float], length: int, cycles: int
+    ) -> list[float]:
+        """Of each kept end by how much more than `drift` a cycle adds after so many."""
+        nearly = after = _moved(state, drift, cycles)
+        for _ in range(length):
+            after = self.ends_after(after)[-len(state) :]
+        return [b - a - each for a, b, each in zip(nearly, after, drift, strict=True)]
 
     def ends_after(self, state: list[float]) -> list[float]:
         """The kept ends, and those of the period after them."""
@@ -198,70 +212,63 @@ def _cut(short: Program, period: int) -> Repeating | None:
     Actions are put in the order of a step in which all take one unit: a window of that time, as
     long as a period, holds one body.
     """
-    starts = _unit_starts(short)
-    stages = len(short.rank_of_stage)
-    ranks = [short.rank_of_stage[what % stages] for _, _, what in short.steps]
-    order = sorted(range(len(starts)), key=lambda at: (starts[at], ranks[at]))
-    place = {BEGIN: BEGIN, NOTHING: NOTHING}
-    place |= {FIRST + at: FIRST + position for position, at in enumerate(order)}
-    steps = [
-        (place[before], place[needed], what)
-        for before, needed, what in map(short.steps.__getitem__, order)
-    ]
+    starts, micro_batch = _unit_starts(short), np.array(short.micro_batch)
+    known = np.fromiter(chain.from_iterable(short.steps), np.int64, 3 * len(short.steps))
+    ranks = np.array(short.rank_of_stage)[known[2::3] % len(short.rank_of_stage)]
+    order = np.lexsort((ranks, starts))
+    place = np.arange(FIRST + len(order))
+    place[FIRST + order] = FIRST + np.arange(len(order))
+    before, needed, what = known.reshape(-1, 3)[order].T
+    steps = np.stack([place[before], place[needed], what], axis=1)
     half = max(short.micro_batch) // 2
-    size = sum(half <= each < half + period for each in short.micro_batch)
-    batches = [short.micro_batch[at] for at in order]
+    size = int(((half <= micro_batch) & (micro_batch < half + period)).sum())
     middle = (len(steps) - size) // 2
+    repeats = _repeats(steps, micro_batch[order], size, period)
+    turns = starts[order]
     for first in range(middle, middle + size):
-        if starts[order[first]] == starts[order[first - 1]] or not _repeats(
-            steps, batches, first, size, period
-        ):
-            continue
-        return _split(steps, first, size, tuple(place[at] for at in short.last))
+        if turns[first] != turns[first - 1] and repeats[first : first + size].all():
+            return _split(steps, first, size, tuple(place[list(short.last)].tolist()))
     return None
 
 
-def _unit_starts(short: Program) -> list[float]:
+def _unit_starts(short: Program) -> Floats:
     """When each action starts if F, I and W take a unit each and messages nothing."""
     equal = (1.0,) * len(short.rank_of_stage)
     work = Work(equal, equal, equal, 0.0)
     ends, seconds = [-math.inf, 0.0], work.table
     run(ends, short.steps, seconds, 0.0)
-    return [
-        end - seconds[what] for end, (_, _, what) in zip(ends[FIRST:], short.steps, strict=True)
-    ]
+    lasted = [seconds[what] for _, _, what in short.steps]
+    starts: Floats = np.array(ends[FIRST:]) - lasted
+    return starts
 
 
-def _repeats(steps: list[Step], batches: list[int], first: int, size: int, period: int) -> bool:
-    """Whether the `size` steps from `first` are those before them, one period later."""
-    for at in range(first, first + size):
-        (before, needed, what), earlier = steps[at], steps[at - size]
-        if (
-            earlier[2] != what
-            or before - earlier[0] != size
-            or (needed - earlier[1] != size and not needed == earlier[1] == NOTHING)
-            or batches[at] - batches[at - size] != period
-        ):
-            return False
-    return True
+def _repeats(steps: Ints, batches: Ints, size: int, period: int) -> Bools:
+    """Of each step whether the one `size` before it is the same, one period earlier."""
+    (before, needed, what), earlier = steps.T, np.roll(steps, size, axis=0)
+    waits = needed - earlier[:, 1] == size
+    waits |= (needed == NOTHING) & (earlier[:, 1] == NOTHING)
+    waits &= (earlier[:, 2] == what) & (before - earlier[:, 0] == size)
+    found: Bools = waits & (batches - np.roll(batches, size) == period)
+    return found
 
 
-def _split(steps: list[Step], first: int, size: int, last: tuple[int, ...]) -> Repeating:
+def _split(steps: Ints, first: int, size: int, last: tuple[int, ...]) -> Repeating:
     """Before `first`, the `size` steps from it, and the rest."""
-    body, tail = steps[first : first + size], steps[first + size :]
-    waited = [at for step in body for at in step[:2] if at >= FIRST]
-    reach = FIRST + first - min(waited)
-    waited = [at for step in tail for at in step[:2] if at >= FIRST]
-    reach = max(reach, FIRST + first + size - min(waited))
-
-    def moved(part: list[Step], start: int) -> tuple[Step, ...]:
-        by = start - reach
-        return tuple(
-            (b - by if b >= FIRST else b, n - by if n >= FIRST else n, what) for b, n, what in part
-        )
-
     end = first + size
+    body, tail = steps[first:end], steps[end:]
+
+    def reach_of(part: Ints, start: int) -> int:
+        waited = part[:, :2]
+        return FIRST + start - int(waited[waited >= FIRST].min())
+
+    reach = max(reach_of(body, first), reach_of(tail, end))
+
+    def moved(part: Ints, start: int) -> tuple[Step, ...]:
+        waited = part[:, :2]
+        found = np.where(waited >= FIRST, waited - (start - reach), waited)
+        return tuple(zip(*found.T.tolist(), part[:, 2].tolist(), strict=True))
+
     return Repeating(
-        head=tuple(steps[:first]), body=moved(body, first), tail=moved(tail, end),
+        head=moved(steps[:first], reach), body=moved(body, first), tail=moved(tail, end),
         reach=reach, repeats=1, last=tuple(at - (end - reach) for at in last),
     )  # fmt: skip

@@ -48,7 +48,8 @@ def _share_cost(
 
 def ends_in_layers(model: Model) -> float:
     """What the head takes, and prediction modules with theirs, in mean layers by that rule."""
-    layer = sum(_layer_cost(model, kind) for kind in model.pattern) / model.num_layers
+    costs = [_layer_cost(model, kind) for kind in range(len(model.kinds))]
+    layer = sum(costs[kind] for kind in model.pattern) / model.num_layers
     head = model.vocab * model.hidden / layer
     return head + model.mtp_layers * (1 + head)
 

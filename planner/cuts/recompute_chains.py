@@ -306,28 +306,56 @@ class RecomputeChains:
         """The smallest transient first."""
         p, (rank, which, more_kib) = self.problem, asked
         lack = float(self.pairs.lacks_kib(rank, which)[0]) + more_kib
-        floor = p.head.transient_kib if p.chunks - 1 in p.chunks_of_rank[rank] else 0
-        least = max(floor, min(p.transient_kib[mode] for mode in p.modes))
-        for transient in sorted({max(floor, p.transient_kib[mode]) for mode in p.modes}):
-            allowed = tuple(mode for mode in p.modes if p.transient_kib[mode] <= transient)
+        transients = self._transients[p.chunks - 1 in p.chunks_of_rank[rank]]
+        for transient, allowed in transients:
             ways = self._ways_of(rank, allowed)
             if ways.size:
-                yield Knapsack.of(ways, p.shape.covers[which, rank], lack + transient - least)
+                more = transient - transients[0][0]
+                yield Knapsack.of(ways, p.shape.covers[which, rank], lack + more)
+
+    @cached_property
+    def _transients(self) -> list[list[tuple[int, Counts]]]:
+        """The transients that may be the largest of a rank, ascending, and the modes that have no
+        larger one; of a rank without the head, and of that with it.
+        """
+        p, found = self.problem, list[list[tuple[int, Counts]]]()
+        for floor in (0, p.head.transient_kib):
+            sizes = sorted({max(floor, p.transient_kib[mode]) for mode in p.modes})
+            found.append(
+                [
+                    (size, tuple(mode for mode in p.modes if p.transient_kib[mode] <= size))
+                    for size in sizes
+                ]
+            )
+        return found
 
     def _ways_of(self, rank: int, allowed: Counts) -> Ints:
         """[.., chunk, way] the `choices_of` each chunk, the last one again where it has fewer;
-        empty where a chunk has none.
+        empty where a chunk has none. The same of ranks that hold the same.
         """
-        if (rank, allowed) not in self._ways:
+        held = self._held[rank]
+        if (held, allowed) not in self._ways:
             found = [self._choices(chunk, allowed) for chunk in self.problem.chunks_of_rank[rank]]
             number = np.array([each.shape[1] for each in found])
             at = np.minimum(np.arange(number.max()), number[:, None] - 1)
             rows = [each[:, some] for each, some in zip(found, at, strict=True) if each.size]
-            self._ways[rank, allowed] = np.stack(rows, axis=1) if number.all() else EMPTY
-        return self._ways[rank, allowed]
+            self._ways[held, allowed] = np.stack(rows, axis=1) if number.all() else EMPTY
+        return self._ways[held, allowed]
+
+    @cached_property
+    def _held(self) -> list[int]:
+        """Of each rank a number, the same where the kinds of its chunks' layers are."""
+        known, numbers = dict[tuple[Counts, ...], int](), list[int]()
+        for chunks in self.problem.chunks_of_rank:
+            kinds = tuple(map(self._kinds_of, chunks))
+            numbers.append(known.setdefault(kinds, len(known)))
+        return numbers
+
+    def _kinds_of(self, chunk: int) -> Counts:
+        return self.problem.pattern[self._starts[chunk] : self._starts[chunk + 1]]
 
     def _choices(self, chunk: int, allowed: Counts) -> Ints:
-        kinds = self.problem.pattern[self._starts[chunk] : self._starts[chunk + 1]]
+        kinds = self._kinds_of(chunk)
         if (kinds, allowed) not in self._choices_of:
             self._choices_of[kinds, allowed] = choices_of(self.problem, kinds, allowed)
         return self._choices_of[kinds, allowed]

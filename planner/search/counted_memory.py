@@ -23,9 +23,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from meshplan.costmodels.layout import MODES, Schedule, Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
@@ -41,6 +42,7 @@ from meshplan.planner.problem.stage_problem import (
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.counted_mixes import CountedMixes, has_few_mixes
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import every_cut, lists_all
@@ -134,16 +136,28 @@ class CountedMemory:
         proof, limit_s = self.proof, self.proof.best_s * SETTLED
         rows = proof.open.rows
         rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
-        for every, same_rows in proof.space.by_variant(rows):
-            variant = self._counted(every, int(same_rows[0]), most)
-            if variant is not None:
-                least = LeastHeld(proof.prices, variant.schedule)
-                same = _listed(run_as(proof.space, least, same_rows, variant))
-                passes = Passes.of(proof.passes, same_rows, same)
-                bounds = bounds_of_splits(same, passes, limit_s)
-                for row, bound_s in zip(same_rows.tolist(), bounds.tolist(), strict=True):
-                    if bound_s < limit_s:
-                        yield _Candidate(bound_s, row, variant)
+        groups = [
+            (variant, same)
+            for every, same in proof.space.by_variant(rows)
+            if (variant := self._counted(every, int(same[0]), most)) is not None
+        ]
+        bounds = done_of_each(lambda group: self._bounds(*group, limit_s), groups)
+        for (variant, same), of_each in zip(groups, bounds, strict=True):
+            for row, bound_s in zip(same.tolist(), of_each.tolist(), strict=True):
+                if bound_s < limit_s:
+                    yield _Candidate(bound_s, row, variant)
+
+    def _bounds(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
+        """Of `rows` run as `variant`; the limit where that is no more."""
+        proof, found = self.proof, np.full(len(rows), limit_s)
+        least = LeastHeld(proof.prices, variant.schedule)
+        same = _listed(run_as(proof.space, least, rows, variant))
+        passes, below = Passes.of(proof.passes, rows, same), np.arange(len(rows))
+        if variant.virtual_stages > 1:
+            below = np.flatnonzero(bounds_of_any_split(same, passes, limit_s) < limit_s)
+        if len(below):
+            found[below] = bounds_of_splits(same.take(below), passes.take(below), limit_s)
+        return found
 
     def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:
         """With the `most` modes that recompute least, if there are as many, and more than one only

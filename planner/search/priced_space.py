@@ -68,7 +68,7 @@ def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, per_node)
     setting = q.setting
-    return open_exchanges(space.replaying(recompute_sets(setting)), setting)
+    return open_exchanges(space.replaying(recompute_sets(setting)), setting, blocks, done_of_each)
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:
@@ -93,10 +93,13 @@ def busy_ns(question: Question, space: Space) -> Floats:
 
     done, found = done_of_each(block, firsts), np.empty(len(rows))
     different = np.concatenate([rows for rows, _ in done])
-    each_s = np.concatenate([
-        least_micro_batch_s(layouts.take(different[at : at + ROWS_PER_TABLE]), setting)
-        for at in range(0, len(different), ROWS_PER_TABLE)
-    ])  # fmt: skip
+    parts = blocks(len(different), ROWS_PER_TABLE)
+
+    def micro_batch_s(first: int) -> Floats:
+        some = different[first : first + parts.step]
+        return least_micro_batch_s(layouts.take(some), setting)
+
+    each_s = np.concatenate(done_of_each(micro_batch_s, parts))
     of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
     for first, of_block, (_, which) in zip(firsts, of_blocks, done, strict=True):
         some = slice(first, first + len(which))

@@ -19,7 +19,12 @@ from meshplan.planner.space.engine_rules import (
     tower_widths,
 )
 from meshplan.planner.space.funnel import Funnel
-from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules, mode_classes
+from meshplan.planner.space.legal_schedules import (
+    NO_RECOMPUTE,
+    filling,
+    legal_schedules,
+    mode_classes,
+)
 from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import FRACTION_AXES, SWITCH
 
@@ -151,16 +156,25 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     per_step = funnel["data_parallel"] * funnel["micro_batch_size"]
     funnel.columns["num_micro_batches"] = batch // per_step
     funnel.keep_pinned("num_micro_batches")
-    pp, m = funnel["pipeline_parallel"], funnel["num_micro_batches"]
     if legality.micro_batches_at_least_pp:
-        funnel.keep(m >= pp, "fewer micro-batches than pipeline ranks")
-        pp, m = funnel["pipeline_parallel"], funnel["num_micro_batches"]
-    shapes, which = np.unique(np.stack([pp, m], axis=1), axis=0, return_inverse=True)
+        fills = funnel["num_micro_batches"] >= funnel["pipeline_parallel"]
+        funnel.keep(fills, "fewer micro-batches than pipeline ranks")
+    shapes, which = _asked(funnel)
     legal = np.array(
-        [bool(legal_schedules(model, legality, funnel.pins, int(p), int(n))) for p, n in shapes],
+        [bool(legal_schedules(model, legality, funnel.pins, *each)) for each in shapes.tolist()],
         dtype=bool,
     )
-    funnel.keep(legal[which.reshape(-1)], "no schedule runs this pipeline and accumulation")
+    funnel.keep(legal[which], "no schedule runs this pipeline and accumulation")
+
+
+def _asked(funnel: Funnel, *axes: str) -> tuple[Ints, Ints]:
+    """Ranks, micro-batches and `axes` of the rows that differ in these or in what schedules ask,
+    and each row's index among them.
+    """
+    columns = [funnel[axis] for axis in ("pipeline_parallel", "num_micro_batches", *axes)]
+    asked = [each.astype(np.int32) for each in filling(*columns[:2])]
+    first, which = distinct([columns[0], *asked, *columns[2:]])
+    return np.stack([column[first] for column in columns], axis=1), which
 
 
 def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
@@ -273,17 +287,15 @@ def drop_split_backwards(funnel: Funnel, model: Model, legality: Legality) -> No
     stage, or with the recompute that is pinned."""
     modes = mode_classes(legality, funnel.pins)
     kept = any(NO_RECOMPUTE in each for each in modes)
-    columns = [funnel[axis] for axis in ("pipeline_parallel", "num_micro_batches", "zero_stage")]
-    first, which = distinct(columns)
-    cases = np.stack([column[first] for column in columns], axis=1)
+    cases, which = _asked(funnel, "zero_stage")
     legal = np.array(
         [
             any(
-                shards_under(schedule, legality, int(zero))
+                shards_under(schedule, legality, zero)
                 and (kept or recomputes_under(schedule, legality))
-                for schedule, _ in legal_schedules(model, legality, funnel.pins, int(pp), int(m))
+                for schedule, _ in legal_schedules(model, legality, funnel.pins, pp, m)
             )
-            for pp, m, zero in cases
+            for pp, m, zero in cases.tolist()
         ],
         dtype=bool,
     )

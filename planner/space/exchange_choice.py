@@ -6,7 +6,7 @@ so one kind is mostly best in everything (`costmodels.step.kind_costs`), and the
 Where one kind is faster and another keeps less, both stay.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -45,18 +45,33 @@ class _Option(NamedTuple):
 Options = Callable[[Layouts, Setting, Pins], list[_Option]]
 
 
-def open_exchanges(space: Space, setting: Setting) -> Space:
+Opened = tuple[Layouts, dict[str, int]]
+"""Rows with the kinds of each, and what was dropped of them by reason."""
+PartsOf = Callable[[int, int], range]
+"""Where parts of at most so many of some rows begin."""
+DoneOf = Callable[[Callable[[int], Opened], Sequence[int]], list[Opened]]
+"""What a function gives of each."""
+
+
+def open_exchanges(space: Space, setting: Setting, parts_of: PartsOf, done_of: DoneOf) -> Space:
     """`space` with each row once for each kind that may be worth having, some rows at a time."""
-    rules, dropped = setting.engine.legality, dict(space.dropped)
-    if not len(space.layouts) or not (rules.dispatchers or rules.context_kinds):
+    rules, number = setting.engine.legality, len(space.layouts)
+    if not number or not (rules.dispatchers or rules.context_kinds):
         return space
-    parts = []
-    for rows in np.split(every := np.arange(len(space.layouts)), every[ROWS::ROWS]):
-        layouts, args = space.layouts.take(rows), (setting, space.pins, dropped)
+    firsts, dropped = parts_of(number, ROWS), dict(space.dropped)
+
+    def part(first: int) -> Opened:
+        args = setting, space.pins, (lost := dict[str, int]())
+        layouts = space.layouts.take(np.arange(first, min(first + firsts.step, number)))
         layouts = _opened(layouts, "dispatcher", _dispatchers, NONE_SENDS, *args)
         layouts = _opened(layouts, "context_kind", _contexts, NONE_SPLITS, *args)
-        parts.append(layouts.packed())
-    return replace(space, layouts=Layouts.joined(parts), dropped=dropped)
+        return layouts.packed(), lost
+
+    done = done_of(part, firsts)
+    for _, lost in done:
+        for why, rows in lost.items():
+            dropped[why] = dropped.get(why, 0) + rows
+    return replace(space, layouts=Layouts.joined([each for each, _ in done]), dropped=dropped)
 
 
 def _opened(

@@ -1,16 +1,20 @@
 """The schedules that a pipeline may run, and the recompute modes that its layers may mix."""
 
+from typing import Any, TypeVar
+
 from meshplan.costmodels.layout import MODES, SCHEDULES, VIRTUAL_STAGES, Schedule
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.setting import places_modules
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import Pins
 
+Numbers = TypeVar("Numbers", int, Ints)
 NO_RECOMPUTE, SELECTIVELY, FULLY = (MODES.index(mode) for mode in ("none", "selective", "full"))
 
 
-def filling(pp: int, m: int) -> tuple[bool, bool]:
+def filling(pp: Numbers, m: Numbers) -> tuple[Any, Any]:
     """All that schedules ask of m micro-batches: that pp ranks divide them; two for each rank."""
     return m % pp == 0, m >= 2 * pp
 
