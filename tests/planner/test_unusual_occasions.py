@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.case.seal import sealed
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.branch_and_bound import BranchAndBound
 from meshplan.planner.search.layer_moves import LayerMoves
@@ -47,7 +48,7 @@ def test_json_document_is_a_plan_file(tmp_path: Path) -> None:
     document = run(*SMALL, "--top", "1", "--json").stdout
     assert "1e-05" in document
     path.write_text(document)
-    assert read_plan(path).model_dump(mode="json") == json.loads(document)
+    assert sealed(read_plan(path).model_dump(mode="json")) == json.loads(document)
     assert run("check", str(path)).exit_code == 0
 
 
