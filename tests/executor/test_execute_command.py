@@ -153,7 +153,8 @@ def test_a_gpu_plan_exits_2_and_is_still_printed(tmp_path: Path) -> None:
 def test_slurm_gets_the_nodes_that_the_ranks_fill(tmp_path: Path) -> None:
     """Sixteen ranks of a cluster with eight GPUs per node: two nodes, unless --nodes says more."""
     cluster = PlanCluster(name="dgx-h100", gpus=16, sha256=cluster_hash(load_cluster("dgx-h100")))
-    plan = tiny_plan(replace(DP2, data_parallel=16)).model_copy(update={"cluster": cluster})
+    alone = {"cluster": cluster, "runners_up": ()}
+    plan = tiny_plan(replace(DP2, data_parallel=16)).model_copy(update=alone)
     write_plan(plan, tmp_path / "plan.yaml")
     asked = [str(tmp_path / "plan.yaml"), "--launcher", "slurm", "--print"]
     for options, nodes, each in (([], 2, 8), (["--nodes", "4"], 4, 4)):

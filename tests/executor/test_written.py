@@ -33,7 +33,7 @@ def _gpu_plan() -> Plan:
     """Sixteen ranks on two nodes of eight H100."""
     cluster = PlanCluster(name="dgx-h100", gpus=16, sha256=cluster_hash(load_cluster("dgx-h100")))
     plan = tiny_plan(replace(DP2, data_parallel=16))
-    return plan.model_copy(update={"cluster": cluster})
+    return plan.model_copy(update={"cluster": cluster, "runners_up": ()})
 
 
 def _said(folder: Path, plan: Plan, *options: str) -> tuple[int, str]:
