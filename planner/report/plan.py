@@ -182,7 +182,7 @@ def _counts(result: SearchResult) -> str:
     fates = (
         f"{result.misfits:,} do not fit, {result.bounded:,} bounded away, {result.solved:,} solved"
     )
-    return f"under the closed form {fates}; the best of them were simulated first"
+    return f"before, under the closed form: {fates}; the best were simulated first"
 
 
 def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:

@@ -23,13 +23,18 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
     claim += _of_every_cut(search) if over else ""
     work = (
         f"{counted(search.candidates, 'layout')}, {search.priced:,} priced, "
-        f"{counted(search.cpsat_solves, 'CP-SAT solve')}, {search.simulated} simulated, "
+        f"{counted(search.cpsat_solves, 'CP-SAT solve')}, {search.simulated:,} simulated, "
         f"{search.wall_s:.2f} s"
     )
     if choice:
         claim += _beside_fastest(choice)
     told = [choice_line(choice)] if choice else []
-    return [claim, *told, *(f"space: {line}" for line in search.space), work]
+    return [claim, *told, *_space(search), work]
+
+
+def _space(search: SearchReport) -> list[str]:
+    """What was searched: one entry, a line for each item."""
+    return ["\n".join(["space:", *search.space])] if search.space else []
 
 
 def _of_every_cut(search: SearchReport) -> str:
@@ -59,15 +64,16 @@ LEAST_LOSS = 0.0005  # that is shown
 
 def choice_line(choice: Choice) -> str:
     """Why the plan is this one of several."""
-    many = f"{choice.candidates} simulated layouts, the best of their kinds" if choice.robust else (
-        f"{choice.candidates} ties, which measured runs do not tell apart"
-    )  # fmt: skip
+    which = "ties, which measured runs do not tell apart"
+    if choice.robust:
+        which = "simulated layouts, the best found of their kinds"
+    many = f"{choice.candidates} {which}"
     loses = f"loses {choice.worst_loss_fraction:.1%} at most to the others"
     where = f"where one figure is off ({choice.worst_where})"
     if not choice.slower_fraction and choice.worst_loss_fraction < LEAST_LOSS:
         return f"of {many}, the fastest stays so whichever one figure is off"
     if not choice.slower_fraction:
-        return f"of {many}, the fastest {loses} {where}, none of them less by over 0.1%"
+        return f"of {many}, the fastest {loses} {where}; none of these loses less by over 0.1%"
     other = f"the fastest {choice.fastest_worst_loss_fraction:.1%} ({choice.fastest_worst_where})"
     spares = choice.spares_bytes
     memory = f", and needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)

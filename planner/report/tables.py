@@ -7,7 +7,7 @@ are letters, one per category.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -157,7 +157,7 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
-OTHERS = "other runs (of this engine on such GPUs we know of none out of memory)"
+OTHERS = "runs of other engines or GPUs (none of this engine on such GPUs shows where memory ends)"
 
 
 def fits_line(prediction: Prediction) -> str:
@@ -171,20 +171,27 @@ def fits_line(prediction: Prediction) -> str:
 
 def spare_lines(spare: SpareMemory) -> Iterator[str]:
     """What the memory that is left free would buy the plan's degrees."""
+    free = f"{format_bytes(spare.free_bytes)} of each GPU left free"
+    one, every = spare.one_gib is None, spare.all is None and spare.all_bytes > 0
+    if one and every and _nothing(spare.one_gib_most) == _nothing(spare.all_most) == NOTHING:
+        yield f"neither one more GiB on each GPU nor the {free} would make these degrees faster"
+        return
     if spare.one_gib:
         yield f"one more GiB on each GPU would make these degrees {_faster(spare.one_gib)}"
     else:
         yield f"one more GiB on each GPU would buy these degrees {_nothing(spare.one_gib_most)}"
     if spare.all_bytes > 0:
-        free = f"{format_bytes(spare.free_bytes)} of each GPU left free cost them"
-        yield f"{free} {_cost(spare.all) if spare.all else _nothing(spare.all_most)}"
+        yield f"{free} cost them {_cost(spare.all) if spare.all else _nothing(spare.all_most)}"
+
+
+NOTHING = "nothing"
 
 
 def _nothing(most: float | None) -> str:
     """That nothing was found, and how much is not excluded."""
     if most is None:
         return "nothing that was found"
-    return "nothing" if most <= LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
+    return NOTHING if most <= LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
 
 
 def _cost(spared: Bought) -> str:
@@ -256,8 +263,9 @@ def dropped_table(dropped: dict[str, int]) -> Table:
 
 
 def bullets(lines: Iterable[str]) -> Table:
-    """One entry each with a dash, further lines indented."""
+    """One entry each with a dash, and those of its further lines below it."""
     table = listing()
     for line in lines:
-        table.add_row("-", Text(line))
+        head, *items = line.split("\n")
+        table.add_row("-", Group(Text(head), bullets(items)) if items else Text(head))
     return table
