@@ -155,7 +155,7 @@ def test_nothing_is_said_where_it_is_proved(most: float | None, said: str) -> No
 
 
 def test_what_neither_would_buy_is_one_line() -> None:
-    """Nor is it said of memory where nothing is left free, or where one of the two buys something."""
+    """Not where nothing is left free, nor where one of the two buys something."""
     spare = SpareMemory(
         free_bytes=GIB, chosen=False, one_gib=None, one_gib_most=0.0, all_bytes=GIB, all=None,
         all_most=0.0,
