@@ -94,7 +94,9 @@ def _exchange_words(setting: Setting, pins: Pins) -> Iterator[str]:
     if dispatchers:
         devices = setting.cluster.device_nouns[1]
         yield f"tokens to experts: {_or(dispatchers)}, where {devices} and groups allow it"
-    several = {"context parallelism": allowed, "dispatcher": dispatchers}
+    several: dict[str, Sequence[str]] = {
+        "context parallelism": allowed, "dispatcher": dispatchers,
+    }  # fmt: skip
     if beaten := [name for name, each in several.items() if len(each) > 1]:
         yield BEATEN.format(_or(beaten))
 
