@@ -8,6 +8,8 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.setting import Setting, places_modules
 from meshplan.hardware_profiles.engine_schema import Dispatcher, Engine, Legality
 from meshplan.planner.space.axis_rules import (
+    FEWEST_COPIES,
+    GROUP_NODES,
     USUAL_MICRO_BATCHES,
     divisors,
     widest_tensor_parallel,
@@ -25,7 +27,7 @@ CUTS = {
     "cost": "as the engine cuts by itself",
 }
 """By `Legality.uneven_stages`."""
-ENDS_COUNT = ", where embedding and head may each stand for one"
+ENDS_COUNT = ", where embedding and head may each count as one"
 LISTED = (
     f"any with one chunk per pipeline rank; with several any of up to {MOST_WAYS}, else those of a "
     "list (equal chunks, shorter where layers are missing) and, from the fastest of them and their "
@@ -33,7 +35,7 @@ LISTED = (
     "end faster (8 of 366 plans that were tried, by up to 1.4%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
-BOUNDED = "a bound of what a rank needs decides what fits; it may be above that"
+BOUNDED = "what fits is decided by a bound of the need, which may be above it"
 """Where passes are counted; and where layers differ, since each rank is asked for the most that any
 of them holds for a moment.
 """
@@ -121,14 +123,25 @@ def _only_pinned(setting: Setting, gpus: int, pins: Pins) -> Iterator[str]:
         "tensor_parallel": f"tensor parallelism of over {widest} ranks" * (gpus > widest),
         "micro_batch_size": "micro-batches other than 1 to 16, 20, 24, 32, 40, 48 and 64"
         * bool(others),
-        "shard_group": "ZeRO over other groups than all replicas, those of a node, or of 4, 16 or "
-        "64 nodes where 8 groups are left" * legality.hybrid_shard,
+        "shard_group": _groups_words(gpus, setting.cluster.gpus_per_node) * legality.hybrid_shard,
         "optimizer_offload": "the optimizer on the host"
         * (legality.optimizer_offload and training.optimizer in ON_CPU),
         "activation_offload": "activations on the host" * (legality.activation_offload != "never"),
         "dispatcher": f"tokens to experts by {_or(closed)}" if closed else "",
     }
     yield from (each for axis, each in words.items() if each and axis not in pins.axes)
+
+
+def _groups_words(gpus: int, gpus_per_node: int) -> str:
+    """The groups that ZeRO shards over without a pin; empty where there are no others."""
+    if len(divisors(gpus)) <= 2:
+        return ""
+    _, *several = GROUP_NODES
+    usual = ["all replicas", "those of a node"]
+    if gpus >= several[0] * FEWEST_COPIES * gpus_per_node:
+        nodes = _or(list(map(str, several)))
+        usual.append(f"those of {nodes} nodes where {FEWEST_COPIES} groups are left")
+    return f"ZeRO over other groups than {_or(usual)}"
 
 
 def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:

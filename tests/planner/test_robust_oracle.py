@@ -68,7 +68,7 @@ def best_of_each_kind(asked: Asked) -> list[Layout]:
 
 
 def moved(asked: Asked) -> Iterator[Setting]:
-    """The figures as they are; each constant a deviation up and down; all that is hidden likewise."""
+    """The figures as they are; each constant a deviation up and down; all that is hidden too."""
     errors, setting = figure_errors(), asked.question.setting
     fitted = Setting.fitted(setting.model, setting.training, setting.cluster, setting.engine)
     yield fitted

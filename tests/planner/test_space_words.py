@@ -44,7 +44,7 @@ def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bo
     _, model = read_model(name_of_model)
     engine = load_engine(name)
     words = words_of(model, engine)
-    told = any("a bound of what a rank needs" in line for line in words)
+    told = any("a bound of the need" in line for line in words)
     assert told == (engine.kernels.counts_passes or differ)
 
 
@@ -58,7 +58,7 @@ def test_ends_in_place_of_a_layer_are_said(name: str) -> None:
     model = model_from_config({**config, "num_hidden_layers": 79}, "79 layers")
     engine = load_engine(name)
     cut, *_ = words_of(model, engine)
-    told = "embedding and head may each stand for one" in cut
+    told = "embedding and head may each count as one" in cut
     assert told == can_split(model, engine.legality, 4, 2)
 
 
