@@ -62,12 +62,13 @@ def space_words(
     cut = LISTED if cuts == "listed" else CUTS[legality.uneven_stages]
     if legality.layers_count_ends and legality.uneven_stages in ("ends", "even"):
         cut += ENDS_COUNT
-    lines = [f"stages: {cut}", f"recomputed: {RECOMPUTED[legality.recompute_layers]}"]
+    lines = [f"stages: {cut}"] * _open(pins, "pipeline_parallel", gpus)
+    lines.append(f"recomputed: {RECOMPUTED[legality.recompute_layers]}")
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
         named = _or([", ".join(modules) for modules in sets], "; or ")
         one = "; the same in all layers" if len(sets) > 1 else ""
         lines.append(f"selective recomputation: of {named}{one}")
-    lines += _exchange_words(setting, pins)
+    lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
         lines.append(f"memory: {BOUNDED}; with few layers per rank what fits when every moment is "
                      "counted was looked for too, without a proof")  # fmt: skip
@@ -86,13 +87,21 @@ def space_words(
     return tuple(lines)
 
 
-def _exchange_words(setting: Setting, pins: Pins) -> Iterator[str]:
+def _open(pins: Pins, axis: str, gpus: int) -> bool:
+    """Whether ranks may be split along an axis at all."""
+    pin = pins.axes.get(axis)
+    return gpus > 1 and (pin is None or pin.text.strip() != "1")
+
+
+def _exchange_words(setting: Setting, gpus: int, pins: Pins) -> Iterator[str]:
     """The kinds of context parallelism and the dispatchers of experts."""
     kinds, _ = context_kinds(setting.model, setting.training, setting.engine)
-    allowed = [kind for kind in kinds if pins.allows("context_kind", kind)]
+    splits = _open(pins, "context_parallel", gpus)
+    allowed = [kind for kind in kinds if splits and pins.allows("context_kind", kind)]
     if allowed:
         yield f"context parallelism: {_or(allowed)}, the same in all layers"
-    dispatchers = _dispatchers(setting.engine, pins) if setting.model.is_moe else []
+    experts = setting.model.is_moe and _open(pins, "expert_parallel", gpus)
+    dispatchers = _dispatchers(setting.engine, pins) if experts else []
     if dispatchers:
         devices = setting.cluster.device_nouns[1]
         yield f"tokens to experts: {_or(dispatchers)}, where {devices} and groups allow it"

@@ -197,3 +197,14 @@ def test_why_gpipe_is_left_out(name: str) -> None:
     told = any("takes as long as 1F1B or longer, and holds more" in line for line in words)
     both = {"gpipe", "1f1b"} <= set(engine.legality.schedules)
     assert told == (both and not engine.legality.hides_sends)
+
+
+def test_axes_that_a_pin_closes_have_no_words() -> None:
+    """One stage, no context parallelism, no expert parallelism: nothing is to be said of how."""
+    _, model = read_model("mixtral-8x7b")
+    axes = {"stages:": "pipeline_parallel", "context parallelism:": "context_parallel",
+            "tokens to experts:": "expert_parallel"}  # fmt: skip
+    for pins in ({}, {"pipeline_parallel": "2"}, *({axis: "1"} for axis in axes.values())):
+        words = words_of(model, load_engine("megatron"), pins)
+        said = {begin for begin in axes if any(line.startswith(begin) for line in words)}
+        assert said == {begin for begin, axis in axes.items() if pins.get(axis) != "1"}
