@@ -1,6 +1,8 @@
 """The only home of 1e9 and 2**30, and how bytes, seconds and bandwidths are written by people."""
 
 import re
+from collections.abc import Iterable
+from itertools import groupby
 
 GB = 1e9
 GIB = 2**30
@@ -40,6 +42,12 @@ def format_probability(probability: float) -> str:
     """In whole per cent behind its preposition: "of 87%"; never as sure as 0% or 100%."""
     said = f"{probability:.0%}"
     return {"0%": "below 1%", "100%": "above 99%"}.get(said, f"of {said}")
+
+
+def in_runs(numbers: Iterable[int]) -> str:
+    """Numbers in order, equal neighbours together: "6, 2 x 7, 6"."""
+    runs = [(number, len(list(group))) for number, group in groupby(numbers)]
+    return ", ".join(f"{count} x {number}" if count > 1 else str(number) for number, count in runs)
 
 
 def counted(number: int, noun: str, several: str = "") -> str:

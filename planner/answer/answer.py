@@ -25,6 +25,7 @@ from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, Runner
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.verdicts import fullest
+from meshplan.planner.search.found import KIND_AXES
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.search import SearchResult, search
@@ -74,12 +75,14 @@ def simulated_s(case: Case) -> float:
 class Chosen:
     """The plan file without what takes time to be told: the runners-up and the reasons.
 
-    others  the runners-up, the fastest first
+    others    the runners-up, the fastest first
+    others_s  their steps
     """
 
     plan: Plan
     priced: PricedLayout
     others: Sequence[Case]
+    others_s: Sequence[float]
 
     def runners_up(self) -> tuple[RunnerUp, ...]:
         """What each loses by."""
@@ -87,7 +90,9 @@ class Chosen:
 
     def reasons(self) -> tuple[str, ...]:
         """Why not a little different."""
-        return reasons(self.priced, self.plan.search.bound_s if self.plan.search else 0.0)
+        bound_s = self.plan.search.bound_s if self.plan.search else 0.0
+        layouts = (other.layout for other in self.others)
+        return reasons(self.priced, bound_s, tuple(zip(layouts, self.others_s, strict=True)))
 
 
 def plan_of(asked: Asked, result: SearchResult) -> Plan:
@@ -109,10 +114,11 @@ def chosen_plan(
     q = asked.question
     at, choice = chosen(q, result.solutions, robust=robust)
     cases = [case_at(q, solution.layout) for solution in result.solutions]
-    best = cases.pop(at)
-    own, others = priced(best), cases if top is None else cases[: top - 1]
+    steps_s = [solution.step_time_s for solution in result.solutions]
+    best, _ = cases.pop(at), steps_s.pop(at)
+    own, shown = priced(best), len(cases) if top is None else top - 1
     sets = recompute_sets(q.setting)
-    words = space_words(q.model, q.training, q.engine, q.pins, sets, result.cuts)
+    words = space_words(q.setting, q.gpus, q.pins, sets, result.cuts)
     plan = Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),
@@ -125,7 +131,7 @@ def chosen_plan(
         pins={axis: pin.text for axis, pin in q.pins.axes.items()},
         choice=choice,
     )
-    return Chosen(plan, own, others)
+    return Chosen(plan, own, cases[:shown], steps_s[:shown])
 
 
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
@@ -152,10 +158,13 @@ def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
 OUTSIDE = " (outside the space that was searched: a pin, or what `space` names, leaves it out)"
 
 
-def reasons(plan: PricedLayout, bound_s: float = 0.0) -> tuple[str, ...]:
+def reasons(
+    plan: PricedLayout, bound_s: float = 0.0, others: Sequence[tuple[Layout, float]] = ()
+) -> tuple[str, ...]:
     """Why not a little different: training all weights where that is faster, the changes nearest to
     being better, then those that do not fit. What takes less than `bound_s`, below which the search
-    has proved that its space holds nothing, is said to be outside.
+    has proved that its space holds nothing, is said to be outside; where a change leads to the
+    degrees of one of `others`, the runners-up with their steps, what that takes is said too.
     """
     found = list(_until(alternatives(plan), MOST_TIMED))
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
@@ -163,8 +172,28 @@ def reasons(plan: PricedLayout, bound_s: float = 0.0) -> tuple[str, ...]:
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
     below = bound_s / plan.prediction.step_time_s - 1 - AS_FAST
     outside = [OUTSIDE * (c.slower is not None and c.slower < below) for c in kept]
-    told = [f"{c.fix.text}: {c.verdict}{o}" for c, o in zip(kept, outside, strict=True)]
+    told = [
+        f"{c.fix.text}: {c.verdict}{o}{_as_runner_up(c, plan, others)}"
+        for c, o in zip(kept, outside, strict=True)
+    ]
     return (*filter(None, [without_adapters(plan)]), *told)[:MOST_REASONS]
+
+
+def _as_runner_up(
+    moved: MovedAxis, plan: PricedLayout, others: Sequence[tuple[Layout, float]]
+) -> str:
+    """What the degrees that a change leads to take with other settings too, where that is less."""
+    kind = _kind(moved.fix.layout)
+    for layout, step_s in others:
+        slower = step_s / plan.prediction.step_time_s - 1
+        less = moved.slower is None or slower < moved.slower - AS_FAST
+        if less and _kind(layout) == kind != _kind(plan.case.layout):
+            return f"; as the runner-up {layout.full_label}: {slower:+.1%}"
+    return ""
+
+
+def _kind(layout: Layout) -> tuple[int, ...]:
+    return tuple(getattr(layout, axis) for axis in KIND_AXES)
 
 
 def _until(found: Iterator[MovedAxis], most_timed: int) -> Iterator[MovedAxis]:

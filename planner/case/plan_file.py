@@ -209,6 +209,9 @@ class SearchReport(Frozen):
                says; None in older plan files
     space      what was searched and what was not, in words; empty in older plan files
     every_cut_bound_s   nothing in the space is faster, however it is cut; None in older plan files
+    kinds_bound_s       no other degrees (tp, cp, pp, ep) are faster than that, nor those of a
+                        runner-up with other settings; None where none were looked for, and in older
+                        plan files
     simulated  cuts into stages that the event simulation timed
     """
 
@@ -218,6 +221,7 @@ class SearchReport(Frozen):
     space: tuple[str, ...] = ()
     bound_s: float
     every_cut_bound_s: float | None = None
+    kinds_bound_s: float | None = None
     gap: float
     candidates: int
     priced: int

@@ -15,6 +15,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.step.recompute_sets import replaying
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.units import in_runs
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
 
@@ -203,7 +204,7 @@ def _said(case: Case, axis: str, after: Layout) -> str:
         text += f" (data_parallel {after.data_parallel})"
     also = _changes_of(before, after, tuple(name for name in _FOLLOWING if name != axis))
     staged = len(before.stages) != len(after.stages) and not _cut_by_the_engine(case)
-    even = f"stages of {', '.join(str(stage.layers) for stage in after.stages)} layers"
+    even = f"stages of {in_runs(stage.layers for stage in after.stages)} layers"
     return ", ".join([text, *filter(None, [also, even if staged else ""])])
 
 

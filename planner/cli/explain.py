@@ -32,6 +32,14 @@ from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.evidence import evidence_lines
 from meshplan.planner.report.output import console, print_json
+from meshplan.planner.report.proof import (
+    proof_lines,
+)
+from meshplan.planner.report.runners_up import (
+    WHY_NOT,
+    open_runners_line,
+    runners_table,
+)
 from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     WHEN_WRITTEN,
@@ -46,8 +54,6 @@ from meshplan.planner.report.tables import (
     memory_line,
     memory_table,
     parts_table,
-    proof_lines,
-    runners_table,
     stages_line,
     time_line,
     unmeasured_line,
@@ -216,7 +222,13 @@ def _sections(
             *dropped,
         ],
         f"What the others lost by{then}":
-            [runners_table(written or plan, width)] if plan.runners_up else [],
-        f"Why not a little different{then if written and written.reasons else ''}":
+            _runners(written or plan, width) if plan.runners_up else [],
+        f"{WHY_NOT}{then if written and written.reasons else ''}":
             [bullets(plan.reasons)] if plan.reasons else [],
     }  # fmt: skip
+
+
+def _runners(plan: Plan, width: int) -> list[RenderableType]:
+    """The runners-up, and what may be missing among them."""
+    missing = open_runners_line(plan)
+    return [runners_table(plan, width), *([missing] if missing else [])]

@@ -27,8 +27,10 @@ def evidence_lines(runs: Sequence[MeasuredRun]) -> list[str]:
 def evidence_line(run: MeasuredRun) -> str:
     """One run in a sentence, with its distance where it is not near."""
     told = f"measured {format_seconds(run.measured_step_time_s)}, predicted {predicted_text(run)}"
-    if run.predicted_unseen_s is not None:
-        told += f"; {unseen_text(run)} by constants that had not seen its source"
+    if run.predicted_unseen_s is None:
+        told += " by constants that may be fitted to it"
+    else:
+        told += f", and {unseen_text(run)} by constants fitted without its source"
     apart = "" if run.near else f", at a distance of {run.distance:.1f}"
     return f"{run_text(run)}{apart}: {told}"
 

@@ -31,6 +31,14 @@ from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.layout_words import batch_words
 from meshplan.planner.report.output import console, listing
+from meshplan.planner.report.proof import (
+    proof_lines,
+)
+from meshplan.planner.report.runners_up import (
+    ONE_CHANGE,
+    open_runners_line,
+    runners_table,
+)
 from meshplan.planner.report.tables import (
     bullets,
     fits_line,
@@ -40,8 +48,6 @@ from meshplan.planner.report.tables import (
     memory_bars,
     memory_legend,
     memory_line,
-    proof_lines,
-    runners_table,
     spare_lines,
     stages_line,
     step_heading,
@@ -164,8 +170,10 @@ def print_best(out: Console, result: SearchResult, plan: Plan, device: str) -> N
     if plan.runners_up:
         out.print()
         out.print(indented(runners_table(plan, out.width)))
+        if line := open_runners_line(plan):
+            out.print(indented(line))
     if plan.reasons:
-        out.print()
+        out.print(indented(Text(f"\n{ONE_CHANGE}:")))
         out.print(indented(bullets(plan.reasons[:SHOWN_REASONS])))
 
 
@@ -174,7 +182,7 @@ def _counts(result: SearchResult) -> str:
     fates = (
         f"{result.misfits:,} do not fit, {result.bounded:,} bounded away, {result.solved:,} solved"
     )
-    return f"under the closed form {fates}; the best of them were simulated first"
+    return f"before, under the closed form: {fates}; the best were simulated first"
 
 
 def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ are letters, one per category.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,16 +15,15 @@ from rich.text import Text
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import (
     GIB,
-    counted,
     format_bytes,
     format_probability,
     format_seconds,
+    in_runs,
 )
-from meshplan.hardware_profiles.layout_ratios import is_tie
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes
 from meshplan.planner.case.host_memory import host_use
-from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
-from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, Choice, SpareMemory
+from meshplan.planner.case.plan_file import Plan, Prediction, StageMemory
+from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, SpareMemory
 from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.report.layout_words import exchange_meanings, meanings, module_meanings
 from meshplan.planner.report.output import listing
@@ -158,7 +157,7 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
-OTHERS = "other runs (of this engine on such GPUs we know of none out of memory)"
+OTHERS = "runs of other engines or GPUs (none of this engine on such GPUs shows where memory ends)"
 
 
 def fits_line(prediction: Prediction) -> str:
@@ -172,20 +171,27 @@ def fits_line(prediction: Prediction) -> str:
 
 def spare_lines(spare: SpareMemory) -> Iterator[str]:
     """What the memory that is left free would buy the plan's degrees."""
+    free = f"{format_bytes(spare.free_bytes)} of each GPU left free"
+    one, every = spare.one_gib is None, spare.all is None and spare.all_bytes > 0
+    if one and every and _nothing(spare.one_gib_most) == _nothing(spare.all_most) == NOTHING:
+        yield f"neither one more GiB on each GPU nor the {free} would make these degrees faster"
+        return
     if spare.one_gib:
         yield f"one more GiB on each GPU would make these degrees {_faster(spare.one_gib)}"
     else:
         yield f"one more GiB on each GPU would buy these degrees {_nothing(spare.one_gib_most)}"
     if spare.all_bytes > 0:
-        free = f"{format_bytes(spare.free_bytes)} of each GPU left free cost them"
-        yield f"{free} {_cost(spare.all) if spare.all else _nothing(spare.all_most)}"
+        yield f"{free} cost them {_cost(spare.all) if spare.all else _nothing(spare.all_most)}"
+
+
+NOTHING = "nothing"
 
 
 def _nothing(most: float | None) -> str:
     """That nothing was found, and how much is not excluded."""
     if most is None:
         return "nothing that was found"
-    return "nothing" if most <= LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
+    return NOTHING if most <= LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
 
 
 def _cost(spared: Bought) -> str:
@@ -228,10 +234,7 @@ def host_line(plan: Plan) -> str:
 def stages_line(plan: Plan) -> str:
     """Layers of each virtual stage in model order, and how many of all recompute what."""
     stages = plan.layout.stages
-    runs = [(layers, len(list(group))) for layers, group in groupby(s.layers for s in stages)]
-    counts = ", ".join(
-        f"{count} x {layers}" if count > 1 else str(layers) for layers, count in runs
-    )
+    counts = in_runs(stage.layers for stage in stages)
     total = sum(stage.layers for stage in stages)
     full = sum(stage.full_layers for stage in stages)
     selective = sum(stage.selective_layers for stage in stages)
@@ -251,132 +254,6 @@ WHEN_WRITTEN = "when the file was written"
 """Of what was found with a prediction that is no longer the plan's."""
 
 
-def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
-    """What the search proved of the fastest layout, whether that is the plan, and what it did."""
-    under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
-    over = " over the listed cuts" if search.cuts == "listed" else ""
-    if search.status == "OPTIMAL":
-        claim = (
-            f"OPTIMAL{over}: {under}, where the best takes {format_seconds(search.bound_s)}, "
-            "nothing in the space is faster by more than a millionth"
-        )
-    else:
-        which = "none of them" if over else "nothing in the space"  # moved layers may be faster
-        claim = (
-            f"FEASIBLE{over}: {under} {which} is faster than "
-            f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
-        )
-    claim += _of_every_cut(search) if over else ""
-    work = (
-        f"{counted(search.candidates, 'layout')}, {search.priced:,} priced, "
-        f"{counted(search.cpsat_solves, 'CP-SAT solve')}, {search.simulated} simulated, "
-        f"{search.wall_s:.2f} s"
-    )
-    if choice:
-        claim += _beside_fastest(choice)
-    told = [choice_line(choice)] if choice else []
-    return [claim, *told, *(f"space: {line}" for line in search.space), work]
-
-
-def _of_every_cut(search: SearchReport) -> str:
-    """What is proved however layouts are cut, where the proof is over a list of cuts."""
-    bound_s, best_s = search.every_cut_bound_s, search.bound_s / (1 - search.gap)
-    if not bound_s:
-        return ""
-    gap = _gap(1 - bound_s / best_s)
-    least = f"{format_seconds(bound_s)}, {gap} below"
-    return f"; however it is cut nothing in the space is faster than {least}"
-
-
-def _gap(gap: float) -> str:
-    """A gap that was not closed is never called 0.0%."""
-    return f"{gap:.1%}" if gap >= LEAST_LOSS else "less than 0.1%"
-
-
-def _beside_fastest(choice: Choice) -> str:
-    """Which layout a proof speaks of, where that is not the plan."""
-    if not choice.slower_fraction:
-        return ""
-    return f". That is {choice.fastest}, {choice.slower_fraction:.1%} faster than this plan"
-
-
-LEAST_LOSS = 0.0005  # that is shown
-
-
-def choice_line(choice: Choice) -> str:
-    """Why the plan is this one of several."""
-    many = f"{choice.candidates} simulated layouts, the best of their kinds" if choice.robust else (
-        f"{choice.candidates} ties, which measured runs do not tell apart"
-    )  # fmt: skip
-    loses = f"loses {choice.worst_loss_fraction:.1%} at most to the others"
-    where = f"where one figure is off ({choice.worst_where})"
-    if not choice.slower_fraction and choice.worst_loss_fraction < LEAST_LOSS:
-        return f"of {many}, the fastest stays so whichever one figure is off"
-    if not choice.slower_fraction:
-        return f"of {many}, the fastest {loses} {where}, none of them less by over 0.1%"
-    other = f"the fastest {choice.fastest_worst_loss_fraction:.1%} ({choice.fastest_worst_where})"
-    spares = choice.spares_bytes
-    memory = f", and needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)
-    return f"of {many}, this one {loses} {where}, {other}{memory}"
-
-
-NARROW = 80
-"""Below this many columns a runner-up is a sentence: its five cells would be words each."""
-
-
-def runners_table(plan: Plan, width: int = NARROW) -> Table:
-    """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
-    assert plan.prediction is not None
-    if width < NARROW:
-        return bullets(map(runner_sentence, runners_rows(plan)))
-    headings = ("runner-up", "step", "the plan is faster", "reserved", "lost by")
-    table = listing(*headings, left=("runner-up", "lost by"))
-    for row in runners_rows(plan):
-        table.add_row(*row)
-    return table
-
-
-def runner_sentence(row: tuple[str, ...]) -> str:
-    """The cells of a runner-up in one line of text."""
-    label, step, slower, reserved, lost = row
-    slower = slower.replace("\n", ", ")
-    return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
-
-
-def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Layout, step, how much slower, memory, and what it lost by, of each runner-up."""
-    assert plan.prediction is not None
-    for other in plan.runners_up:
-        yield (
-            other.layout.full_label,
-            format_seconds(other.step_time_s),
-            slower_text(other, plan.prediction.step_time_s),
-            format_bytes(other.reserved_bytes),
-            lost_text(other),
-        )
-
-
-def slower_text(other: RunnerUp, chosen_s: float) -> str:
-    """How much slower a runner-up is predicted and expected, and in how many cases the plan is the
-    faster one, a line each; plans of before these were known lack them.
-    """
-    told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
-    probability = other.faster_probability
-    if other.expected_slower is not None:
-        told.append(f"expected {other.expected_slower:+.1%}")
-    if probability is not None:
-        of_100 = round(probability * 100)
-        told.append(f"faster in {of_100 if of_100 < 100 else 'more than 99'} of 100")
-        told += ["a tie"] * is_tie(probability)
-    return "\n".join(told)
-
-
-def lost_text(other: RunnerUp, most: int = 2) -> str:
-    """The parts that cost a runner-up most."""
-    found = [(name, s) for name, s in other.lost_by.items() if s > 0][:most]
-    return ", ".join(f"{PART_NAMES[name]} +{format_seconds(s)}" for name, s in found)
-
-
 def dropped_table(dropped: dict[str, int]) -> Table:
     """How many layouts each rule dropped before pricing."""
     table = listing()
@@ -386,8 +263,9 @@ def dropped_table(dropped: dict[str, int]) -> Table:
 
 
 def bullets(lines: Iterable[str]) -> Table:
-    """One entry each with a dash, further lines indented."""
+    """One entry each with a dash, and those of its further lines below it."""
     table = listing()
     for line in lines:
-        table.add_row("-", Text(line))
+        head, *items = line.split("\n")
+        table.add_row("-", Group(Text(head), bullets(items)) if items else Text(head))
     return table

@@ -105,6 +105,21 @@ class OpenLayouts:
         """The smallest bound; infinite where nothing is open."""
         return min(self._row_s, self._crowd_s, self.first_s)
 
+    def least_asked_s(self) -> float:
+        """The smallest bound of what may be below its own limit; infinite where nothing is."""
+        every = [
+            (self.rows[self._next_row :], self.row_bounds[self.rows[self._next_row :]]),
+            *((crowd.rows, crowd.bounds) for crowd in self._crowds),
+            (
+                np.array([each.row for each in self._layouts], np.int64),
+                np.array([each.bound_s for each in self._layouts]),
+            ),
+        ]
+        return min(
+            float(bounds[self._asked_for(rows, bounds)].min(initial=math.inf))
+            for rows, bounds in every
+        )
+
     @property
     def _row_s(self) -> float:
         left = self._next_row < len(self.rows)

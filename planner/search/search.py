@@ -16,7 +16,7 @@ space is faster by more than a millionth.
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -89,6 +89,8 @@ class SearchResult:
     cuts         listed: of layouts of several chunks per rank that may be faster those of a list
     bound_s      nothing is faster; gap = 1 - bound_s / best
     every_cut_bound_s   nothing in the space is faster, however it is cut
+    kinds_bound_s       no kind is faster that `solutions` leaves out, nor one of them otherwise
+                        than it is there; None where others were not looked for
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price
@@ -104,6 +106,7 @@ class SearchResult:
     solutions: tuple[Solution, ...]
     bound_s: float
     every_cut_bound_s: float
+    kinds_bound_s: float | None = None
     gap: float
     candidates: int
     priced: int
@@ -214,7 +217,8 @@ def _simulated(
         solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
     every_cut_s = _every_cut_s(proof)
-    return _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
+    result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
+    return replace(result, kinds_bound_s=proof.kinds_s if k > 1 else None)
 
 
 def _every_cut_s(proof: Simulated) -> float:

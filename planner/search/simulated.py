@@ -81,6 +81,7 @@ class Simulated(SimulatedPlans):
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self.proved_s = math.inf
+        self.kinds_s = 0.0
         self._settled, self._left = list[Open](), list[Open]()
         self._moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
@@ -113,8 +114,10 @@ class Simulated(SimulatedPlans):
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all. Where the proof stays open its bounds tell kinds apart
-        no better: a part of the budget is enough for what they still find.
+        no better: a part of the budget is enough for what they still find. `kinds_s` is a bound of
+        what else may be faster than the best of its own kind.
         """
+        self.kinds_s = min(self.proved_s, self.best_s)
         self._more = 0
         proved = self.proved_s >= self.best_s * SETTLED
         most = costs.RUNNERS if proved else costs.RUNNERS // costs.OPEN
@@ -135,9 +138,21 @@ class Simulated(SimulatedPlans):
         try:
             self.open.reopen(self._slower(), own)
             self._settle_below(most_s, limit_s)
+            self.kinds_s = self._open_kinds_s()
             self._moves.look(self.ranked()[1:k])
         except KeyboardInterrupt:  # the proof is there, and what was found until then
             pass
+
+    def _open_kinds_s(self) -> float:
+        """The least bound of what may be faster than the best of its own kind, or of no kind that
+        was found: what the budget left, and what was not looked for.
+        """
+        left = np.array([each.row for each in self._left], np.int64)
+        own = own_s(self.best, self.space.layouts, left)
+        bounds = np.array([each.bound_s for each in self._left])
+        left_s = float(bounds[bounds < own].min(initial=math.inf))
+        open_s = min(self.best_s * NEARLY, self.open.least_asked_s(), left_s)
+        return max(open_s, min(self.proved_s, self.best_s))
 
     def _slower(self) -> list[Open]:
         """What was settled: its cuts are no faster than the best, but for those still open."""

@@ -5,9 +5,15 @@ from typing import Literal
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.setting import places_modules
-from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import Engine, Legality
+from meshplan.costmodels.step.setting import Setting, places_modules
+from meshplan.hardware_profiles.engine_schema import Dispatcher, Engine, Legality
+from meshplan.planner.space.axis_rules import (
+    FEWEST_COPIES,
+    GROUP_NODES,
+    USUAL_MICRO_BATCHES,
+    divisors,
+    widest_tensor_parallel,
+)
 from meshplan.planner.space.engine_rules import ON_CPU
 from meshplan.planner.space.exchange_rules import context_kinds
 from meshplan.planner.space.module_splits import apart_allowed
@@ -15,97 +21,140 @@ from meshplan.planner.space.pins import Pins
 from meshplan.planner.space.stage_splits import MOST_WAYS
 
 CUTS = {
-    "free": "any cut into stages",
-    "ends": "cuts into stages of equal layers, the first and the last pipeline rank's apart; no "
-    "cut stage by stage",
-    "even": "cuts into stages of equal layers",
-    "cost": "the engine's own cut into stages",
+    "free": "any",
+    "ends": "of equally many layers, but on the first and the last pipeline rank",
+    "even": "of equally many layers",
+    "cost": "as the engine cuts by itself",
 }
 """By `Legality.uneven_stages`."""
-ENDS_COUNT = "; the embedding and the head each in the place of one layer at most"
+ENDS_COUNT = ", where embedding and head may each count as one"
 LISTED = (
-    "any cut into stages with one chunk per pipeline rank; with several every cut where there are "
-    f"up to {MOST_WAYS}, else the listed ones: rows of equal chunks, shorter where layers are "
-    "missing. From the fastest plans so and their other schedules and chunks single layers are "
-    "moved between chunks; no other cut is looked at, and a pin may start moves that end "
-    "faster (8 of 366 plans that were tried, by up to 1.4%)"
+    f"any with one chunk per pipeline rank; with several any of up to {MOST_WAYS}, else those of a "
+    "list (equal chunks, shorter where layers are missing) and, from the fastest of them and their "
+    "other schedules and chunks, single layers moved between chunks; a pin may start moves that "
+    "end faster (8 of 366 plans that were tried, by up to 1.4%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
-BOUNDED = "what fits by a bound of its memory, which may be above what a rank needs"
+BOUNDED = "what fits is decided by a bound of the need, which may be above it"
 """Where passes are counted; and where layers differ, since each rank is asked for the most that any
 of them holds for a moment.
 """
 RECOMPUTED = {
-    "any": "layers recompute only where memory asks for it",
-    "first": "layers recompute only where memory asks for it: all selectively, or the first "
-    "of each stage in full, equally many",
-    "alike": "layers recompute only where memory asks for it, all alike",
+    "any": "only where memory asks for it",
+    "first": "only where memory asks for it, all layers selectively or the first of each stage in "
+    "full, equally many",
+    "alike": "only where memory asks for it, all layers alike",
 }
 """By `Legality.recompute_layers`."""
-BEATEN = "; a kind is left out where another takes no longer in any pass"
+BEATEN = "left out: a kind of {} where another takes no longer in any pass"
 """It may still end earlier: `costmodels.step.kind_costs`."""
-DEFAULTS = {
-    "tensor_parallel": "tensor parallelism within a node (of up to 8 ranks where a node has fewer "
-    "GPUs, of 16 where the batch has fewer sequences than there are nodes)",
-    "micro_batch_size": "micro-batches of 1 to 16, 20, 24, 32, 40, 48 and 64",
-    "shard_group": "ZeRO over all replicas, those of a node, or of 4, 16 or 64 nodes where 8 "
-    "groups are left",
-    "optimizer_offload": "the optimizer on the GPUs",
-    "activation_offload": "activations on the GPUs",
-}
-"""What a pin on the axis opens (`planner.space.legal_layouts`)."""
 
 
 def space_words(
-    model: Model,
-    training: Training,
-    engine: Engine,
+    setting: Setting,
+    gpus: int,
     pins: Pins,
     sets: Sequence[tuple[RecomputeModule, ...]],
     cuts: Literal["all", "listed"],
 ) -> tuple[str, ...]:
-    """One line each: cuts, recomputation, exchanges, what pins would open, what is left out."""
-    legality = engine.legality
+    """One line each: cuts, recomputation, exchanges, what is left out, what pins would open."""
+    model, engine, legality = setting.model, setting.engine, setting.engine.legality
     cut = LISTED if cuts == "listed" else CUTS[legality.uneven_stages]
     if legality.layers_count_ends and legality.uneven_stages in ("ends", "even"):
         cut += ENDS_COUNT
-    lines = [cut, RECOMPUTED[legality.recompute_layers]]
+    lines = [f"stages: {cut}"] * _open(pins, "pipeline_parallel", gpus)
+    lines.append(f"recomputed: {RECOMPUTED[legality.recompute_layers]}")
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
         named = _or([", ".join(modules) for modules in sets], "; or ")
-        one = "the same set in all layers, " if len(sets) > 1 else ""
-        lines.append(f"selective recomputation of {named}: {one}no other set")
-    kinds, _ = context_kinds(model, training, engine)
-    if allowed := [kind for kind in kinds if pins.allows("context_kind", kind)]:
-        beaten = BEATEN if len(allowed) > 1 else ""
-        lines.append(f"context parallelism by {_or(allowed)}, the same in all layers{beaten}")
-    lines += _dispatch_words(engine, pins) if model.is_moe else []
+        one = "; the same in all layers" if len(sets) > 1 else ""
+        lines.append(f"selective recomputation: of {named}{one}")
+    lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
-        lines.append(f"{BOUNDED}; with few layers per rank what fits when every moment is counted "
-                     "was looked for too, without a proof")  # fmt: skip
+        lines.append(f"memory: {BOUNDED}; with few layers per rank what fits when every moment is "
+                     "counted was looked for too, without a proof")  # fmt: skip
     elif len(set(model.pattern)) > 1:
-        lines.append(BOUNDED)
+        lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
-    own = {
-        "shard_group": legality.hybrid_shard,
-        "optimizer_offload": legality.optimizer_offload and training.optimizer in ON_CPU,
-        "activation_offload": legality.activation_offload != "never",
-    }
-    opened = [axis for axis in DEFAULTS if own.get(axis, True) and axis not in pins.axes]
-    closed = [DEFAULTS[axis] for axis in opened]
-    if closed:
-        lines.append(f"{_and(closed)}; a pin opens more")
     both = {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b")
     if both and not legality.hides_sends:
         lines.append(
-            "GPipe is left out: passes wait for what is sent, so it takes as long as 1F1B or "
-            "longer, and holds more"
+            "left out: GPipe; passes wait for what is sent, so it takes as long as 1F1B or longer, "
+            "and holds more"
         )
+    if closed := list(_only_pinned(setting, gpus, pins)):
+        lines.append(f"only with a pin: {'; '.join(closed)}")
     return tuple(lines)
 
 
+def _open(pins: Pins, axis: str, gpus: int) -> bool:
+    """Whether ranks may be split along an axis at all."""
+    pin = pins.axes.get(axis)
+    return gpus > 1 and (pin is None or pin.text.strip() != "1")
+
+
+def _exchange_words(setting: Setting, gpus: int, pins: Pins) -> Iterator[str]:
+    """The kinds of context parallelism and the dispatchers of experts."""
+    kinds, _ = context_kinds(setting.model, setting.training, setting.engine)
+    splits = _open(pins, "context_parallel", gpus)
+    allowed = [kind for kind in kinds if splits and pins.allows("context_kind", kind)]
+    if allowed:
+        yield f"context parallelism: {_or(allowed)}, the same in all layers"
+    experts = setting.model.is_moe and _open(pins, "expert_parallel", gpus)
+    dispatchers = _dispatchers(setting.engine, pins) if experts else []
+    if dispatchers:
+        devices = setting.cluster.device_nouns[1]
+        yield f"tokens to experts: {_or(dispatchers)}, where {devices} and groups allow it"
+    several: dict[str, Sequence[str]] = {
+        "context parallelism": allowed, "dispatcher": dispatchers,
+    }  # fmt: skip
+    if beaten := [name for name, each in several.items() if len(each) > 1]:
+        yield BEATEN.format(_or(beaten))
+
+
+def _dispatchers(engine: Engine, pins: Pins) -> list[Dispatcher]:
+    every, usual = engine.legality.dispatchers, engine.legality.usual_dispatchers
+    named = every if "dispatcher" in pins.axes else usual
+    return [kind for kind in named if pins.allows("dispatcher", kind)]
+
+
+def _only_pinned(setting: Setting, gpus: int, pins: Pins) -> Iterator[str]:
+    """What the usual ranges leave out of this question (`planner.space.legal_layouts`), and a pin
+    on the axis opens.
+    """
+    training, legality = setting.training, setting.engine.legality
+    batch = training.global_batch_size
+    widest = int(widest_tensor_parallel(gpus, batch, setting.cluster.gpus_per_node))
+    others = set(divisors(batch)) - set(USUAL_MICRO_BATCHES)
+    dispatchers = _dispatchers(setting.engine, pins) if setting.model.is_moe else []
+    closed = [kind for kind in legality.dispatchers if dispatchers and kind not in dispatchers]
+    words = {
+        "tensor_parallel": f"tensor parallelism of over {widest} ranks" * (gpus > widest),
+        "micro_batch_size": "micro-batches other than 1 to 16, 20, 24, 32, 40, 48 and 64"
+        * bool(others),
+        "shard_group": _groups_words(gpus, setting.cluster.gpus_per_node) * legality.hybrid_shard,
+        "optimizer_offload": "the optimizer on the host"
+        * (legality.optimizer_offload and training.optimizer in ON_CPU),
+        "activation_offload": "activations on the host" * (legality.activation_offload != "never"),
+        "dispatcher": f"tokens to experts by {_or(closed)}" if closed else "",
+    }
+    yield from (each for axis, each in words.items() if each and axis not in pins.axes)
+
+
+def _groups_words(gpus: int, gpus_per_node: int) -> str:
+    """The groups that ZeRO shards over without a pin; empty where there are no others."""
+    if len(divisors(gpus)) <= 2:
+        return ""
+    _, *several = GROUP_NODES
+    usual = ["all replicas", "those of a node"]
+    if gpus >= several[0] * FEWEST_COPIES * gpus_per_node:
+        nodes = _or(list(map(str, several)))
+        usual.append(f"those of {nodes} nodes where {FEWEST_COPIES} groups are left")
+    return f"ZeRO over other groups than {_or(usual)}"
+
+
 def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:
-    what = "modules of multi-token prediction"
+    what = "modules of multi-token prediction:"
     if not places_modules(model, legality):
         return f"{what} on the last stage alone"
     places = {
@@ -116,22 +165,7 @@ def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:
     return f"{what} {_or([places[apart] for apart in apart_allowed(pins)])}"
 
 
-def _dispatch_words(engine: Engine, pins: Pins) -> Iterator[str]:
-    every, usual = engine.legality.dispatchers, engine.legality.usual_dispatchers
-    named = every if "dispatcher" in pins.axes else usual
-    if kinds := [kind for kind in named if pins.allows("dispatcher", kind)]:
-        others = [kind for kind in every if kind not in named]
-        opens = f"; a pin opens {_or(others)}" if others else ""
-        beaten = BEATEN if len(kinds) > 1 else ""
-        yield f"tokens to experts by {_or(kinds)}, where GPUs and groups allow it{beaten}{opens}"
-
-
 def _or(kinds: Sequence[str], before_last: str = " or ") -> str:
     *most, last = kinds
     between = "; " if before_last.startswith(";") else ", "
     return f"{between.join(most)}{before_last}{last}" if most else last
-
-
-def _and(texts: Sequence[str]) -> str:
-    *most, last = texts
-    return f"{', '.join(most)} and {last}" if most else last

@@ -1,5 +1,5 @@
 """The file that a sweep resumes from: answers that no time limit cut short, by the hash of all that
-they depend on.
+they depend on. Several sweeps may share it: each adds to what the others have written.
 """
 
 import json
@@ -11,11 +11,13 @@ from pydantic import ValidationError
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.planner.sweep.cells import Answer
+from meshplan.planner.sweep.file_lock import locked
 from meshplan.planner.text_files import CannotWrite, write_text
 
 FORMAT = "meshplan_sweep_cache"
 VERSION = 1
 MAX_CACHE_BYTES = 256 * 2**20
+Written = tuple[int, int, int]
 SAVE_EVERY_S = 1.0
 """A killed sweep loses at most what it proved in this time."""
 
@@ -32,9 +34,10 @@ class Cache:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._written = _written(path) if path else None
         self._documents: dict[str, Any] = _read(path) if path and path.exists() else {}
         self._saved_s = time.monotonic()
-        self._unkept: CannotWrite | None = None
+        self._unkept: CannotWrite | UnreadableCache | None = None
         self.save()  # a path that cannot be written is said before the work, not after
 
     def get(self, key: str) -> Answer | None:
@@ -59,21 +62,44 @@ class Cache:
         try:
             self.save()
             self._unkept = None
-        except CannotWrite as error:
+        except (CannotWrite, UnreadableCache) as error:
             self._unkept = error
 
     def check_kept(self) -> None:
-        """Raise `CannotWrite` where the file does not have all answers, such as on a full disk."""
+        """Raise `CannotWrite` where the file does not have all answers, such as on a full disk, or
+        `UnreadableCache` where another kind of file is in its place by now.
+        """
         if self._unkept is not None:
             raise self._unkept
 
     def save(self) -> None:
-        """Write the file; raises `CannotWrite`."""
+        """Write the file, with what others have written since; raises `CannotWrite`, and
+        `UnreadableCache` for a file of another kind.
+        """
         if self._path is None:
             return
-        document = {FORMAT: VERSION, "cells": self._documents}
-        write_text(self._path, json.dumps(document, separators=(",", ":")) + "\n")
+        try:
+            with locked(self._path):
+                self._merge(self._path)
+        except OSError as error:
+            raise CannotWrite(f"cannot write {self._path}: {error.strerror}") from None
         self._saved_s = time.monotonic()
+
+    def _merge(self, path: Path) -> None:
+        if _written(path) not in (None, self._written):
+            self._documents = _read(path) | self._documents
+        document = {FORMAT: VERSION, "cells": self._documents}
+        write_text(path, json.dumps(document, separators=(",", ":")) + "\n")
+        self._written = _written(path)
+
+
+def _written(path: Path) -> Written | None:
+    """What is another where anybody has written the file anew; None where there is none."""
+    try:
+        held = path.stat()
+    except FileNotFoundError:
+        return None
+    return held.st_ino, held.st_mtime_ns, held.st_size
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -27,14 +27,18 @@ from meshplan.planner.case.settings import one_line
 from meshplan.planner.report.comparison import difference, shown
 from meshplan.planner.report.fit import misfit_lines, most_asked
 from meshplan.planner.report.layout_words import batch_words
+from meshplan.planner.report.proof import (
+    proof_lines,
+)
+from meshplan.planner.report.runners_up import (
+    lost_text,
+    slower_text,
+)
 from meshplan.planner.report.tables import (
     CATEGORIES,
     fits_line,
-    lost_text,
     memory_line,
-    proof_lines,
     range_of,
-    slower_text,
     stages_line,
     time_line,
     unmeasured_line,

@@ -64,6 +64,7 @@ class BreakEven:
     above: Point | None
     node_bytes_per_s: float
     gpu_bytes_per_s: float
+    notes: tuple[str, ...] = ()
 
 
 def next_smaller(question: Question) -> int:
@@ -93,6 +94,7 @@ def break_even(asked: Asked, than: int, step: Step) -> BreakEven:
         above=above,
         node_bytes_per_s=link.all_gather,
         gpu_bytes_per_s=link.send,
+        notes=asked.notes,
     )
 
 

@@ -268,6 +268,8 @@ def print_break_even(out: Console, asked_of: str, found: BreakEven) -> None:
     out.print(
         Text(f"{asked_of}: {counted(found.gpus, 'GPU')} against {found.than:,}", style="bold")
     )
+    for note in found.notes:
+        out.print(Text(note, style="dim"))
     table = listing("network", "bandwidth", *_sizes(found), "", left=("network", ""))
     points = [p for p in (found.below, found.now, found.above) if p is not None]
     for point in sorted(set(points), key=lambda p: p.factor):
@@ -345,6 +347,7 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
     return {
         "meshplan_what_if": 1,
         "kind": "break_even",
+        "notes": found.notes,
         "gpus": found.gpus,
         "than_gpus": found.than,
         **{name: said_of(getattr(found, name)) for name in ("now", "below", "above")},

@@ -21,6 +21,7 @@ from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS
 from meshplan.planner.case.plan_file import write_plan
 from meshplan.planner.case.predict import predicted
+from meshplan.planner.case.seal import EDITED
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.check import check, export
 
@@ -166,6 +167,21 @@ def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
     (finding,) = json.loads(out)["findings"]
     assert finding["framework"] == name.split("-0")[0]
     assert finding["verdict"] in ("fits", "does not fit"), finding
+
+
+def test_export_says_that_a_plan_was_edited(app: typer.Typer, tmp_path: Path) -> None:
+    """What it writes is the layout of the file, which `plan` may not have said anything of."""
+    plan = tmp_path / "plan.yaml"
+    write_plan(PLAN, plan)
+    assert "edited" not in _run(app, "export", str(plan), "--to", "megatron")[2]
+    text = plan.read_text()
+    edited = text.replace("micro_batch_size: 1", "micro_batch_size: 2", 1)
+    assert edited != text
+    plan.write_text(edited)
+    code, out, err = _run(app, "export", str(plan), "--to", "megatron")
+    assert code == 0
+    assert "--micro-batch-size 2" in out
+    assert f"note: {EDITED}" in err
 
 
 def test_export_refuses_in_one_line(app: typer.Typer, tmp_path: Path) -> None:

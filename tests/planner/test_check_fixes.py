@@ -84,7 +84,7 @@ def test_stages_that_were_given_are_named_with_a_new_pipeline() -> None:
     uneven = replace(given, stages=(replace(given.stages[0], layers=50), *given.stages[1:]))
     uneven = replace(uneven, stages=(uneven.stages[0], replace(uneven.stages[1], layers=30)))
     texts = [fix.text for fix in changes(a_case(uneven))]
-    assert any("stages of 20, 20, 20, 20 layers" in text for text in texts)
+    assert any("stages of 4 x 20 layers" in text for text in texts)
     assert not any("stages of" in f.text for f in changes(a_case(given)))
 
 

@@ -31,6 +31,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.main import app
 from meshplan.planner.report.page.markup import round_step
 from meshplan.planner.report.page.memory import ranks_picture, saved_over_time
+from meshplan.planner.report.runners_up import WHY_NOT
 from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
@@ -124,6 +125,28 @@ def test_what_is_faster_than_the_bound_is_outside_the_space() -> None:
     shown = {text.split(":")[0] for text in told} & timed.keys()
     assert marked == {text for text in shown if timed[text] < middle - 0.0005}
     assert marked
+
+
+@pytest.mark.parametrize(
+    ("slower", "told"),
+    [
+        pytest.param(0.001, True, id="the runner-up of these degrees is nearly as fast"),
+        pytest.param(9.0, False, id="it is slower than the change alone"),
+    ],
+)
+def test_a_change_to_the_degrees_of_a_runner_up_names_it(slower: float, told: bool) -> None:
+    """A change keeps all else, which a runner-up need not: both figures stand side by side."""
+    plan = priced(case())
+    moved = next(c for c in alternatives(plan) if c.fix.text.startswith("tensor_parallel"))
+    other = replace(moved.fix.layout, micro_batch_size=2 * moved.fix.layout.micro_batch_size)
+    step_s = plan.prediction.step_time_s * (1 + slower)
+    own = (replace(plan.case.layout, zero_stage=0), step_s)  # of the plan's degrees: no other kind
+    found = reasons(plan, others=(own, (other, step_s)))
+    naming = [text for text in found if "as the runner-up" in text]
+    assert naming == [t for t in found if told and t.startswith(f"{moved.fix.text}: ")]
+    assert all(text.endswith(f"as the runner-up {other.full_label}: {slower:+.1%}")
+               for text in naming)  # fmt: skip
+    assert bool(naming) == told
 
 
 @pytest.mark.parametrize("given_case", LAYOUTS)
@@ -294,7 +317,7 @@ def test_a_proof_of_another_prediction_is_called_so(tmp_path: Path) -> None:
     job = ["--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64", "--micro-batch", "1"]
     planned = runner.invoke(app, ["plan", "llama-3.1-8b", *job, "--top", "3", "-o", str(plan)])
     assert planned.exit_code == 0, planned.output
-    headings = "Proof", "What the others lost by", "Why not a little different"
+    headings = "Proof", "What the others lost by", WHY_NOT
     assert set(headings) < set(runner.invoke(app, ["explain", str(plan)]).stdout.splitlines())
     text = plan.read_text().replace("micro_batch_size: 1", "micro_batch_size: 4", 1)
     plan.write_text(text)

@@ -14,7 +14,7 @@ from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
-from meshplan.planner.case.plan_findings import SpareMemory
+from meshplan.planner.case.plan_findings import Bought, SpareMemory
 from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
 from meshplan.planner.report.tables import spare_lines
 from meshplan.planner.search.footprint import Explanation
@@ -140,7 +140,7 @@ def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> Non
 @pytest.mark.parametrize(
     ("most", "said"),
     [
-        pytest.param(0.0004, "degrees nothing", id="0.04 % at most is nothing"),
+        pytest.param(0.0004, "faster", id="0.04 % at most is nothing"),
         pytest.param(0.014, "nothing that was found (1.4% at most)", id="1.4 % are not excluded"),
         pytest.param(None, "nothing that was found", id="an older plan file proved nothing"),
     ],
@@ -151,7 +151,21 @@ def test_nothing_is_said_where_it_is_proved(most: float | None, said: str) -> No
         free_bytes=GIB, chosen=False, one_gib=None, one_gib_most=most, all_bytes=GIB, all=None,
         all_most=most,
     )  # fmt: skip
-    assert all(line.endswith(said.removeprefix("degrees ")) for line in spare_lines(spare))
+    assert all(line.endswith(said) for line in spare_lines(spare))
+
+
+def test_what_neither_would_buy_is_one_line() -> None:
+    """Not where nothing is left free, nor where one of the two buys something."""
+    spare = SpareMemory(
+        free_bytes=GIB, chosen=False, one_gib=None, one_gib_most=0.0, all_bytes=GIB, all=None,
+        all_most=0.0,
+    )  # fmt: skip
+    (line,) = spare_lines(spare)
+    assert line.startswith("neither one more GiB on each GPU nor the 1.0 GiB of each GPU left free")
+    (line,) = spare_lines(spare.model_copy(update={"all_bytes": 0.0}))
+    assert line == "one more GiB on each GPU would buy these degrees nothing"
+    bought = Bought(step_time_s=1.0, label="dp8", faster_fraction=0.02, fits_probability=0.9)
+    assert len(list(spare_lines(spare.model_copy(update={"all": bought})))) == 2
 
 
 def test_a_refusal_names_the_headroom_with_which_it_fits() -> None:

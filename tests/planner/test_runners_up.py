@@ -6,15 +6,19 @@ from functools import partial
 
 import pytest
 
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import case_at, simulated_s, solve
+from meshplan.planner.answer.answer import case_at, plan_of, simulated_s, solve
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts import budget
+from meshplan.planner.report.runners_up import open_runners_line
+from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows_below import NEARLY
-from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.search import NoLayoutFits, layout_of_row
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
 
@@ -37,6 +41,12 @@ QUESTIONS = [
 ]
 
 
+FEW_KINDS = question("qwen3.5-9b", 8, "hai-llm")
+ASKED = ask(
+    Arguments(model="qwen3.5-9b", gpus=8, cluster="dgx-a100", engine="hai-llm", global_batch=32)
+)
+
+
 @pytest.mark.parametrize("asked", QUESTIONS)
 def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
     """As fast as the plan of a question that pins its degrees, if within 5 % of the best."""
@@ -48,6 +58,51 @@ def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
         pins = Pins({name: parse_pin(name, str(getattr(each.layout, name))) for name in KIND})
         alone = solve(replace(asked, pins=pins), 1).solutions[0]
         assert each.step_time_s <= alone.step_time_s * (1 + 2e-6)
+
+
+@pytest.fixture(name="every_kind", scope="module")
+def every_kind_fixture() -> dict[Kind, float]:
+    """Each kind of `FEW_KINDS`, pinned: its fastest step."""
+    layouts = space_of(FEW_KINDS).layouts
+    found = dict[Kind, float]()
+    for kind in sorted({kind_of(layouts, row) for row in range(len(layouts))}):
+        axes = zip(KIND, map(str, kind), strict=True)
+        pins = Pins({name: parse_pin(name, degree) for name, degree in axes})
+        try:
+            found[kind] = solve(replace(FEW_KINDS, pins=pins), 1).solutions[0].step_time_s
+        except NoLayoutFits:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("work", "top", "proved"), [
+    pytest.param(budget.RUNNERS, 3, True, id="the budget is enough for three"),
+    pytest.param(30_000, 3, False, id="it is not"),
+    pytest.param(budget.RUNNERS, 8, False, id="some of eight are slower than is looked for"),
+])  # fmt: skip
+def test_what_is_missing_is_no_faster_than_is_said(
+    every_kind: dict[Kind, float], monkeypatch: pytest.MonkeyPatch,
+    work: int, top: int, proved: bool,
+) -> None:  # fmt: skip
+    """No kind that is left out, and no other layout of one that is shown; and that something may
+    be missing is said, where it may.
+    """
+    monkeypatch.setattr(budget, "RUNNERS", work)
+    found = solve(FEW_KINDS, top)
+    assert found.kinds_bound_s is not None
+    shown = {_kind(each.layout): each.step_time_s for each in found.solutions}
+    missing = [s for kind, s in every_kind.items() if s < shown.get(kind, math.inf) * (1 - 2e-6)]
+    assert found.kinds_bound_s <= min(missing) * (1 + 2e-6)
+    assert (found.kinds_bound_s >= found.solutions[-1].step_time_s * (1 - 2e-6)) == proved
+    plan = plan_of(replace(ASKED, question=FEW_KINDS), found)
+    assert bool(open_runners_line(plan)) == (not proved)
+    assert plan.search is not None
+    assert plan.search.kinds_bound_s == found.kinds_bound_s
+
+
+def _kind(layout: Layout) -> Kind:
+    tp, cp, pp, ep = (getattr(layout, axis) for axis in KIND)
+    return tp, cp, pp, ep
 
 
 @pytest.fixture(name="proof")

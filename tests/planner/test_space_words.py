@@ -4,13 +4,18 @@ import pytest
 
 from meshplan.costmodels.layout import SELECTIVE
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.plan_file import SearchReport
-from meshplan.planner.report.tables import proof_lines
+from meshplan.planner.report.proof import (
+    proof_lines,
+)
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import Pins, parse_pins
@@ -24,15 +29,22 @@ REPORT = SearchReport(
 )  # fmt: skip
 
 
+def words_of(model: Model, engine: Engine, pins: dict[str, str] | None = None) -> tuple[str, ...]:
+    """What is said where all cuts were looked at, on 64 H100."""
+    training = Training(seq_len=4096, global_batch_size=64)
+    setting = Setting.fitted(model, training, load_cluster("dgx-h100"), engine)
+    return space_words(setting, 64, parse_pins(pins or {}), (SELECTIVE,), "all")
+
+
 @pytest.mark.parametrize("draw", [("mixtral-8x7b", False), ("jamba-v0.1", True)])
 @pytest.mark.parametrize("name", engine_names())
 def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bool]) -> None:
     """Where passes are counted, or layers differ, a rank may need less than decides what fits."""
     name_of_model, differ = draw
     _, model = read_model(name_of_model)
-    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
-    words = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
-    told = any("a bound of its memory" in line for line in words)
+    engine = load_engine(name)
+    words = words_of(model, engine)
+    told = any("a bound of the need" in line for line in words)
     assert told == (engine.kernels.counts_passes or differ)
 
 
@@ -44,25 +56,26 @@ def test_ends_in_place_of_a_layer_are_said(name: str) -> None:
     """79 layers in 2 chunks of 4 ranks: only where the embedding or the head counts as the 80th."""
     config, _ = read_model("llama-3.1-70b")
     model = model_from_config({**config, "num_hidden_layers": 79}, "79 layers")
-    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
-    cut, *_ = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
-    told = "the embedding and the head each in the place of one layer" in cut
+    engine = load_engine(name)
+    cut, *_ = words_of(model, engine)
+    told = "embedding and head may each count as one" in cut
     assert told == can_split(model, engine.legality, 4, 2)
 
 
 @pytest.mark.parametrize(
     ("pins", "told"),
     [
-        pytest.param({}, 2, id="of several kinds and dispatchers one may be left out"),
-        pytest.param({"context_kind": "ring", "dispatcher": "deepep"}, 0, id="of one each none"),
+        pytest.param({}, "context parallelism or dispatcher", id="several of each"),
+        pytest.param({"context_kind": "ring"}, "dispatcher", id="one kind"),
+        pytest.param({"context_kind": "ring", "dispatcher": "deepep"}, "", id="one of each"),
     ],
 )
-def test_kinds_that_are_left_out_are_said(pins: dict[str, str], told: int) -> None:
+def test_kinds_that_are_left_out_are_said(pins: dict[str, str], told: str) -> None:
     """A kind than which another takes no longer in any pass may still end a little earlier."""
     _, model = read_model("qwen3-30b-a3b")
-    engine, training = load_engine("megatron"), Training(seq_len=4096, global_batch_size=64)
-    words = space_words(model, training, engine, parse_pins(pins), (SELECTIVE,), "all")
-    assert sum("another takes no longer in any pass" in line for line in words) == told
+    words = words_of(model, load_engine("megatron"), pins)
+    said = [f"left out: a kind of {told} where another takes no longer in any pass"]
+    assert [line for line in words if "another takes no longer" in line] == said * bool(told)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +102,13 @@ def test_one_solve_is_singular(solves: int, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("megatron", "equally many"), ("torchtitan", "all alike"), ("native", "asks for it")],
+    [("megatron", "equally many"), ("torchtitan", "all layers alike"), ("native", "asks for it")],
 )
 def test_which_layers_may_recompute_is_said(name: str, said: str) -> None:
     """As the options of each engine have it."""
     _, model = read_model("mixtral-8x7b")
-    training = Training(seq_len=4096, global_batch_size=64)
-    words = space_words(model, training, load_engine(name), Pins(), (SELECTIVE,), "all")
-    (line,) = (line for line in words if line.startswith("layers recompute"))
+    words = words_of(model, load_engine(name))
+    (line,) = (line for line in words if line.startswith("recomputed:"))
     assert line.endswith(said)
 
 
@@ -137,18 +149,62 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
 def test_what_may_wait_on_the_host_is_said(name: str, pins: dict[str, str], said: set[str]) -> None:
     """Of what a pin would move there, in engines that can: without it a plan keeps all."""
     _, model = read_model("llama-3.1-8b")
-    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
-    lines = space_words(model, training, engine, parse_pins(pins), (SELECTIVE,), "all")
-    (line,) = (line for line in lines if line.endswith("a pin opens more"))
-    assert {each for each in ("optimizer", "activations") if f"{each} on the GPUs" in line} == said
+    lines = words_of(model, load_engine(name), pins)
+    (line,) = (line for line in lines if line.startswith("only with a pin"))
+    assert {each for each in ("optimizer", "activations") if f"{each} on the host" in line} == said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sequences", "said"),
+    [
+        pytest.param(16, 64, "tensor parallelism of over 8 ranks", id="of 8 in a node"),
+        pytest.param(32, 3, "tensor parallelism of over 16 ranks", id="fewer sequences than nodes"),
+        pytest.param(16, 128, "tensor parallelism of over 8 ranks; micro-batches other than 1 to "
+                     "16, 20, 24, 32, 40, 48 and 64", id="128 divides 128"),
+        pytest.param(8, 63, "micro-batches other than 1 to 16, 20, 24, 32, 40, 48 and 64",
+                     id="21 divides 63"),
+        pytest.param(8, 64, "", id="all of it is in the usual ranges"),
+    ],
+)  # fmt: skip
+def test_what_only_a_pin_opens(gpus: int, sequences: int, said: str) -> None:
+    """Of this question, not of any: and what no pin opens there is as it is with every pin."""
+    _, model = read_model("llama-3.1-8b")
+    setting = Setting.fitted(
+        model, Training(seq_len=4096, global_batch_size=sequences), load_cluster("dgx-h100"),
+        load_engine("nanotron"),
+    )  # fmt: skip
+    lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all")
+    found = [line for line in lines if line.startswith("only with a pin: ")]
+    assert [line.removeprefix("only with a pin: ") for line in found] == [said] * bool(said)
+
+
+def test_processes_are_not_called_gpus() -> None:
+    """In the words of the space of a plan for CPUs."""
+    _, model = read_model("mixtral-8x7b")
+    training, engine = Training(seq_len=4096, global_batch_size=64), load_engine("native")
+    setting = Setting.fitted(model, training, load_cluster("local-cpu"), engine)
+    words = space_words(setting, 2, Pins(), (SELECTIVE,), "all")
+    assert words
+    assert not any("GPU" in line for line in words)
 
 
 @pytest.mark.parametrize("name", engine_names())
 def test_why_gpipe_is_left_out(name: str) -> None:
     """Where passes wait for what is sent, and 1F1B runs too: it holds more and is never faster."""
     _, model = read_model("llama-3.1-8b")
-    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
-    words = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
+    engine = load_engine(name)
+    words = words_of(model, engine)
     told = any("takes as long as 1F1B or longer, and holds more" in line for line in words)
     both = {"gpipe", "1f1b"} <= set(engine.legality.schedules)
     assert told == (both and not engine.legality.hides_sends)
+
+
+def test_axes_that_a_pin_closes_have_no_words() -> None:
+    """One stage, no context parallelism, no expert parallelism: nothing is to be said of how."""
+    _, model = read_model("mixtral-8x7b")
+    axes = {"stages:": "pipeline_parallel", "context parallelism:": "context_parallel",
+            "tokens to experts:": "expert_parallel"}  # fmt: skip
+    for pins in ({}, {"pipeline_parallel": "2"}, *({axis: "1"} for axis in axes.values())):
+        words = words_of(model, load_engine("megatron"), pins)
+        said = {begin for begin in axes if any(line.startswith(begin) for line in words)}
+        assert said == {begin for begin, axis in axes.items() if pins.get(axis) != "1"}

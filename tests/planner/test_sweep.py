@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import multiprocessing
 import signal
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import meshplan.planner.sweep.solve
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.cli.main import app
+from meshplan.planner.sweep.cache import Cache, UnreadableCache
 from meshplan.planner.sweep.cells import Answer, answer
 from meshplan.planner.text_files import CannotWrite, write_text
 
@@ -194,6 +197,45 @@ def test_a_full_disk_loses_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ended.stdout.count("zero") == 2
     assert ended.stderr == f"error: cannot write {path}: No space left on device\n"
     assert json.loads(path.read_text())["cells"] == {}
+
+
+KEPT = 20
+
+
+def _keep(path: Path, begin: Barrier, name: str) -> None:
+    """Keep so many answers in the cache, each written at once."""
+    cache = Cache(path)
+    begin.wait(30)
+    for number in range(KEPT):
+        cache.put(f"{name}{number}", Answer(status="INFEASIBLE", reason="nothing fits"))
+        cache.save()
+
+
+def test_sweeps_at_the_same_time_share_a_cache(tmp_path: Path) -> None:
+    """Each adds to what the other writes; nothing is left beside the file."""
+    path, spawn = tmp_path / "cells.json", multiprocessing.get_context("spawn")
+    begin = spawn.Barrier(2)
+    both = [spawn.Process(target=_keep, args=(path, begin, name)) for name in "ab"]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    cells = json.loads(path.read_text())["cells"]
+    assert sorted(cells) == sorted(f"{name}{number}" for name in "ab" for number in range(KEPT))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_took_the_place_of_a_cache_stays(tmp_path: Path) -> None:
+    """Another kind of file is not overwritten, and it is said behind the answers."""
+    path = tmp_path / "cells.json"
+    cache = Cache(path)
+    path.write_text("mine")
+    cache.put("a", Answer(status="INFEASIBLE"))
+    cache.keep()
+    with pytest.raises(UnreadableCache, match="it is not JSON"):
+        cache.check_kept()
+    assert path.read_text() == "mine"
 
 
 def test_what_a_time_limit_ended_is_not_kept(tmp_path: Path, planner: Planner) -> None:

@@ -19,6 +19,7 @@ from meshplan.hardware_profiles.schema import CurveFit
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.case.seal import EDITED
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.sweep.cells import Answer
@@ -319,11 +320,27 @@ def test_break_even_end_to_end(tmp_path: Path, network: str) -> None:
     assert (found["gpus"], found["than_gpus"]) == (8, 4)
     beats = found["now"]["step_time_s"] < found["now"]["than_step_time_s"]
     assert beats == (network == "25Gb/s")
+    assert found["notes"] == []
     below, above = found["below"], found["above"]
     assert below["node_bytes_per_s"] < 5.25e9 < above["node_bytes_per_s"] * NEAR
     assert above["factor"] <= below["factor"] * NEAR
     assert above["step_time_s"] < above["than_step_time_s"]
     assert below["step_time_s"] >= below["than_step_time_s"]
+
+
+@pytest.mark.parametrize(
+    "given", [("--network", "2x"), ("--break-even", "network", "--than", "4"), ("--by", "10%")]
+)
+def test_a_file_that_was_edited_is_said_to_be(tmp_path: Path, given: tuple[str, ...]) -> None:
+    """Whatever is asked of it, for people and in the document."""
+    path = tmp_path / "plan.yaml"
+    job = ("--gpus", "8", "--gpu", "rtx-4090", "--gpus-per-node", "4", "--network", "10Gb/s")
+    pins = ("--zero", "1", "--tp", "1", "--pp", "1", "--cp", "1", "--global-batch", "8")
+    assert run("plan", "qwen2.5-0.5b", *job, *pins, "-o", str(path)).exit_code == 0
+    path.write_text(path.read_text().replace("status: OPTIMAL", "status: FEASIBLE", 1))
+    assert document(str(path), *given)["notes"] == [f"note: {EDITED}"]
+    text = run("what-if", str(path), *given).stdout
+    assert EDITED[:40] in text
 
 
 @pytest.mark.parametrize(

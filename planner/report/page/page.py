@@ -33,13 +33,19 @@ from meshplan.planner.report.page.memory import (
 from meshplan.planner.report.page.scatter import scatter
 from meshplan.planner.report.page.steps import steady_period, step_data
 from meshplan.planner.report.page.waterfall import waterfall
+from meshplan.planner.report.proof import (
+    proof_lines,
+)
+from meshplan.planner.report.runners_up import (
+    WHY_NOT,
+    open_runners_line,
+)
 from meshplan.planner.report.streams import STREAMS, Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
     WHEN_WRITTEN,
     host_line,
     memory_line,
-    proof_lines,
     range_of,
     stages_line,
 )
@@ -251,6 +257,7 @@ def _others(explained: Explained, prediction: Prediction) -> str:
         ]
     if plan.runners_up:
         parts += [element("h3", "What the others lost by"), facts.runners(plan)]
+        parts += [note(line)] if (line := open_runners_line(plan)) else []
     if plan.reasons:
-        parts += [element("h3", "Why not a little different"), listed(plan.reasons)]
+        parts += [element("h3", WHY_NOT), listed(plan.reasons)]
     return section("Alternatives", *parts, name="alternatives")

@@ -1,0 +1,86 @@
+"""The runners-up of a plan: how surely it is faster, what each lost by, and what may be missing."""
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.hardware_profiles.layout_ratios import is_tie
+from meshplan.planner.answer.explain import PART_NAMES
+from meshplan.planner.case.plan_file import Plan, RunnerUp
+from meshplan.planner.report.output import listing
+from meshplan.planner.report.tables import bullets
+
+ONE_CHANGE = "one change, all else as planned"
+"""Of a plan's reasons; a runner-up of the same degrees has other settings too."""
+WHY_NOT = "Why not a little different (all else as planned)"
+CLOSED = 1e-5  # of a step: so much above a bound nothing is missing
+NARROW = 80
+"""Below this many columns a runner-up is a sentence: its five cells would be words each."""
+
+
+def runners_table(plan: Plan, width: int = NARROW) -> Table:
+    """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
+    assert plan.prediction is not None
+    if width < NARROW:
+        return bullets(map(runner_sentence, runners_rows(plan)))
+    headings = ("runner-up", "step", "the plan is faster", "reserved", "lost by")
+    table = listing(*headings, left=("runner-up", "lost by"))
+    for row in runners_rows(plan):
+        table.add_row(*row)
+    return table
+
+
+def open_runners_line(plan: Plan) -> str:
+    """What may be missing among the runners-up; empty where it is proved that nothing is."""
+    assert plan.prediction is not None
+    bound_s = plan.search.kinds_bound_s if plan.search else None
+    slowest_s = max((other.step_time_s for other in plan.runners_up), default=0.0)
+    if bound_s is None or bound_s >= slowest_s * (1 - CLOSED):
+        return ""
+    slower = bound_s / plan.prediction.step_time_s - 1
+    return (
+        "not every choice of tp, cp, pp and ep was searched to the end: what is missing here, or "
+        f"faster with other settings, takes {format_seconds(bound_s)} ({slower:+.1%}) or more"
+    )
+
+
+def runner_sentence(row: tuple[str, ...]) -> str:
+    """The cells of a runner-up in one line of text."""
+    label, step, slower, reserved, lost = row
+    slower = slower.replace("\n", ", ")
+    return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
+
+
+def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Layout, step, how much slower, memory, and what it lost by, of each runner-up."""
+    assert plan.prediction is not None
+    for other in plan.runners_up:
+        yield (
+            other.layout.full_label,
+            format_seconds(other.step_time_s),
+            slower_text(other, plan.prediction.step_time_s),
+            format_bytes(other.reserved_bytes),
+            lost_text(other),
+        )
+
+
+def slower_text(other: RunnerUp, chosen_s: float) -> str:
+    """How much slower a runner-up is predicted and expected, and in how many cases the plan is the
+    faster one, a line each; plans of before these were known lack them.
+    """
+    told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
+    probability = other.faster_probability
+    if other.expected_slower is not None:
+        told.append(f"expected {other.expected_slower:+.1%}")
+    if probability is not None:
+        of_100 = round(probability * 100)
+        told.append(f"faster in {of_100 if of_100 < 100 else 'more than 99'} of 100")
+        told += ["a tie"] * is_tie(probability)
+    return "\n".join(told)
+
+
+def lost_text(other: RunnerUp, most: int = 2) -> str:
+    """The parts that cost a runner-up most."""
+    found = [(name, s) for name, s in other.lost_by.items() if s > 0][:most]
+    return ", ".join(f"{PART_NAMES[name]} +{format_seconds(s)}" for name, s in found)
