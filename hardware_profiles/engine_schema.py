@@ -297,6 +297,8 @@ class KernelHabits(Frozen):
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
+    drops_unread_replay
+                    a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     rope_kernels    of a rotation that is not fused
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
@@ -351,6 +353,7 @@ class KernelHabits(Frozen):
     weighs_apart: bool = False
     sorts_once: bool = False
     products_apart: bool = False
+    drops_unread_replay: bool = False
     rope_kernels: int = Field(default=8, ge=1)
     routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False

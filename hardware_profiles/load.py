@@ -3,6 +3,7 @@
     gpus/NAME.toml      the datasheet of one accelerator            Gpu
     measured/NAME.toml  how close kernels come to it                Kernels
     clusters/NAME.toml  the links of one kind of machine            Cluster, its `gpu` by name
+    links/NAME.toml     collectives on one kind of link in a node   `measured_as` of a `node`
     index.toml          other names, and whose node a GPU sits in
 
 A measured file may say `based_on = "h100-sxm"`: everything it does not state itself is taken over
@@ -243,7 +244,17 @@ def _cluster(document: dict[str, Any], where: str) -> Cluster:
     if isinstance(gpu, str):
         document["gpu"] = load_gpu(gpu)
         document.setdefault("kernels", load_kernels(gpu))
+    node = document.get("node")
+    if isinstance(node, dict) and (link := node.pop("measured_as", None)):
+        node["collective_fits"] = _collectives_on(str(link))
     return _validate(Cluster, document, where)
+
+
+def _collectives_on(link: str) -> list[dict[str, Any]]:
+    """What collectives took on one kind of link. Raises `UnknownProfile`."""
+    name = _resolve(link, _names("links"), {}, "link")
+    fits: list[dict[str, Any]] = _read(HERE / "links" / f"{name}.toml")["collective_fits"]
+    return fits
 
 
 @cache
@@ -315,6 +326,8 @@ def cluster_hash(cluster: Cluster) -> str:
             del document[tier]["meshed"]
         if document[tier]["interference"] is None:
             del document[tier]["interference"]
+        if not document[tier]["collective_fits"]:
+            del document[tier]["collective_fits"]
     for point in document["collective_points"]:
         for name in ("processor_s", "apart"):
             if point[name] is None:

@@ -200,6 +200,23 @@ class BusBandwidth(Frozen):
     send: float = Field(gt=0)
 
 
+class CurveFit(Frozen):
+    """seconds = latency_s[i] + size_bytes / bandwidth_bytes_per_s[i] in regime i, small sizes
+    first, for one group shape; regimes meet where their lines cross: `curves.curve_seconds`.
+
+    residual  median of |fit / measured - 1| over the points behind it
+    apart     the mean of theirs
+    """
+
+    kind: CollectiveKind
+    ranks_per_node: int
+    nodes: int
+    latency_s: tuple[float, ...]
+    bandwidth_bytes_per_s: tuple[float, ...]
+    residual: NotNegative
+    apart: NotNegative | None = None
+
+
 class Link(Frozen):
     """One tier as large messages see it: inside a node, or between nodes.
 
@@ -220,6 +237,8 @@ class Link(Frozen):
                    network cards (a ring crosses each node's boundary once), so a group with r of a
                    node's g ranks gets r/g of it.
                    all_to_all, send: what one rank moves through its own card, whatever r is
+    collective_fits  what groups inside one node took on links of this kind, where others measured
+                   them: they win over the formula (built-in files name a file of `links`)
     """
 
     latency_s: float = Field(ge=0)
@@ -227,6 +246,7 @@ class Link(Frozen):
     interference: float | None = Field(default=None, ge=0)
     meshed: int = Field(default=0, ge=0)
     bus_bandwidth: BusBandwidth
+    collective_fits: tuple[CurveFit, ...] = ()
 
 
 class CurvePoint(Frozen):
@@ -276,23 +296,6 @@ class Interference(Frozen):
 
 LEAST_HIDDEN = 0.01
 """Of a message beside computing, where overlapping gains nothing: keeps `slowdown` finite."""
-
-
-class CurveFit(Frozen):
-    """seconds = latency_s[i] + size_bytes / bandwidth_bytes_per_s[i] in regime i, small sizes
-    first, for one group shape; regimes meet where their lines cross: `curves.curve_seconds`.
-
-    residual  median of |fit / measured - 1| over the points behind it
-    apart     the mean of theirs
-    """
-
-    kind: CollectiveKind
-    ranks_per_node: int
-    nodes: int
-    latency_s: tuple[float, ...]
-    bandwidth_bytes_per_s: tuple[float, ...]
-    residual: NotNegative
-    apart: NotNegative | None = None
 
 
 class Pod(Frozen):

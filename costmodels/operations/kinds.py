@@ -21,7 +21,7 @@ from meshplan.costmodels.elementwise import Number
 
 Module = Literal[
     "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
-    "norm", "pointwise", "input", "linear", "attention", "experts",
+    "norm", "pointwise", "input", "linear", "attention", "experts", "unread",
 ]  # fmt: skip
 Axis = Literal["tp", "cp", "cp_in_node", "cp_between_nodes", "ep", "etp"]
 """The groups that a layer's collectives run over; those of cp are also cut into their ranks of one

@@ -269,14 +269,27 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield from expert_operations(site, kind.experts)
     else:
         yield gather_tokens(site, "feed_forward_input", "mlp")
-        yield from dense_feed_forward(site, kind.ffn / site.shard.tp)
+        *before, down = dense_feed_forward(site, kind.ffn / site.shard.tp)
+        yield from before
+        yield _only_added(site, kind, down)
         if kind.thinned:
             yield thinned(site, kind.ffn / site.shard.tp)
-        yield scatter_tokens(site, "feed_forward_output", "mlp")
+        yield _only_added(site, kind, scatter_tokens(site, "feed_forward_output", "mlp"))
     if streams:
         yield to_streams(site, streams, "feed_forward_residual")
     else:
-        yield _residual(site, "feed_forward_residual")
+        yield _only_added(site, kind, _residual(site, "feed_forward_residual"))
+
+
+def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
+    """Marked as `unread`, where only the sum with the residual stream reads it: nothing follows in
+    its layer, and no norm of a layer's output, which its backward reads.
+    """
+    model = site.model
+    followed = model.alternating or model.layer_inputs or kind.further_norms
+    if followed or model.streams or model.norms_per_layer > 2:
+        return op
+    return replace(op, modules=(*op.modules, "unread"))
 
 
 def _norm_module(site: Site, *, apart: bool) -> Module | None:

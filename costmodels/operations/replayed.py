@@ -24,6 +24,9 @@ torchtitan/distributed/activation_checkpoint.py, `_get_default_save_ops`, `Selec
 `force_recompute_mm_shapes_by_fqns`; torch 2.13 _functorch/partitioners.py,
 `compute_intensive_ops`).
 
+Beside them `unread` marks what no backward reads: the product that ends a dense feed-forward, its
+collective and the sum with the residual stream, which is the next layer's input and kept.
+
 Source: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/transformer_config.py
 (recompute_modules); transformer_layer.py, multi_latent_attention.py (qkv_up_proj_and_rope_apply),
 moe/moe_layer.py (custom_forward) and moe/experts.py say what each wraps, and
@@ -51,6 +54,13 @@ def replayed_of(
     named = {part for module in modules for part in HOLDS.get(module, (module,))}
     again = _linear_half(operations) if "linear_half" in named else set()
     return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in again]
+
+
+def without_unread(operations: Iterable[Operation]) -> list[Operation]:
+    """What runs again where a compiler drops what nothing reads
+    (`KernelHabits.drops_unread_replay`).
+    """
+    return [op for op in operations if "unread" not in op.modules]
 
 
 def _linear_half(operations: Sequence[Operation]) -> set[int]:

@@ -21,7 +21,10 @@
            that stalls does so in each step, n-1 times for all_reduce too (`Link.stall_s`)
 
 Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
-fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`.
+fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`. So do,
+for one message, curves of the node's kind of link (hardware_profiles/links): rings of 2 and 4 H100
+move 64 MiB at 0.58 and 0.73 of the bandwidth that large messages between 8 reach, which the formula
+takes for all. Weights and gradients go in many large messages and keep to the formula.
 
 Deduplicated dispatch (DeepEP): a token crosses the network once for each of the n/r nodes that hold
 one of its experts, and inside a node once for each such rank (`dispatch.distinct`), n - n/r of n of
@@ -35,7 +38,7 @@ profile has measured.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import fsum
 
 import numpy as np
@@ -47,7 +50,7 @@ from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
+from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit, Link
 
 PEER_LATENCY = 0.08
 ALL_SENT = Routing()
@@ -59,9 +62,12 @@ def collective_s(
     size_bytes: Number,
     group: Group,
     routing: Routing = ALL_SENT,
+    *,
+    one_message: bool = True,
 ) -> Number:
     """Seconds until every rank of `group` has its result; 0 for a group of one.
 
+    one_message  False: the bytes of many, large ones, which no curve of one message tells
     routing  of the tokens of an all_to_all that sends one copy to each node, and from there one to
              each rank (one copy: it sends them all)
     """
@@ -76,19 +82,35 @@ def collective_s(
     formula_s = where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
     if routing.copies > 1:
         return formula_s
+    if one_message:
+        formula_s = _by_curves_s(cluster.node.collective_fits, kind, size_bytes, group, formula_s)
     return _as_measured_s(cluster, kind, size_bytes, group, formula_s)
 
 
 def _as_measured_s(
     cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, formula_s: Number
 ) -> Number:
-    """The fitted curve where the group has a measured shape, else the formula."""
-    for fit in cluster.collective_fits if cluster.is_measured else ():
+    """The fitted curve where the cluster was profiled with a group of this shape, else the
+    formula.
+    """
+    if not cluster.is_measured:
+        return formula_s
+    slowdown = _shared_slowdown(cluster)
+    return _by_curves_s(cluster.collective_fits, kind, size_bytes, group, formula_s, slowdown)
+
+
+def _by_curves_s(
+    fits: Iterable[CurveFit], kind: CollectiveKind, size_bytes: Number, group: Group,
+    formula_s: Number, slowdown: float = 1.0,
+) -> Number:  # fmt: skip
+    """`formula_s`, but what a curve gives where one is of the group's shape."""
+    for fit in fits:
         if fit.kind == kind:
             same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
             if np.any(same):
-                alone_s = _plain(curve_seconds(fit, size_bytes))
-                formula_s = where(same, alone_s * _shared_slowdown(cluster), formula_s)
+                formula_s = where(
+                    same, _plain(curve_seconds(fit, size_bytes)) * slowdown, formula_s
+                )
     return formula_s
 
 

@@ -56,7 +56,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Scan,
 )
-from meshplan.costmodels.operations.replayed import replayed_of
+from meshplan.costmodels.operations.replayed import replayed_of, without_unread
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Cost, Pass
@@ -100,6 +100,7 @@ class Pricer:
     gradient_bytes  moved for each number of a weight's gradient after its product
     graphed         parts of a layer that the host issues as one graph
     products_apart  whether the host issues a product for each expert
+    drops_unread    whether a replay leaves out what no backward reads
     """
 
     device: Device
@@ -115,6 +116,7 @@ class Pricer:
     gradient_bytes: float = 0.0
     graphed: tuple[str, ...] = ()
     products_apart: bool = False
+    drops_unread: bool = False
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -142,10 +144,12 @@ class Pricer:
         and `saved_bytes` are kept.
         """
         again = operations if modules is None else replayed_of(operations, modules)
+        if self.drops_unread:
+            again = without_unread(again)
         return replace(
             plain,
             replay=plain.forward
-            if modules is None
+            if len(again) == len(operations)
             else self._pass(again, "forward", self._collectives(again)),
             replay_flops=sum(map(_mean_flops_of, again)) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,

@@ -131,6 +131,7 @@ class Rank:
             gradient_bytes(engine, self.site.itemsize),
             engine.kernels.graphed,
             engine.kernels.products_apart,
+            engine.kernels.drops_unread_replay,
         )
 
     @property

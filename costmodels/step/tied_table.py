@@ -41,5 +41,7 @@ def tied_table_s(rank: Rank) -> Number:
     leaves = rank.hops.group.nodes > 1
     stride: Number = where(leaves, rank.hops.group.stride * (la.pipeline_parallel - 1.0), 1.0)
     ends = place(where(apart, 2.0, 1.0), stride, setting.cluster.gpus_per_node, la.world_size * 1.0)
-    whole = collective_s(setting.cluster, "all_reduce", state.reduce_bytes * numbers, ends)
+    whole = collective_s(
+        setting.cluster, "all_reduce", state.reduce_bytes * numbers, ends, one_message=False
+    )
     return where(apart, whole * setting.tuning.collective_scale, 0.0)

@@ -235,7 +235,9 @@ class WeightTraffic:
         counts = parameters.dense, parameters.expert
         dense, expert = (
             where(
-                count + more > 0, collective_s(self.cluster, kind, count * each + more, group), 0.0
+                count + more > 0,
+                collective_s(self.cluster, kind, count * each + more, group, one_message=False),
+                0.0,
             )
             for count, more, group in zip(counts, frozen, groups, strict=True)
         )

@@ -88,7 +88,8 @@ INTERCONNECTS = {
 
 
 def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
-    """The row's own bus bandwidths in place of the cluster's.
+    """The row's own bus bandwidths in place of the cluster's, and of what others measured of its
+    kind of link.
 
     They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
     between 4 and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks, that
@@ -97,8 +98,11 @@ def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
     """
     per_node = cluster.gpus_per_node
     node = cluster.node
-    rates = _rates(node) | {kind: value * GB for kind, value in _stated(row.node).items()}
-    node = node.model_copy(update={"bus_bandwidth": BusBandwidth(**rates)})
+    stated = {kind: value * GB for kind, value in _stated(row.node).items()}
+    node = node.model_copy(update={
+        "bus_bandwidth": BusBandwidth(**_rates(node) | stated),
+        "collective_fits": () if stated else node.collective_fits,
+    })  # fmt: skip
     if row.gpus <= per_node:
         return cluster.model_copy(update={"node": node})
     network = _measured_network(cluster.network, row.world, row.gpus)

@@ -116,6 +116,11 @@ transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those run
 slow.
 """
 
+DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
+"""What jax.checkpoint runs again is cut down to what the backward reads
+(jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
+"""
+
 CHECKPOINTED_EXPERTS = "moe_expert"
 """A fork's word (`costmodels.operations.replayed`): the checkpoint around experts keeps the tokens
 that they receive as they come, in 16 bits unless they were cast before.
@@ -141,6 +146,8 @@ def engine_of(row: Row) -> Engine:
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
+    if "jax" in row.framework.lower():
+        kernels |= DROPS_UNREAD
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":

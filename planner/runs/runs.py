@@ -366,6 +366,7 @@ MODULES: dict[str, tuple[RecomputeModule, ...]] = {  # moe_expert, attn: FP8-Flo
     "mlp": ("mlp",), "moe_act": ("moe_act",), "act": ("moe_act",), "moe": ("moe",),
     "moe_expert": ("experts",), "attn": ("attention",),
     "core_attn": ("core_attention",), "shared_expert": ("shared_experts",),
+    "pointwise": ("norm", "pointwise"),
 }  # fmt: skip
 
 

@@ -85,8 +85,9 @@ def _tier(name: Literal["node", "network"]) -> Scaled:
         fits = (
             stretched(f, "bandwidth_bytes_per_s", nodes=f.nodes) for f in cluster.collective_fits
         )
+        curves = tuple(_scaled(f, factor, "bandwidth_bytes_per_s") for f in link.collective_fits)
         return cluster.model_copy(update={
-            name: link.model_copy(update={"bus_bandwidth": rates}),
+            name: link.model_copy(update={"bus_bandwidth": rates, "collective_fits": curves}),
             "collective_points": tuple(points), "collective_fits": tuple(fits),
         })  # fmt: skip
 

@@ -260,6 +260,38 @@ def test_a_measured_curve_wins_where_its_group_shape_is_asked_for(cluster: Clust
     assert collective_s(published, "all_reduce", 2e9, Group(2.0, 2.0)) == pytest.approx(formula[1])
 
 
+def test_curves_of_a_link_are_of_one_message_inside_a_node(cluster: Cluster) -> None:
+    """A pair takes 1 ms + 1 s / GB; many messages together, four ranks and two nodes keep to the
+    formula, and what the cluster measured itself wins.
+    """
+    fit = CurveFit(
+        kind="all_gather", ranks_per_node=2, nodes=1, latency_s=(1e-3,),
+        bandwidth_bytes_per_s=(1e9,), residual=0.0,
+    )  # fmt: skip
+    node = cluster.node.model_copy(update={"collective_fits": (fit,)})
+    known, pair = cluster.model_copy(update={"node": node}), Group(2.0, 2.0)
+    assert collective_s(known, "all_gather", 2e9, pair) == pytest.approx(2.001)
+    summed = collective_s(known, "all_gather", 2e9, pair, one_message=False)
+    assert summed == collective_s(cluster, "all_gather", 2e9, pair)
+    for other in (Group(4.0, 4.0), Group(2.0, 1.0)):
+        seen, formula = (collective_s(c, "all_gather", 2e9, other) for c in (known, cluster))
+        assert seen == formula
+    own = fit.model_copy(update={"latency_s": (5e-3,)})
+    profiled = known.model_copy(
+        update={"collective_fits": (own,), "conditions": {"kind": "measured"}}
+    )
+    assert collective_s(profiled, "all_gather", 2e9, pair) == pytest.approx(2.005)
+
+
+@pytest.mark.parametrize(("ranks", "measured_s"), [(2, 160e-6), (4, 190e-6), (8, 209e-6)])
+def test_an_all_gather_of_64_mib_takes_h100s_as_long_as_measured(
+    ranks: int, measured_s: float
+) -> None:
+    """nccl-tests 2.27.3: 67,108,864 bytes, out of place."""
+    seen = collective_s(load_cluster("dgx-h100"), "all_gather", 2**26, Group(ranks, ranks))
+    assert seen == pytest.approx(measured_s, rel=0.03)
+
+
 def test_a_measured_send_wins(cluster: Cluster) -> None:
     """A message inside a node takes what the pair took; between nodes nothing was measured."""
     fit = CurveFit(

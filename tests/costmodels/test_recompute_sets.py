@@ -18,7 +18,7 @@ from meshplan.costmodels.layout import Layout, RecomputeModule, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.operations.kinds import Matmul
-from meshplan.costmodels.operations.replayed import replayed_of
+from meshplan.costmodels.operations.replayed import replayed_of, without_unread
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import _Priced, recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -105,6 +105,34 @@ def test_what_a_module_replays(
     """The operations by name, in forward order."""
     again = replayed_of(rank_of(engine).operations(kind), (module,))
     assert " ".join(op.name for op in again) == expected
+
+
+@pytest.mark.parametrize(("kind", "dropped"), [
+    (0, ["down", "feed_forward_output", "feed_forward_residual"]),
+    (1, ["feed_forward_residual"]),
+])  # fmt: skip
+def test_what_no_backward_reads(kind: int, dropped: list[str]) -> None:
+    """Of a layer that is replayed whole the product into the residual sum, but not the experts',
+    which the router's weights multiply.
+    """
+    listed = rank_of("generic").operations(kind)
+    left = {id(op) for op in without_unread(listed)}
+    assert [op.name for op in listed if id(op) not in left] == dropped
+
+
+def test_a_replay_without_what_no_backward_reads_by_hand() -> None:
+    """1,024 tokens times 4,096 x 1,024 weights are 2 x 2^32 FLOPs less; the bytes kept stay."""
+    setting = rank_of("generic").setting
+    kernels = setting.engine.kernels.model_copy(update={"drops_unread_replay": True})
+    engine = setting.engine.model_copy(update={"kernels": kernels})
+    layout = Layout(stages=even_stages(4, 1))
+    usual, less = (
+        Rank(each, layout).plain_cost(0, "full")
+        for each in (setting, replace(setting, engine=engine))
+    )
+    assert float(usual.replay_flops - less.replay_flops) == 2 * 2**32
+    assert float(usual.saved_bytes) == float(less.saved_bytes)
+    assert float(less.replay.matmul_s) < float(usual.replay.matmul_s)
 
 
 POLICY = ("norm", "pointwise", "linear_half")

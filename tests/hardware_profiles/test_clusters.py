@@ -15,8 +15,11 @@ from meshplan.hardware_profiles.load import (
     compose_cluster,
     load_cluster,
 )
+from meshplan.hardware_profiles.schema import CurveFit, CurvePoint
+from meshplan.hardware_profiles.toml_io import read_toml
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
+LINKS = Path(hardware_profiles.__file__).parent / "links"
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -43,6 +46,17 @@ def test_fits_are_those_of_the_points(name: str) -> None:
     """The fits in a file are what fitting its points gives, so neither was edited alone."""
     cluster = load_cluster(name)
     assert close(cluster.collective_fits, fit_curves(cluster.collective_points))
+
+
+@pytest.mark.parametrize("path", sorted(LINKS.glob("*.toml")), ids=lambda path: path.stem)
+def test_fits_of_links_are_those_of_their_points(path: Path) -> None:
+    """Within 4 % of half of their points, as the clusters' own."""
+    document = read_toml(path)
+    points = [CurvePoint.model_validate(point) for point in document["collective_points"]]
+    fits = tuple(CurveFit.model_validate(fit) for fit in document["collective_fits"])
+    assert close(fits, fit_curves(points))
+    assert max(fit.residual for fit in fits) < 0.04
+    assert all(point.nodes == 1 for point in points)
 
 
 @pytest.mark.parametrize("name", cluster_names())

@@ -34,6 +34,15 @@ def test_some_layers_are_recomputed(recompute: str, note: str, layers: int) -> N
     assert run.model.num_layers == 32
 
 
+def test_jax_replays_what_its_policy_names_and_its_backward_reads() -> None:
+    """Saved products leave attention and the kernels between products; XLA drops dead ones."""
+    words = "selective: core_attn pointwise (saves matmul outputs)"
+    run = run_of(ROW | {"framework": "MaxText (JAX)", "recompute": words})
+    assert run.layout.selective_modules == ("core_attention", "norm", "pointwise")
+    assert run.engine.kernels.drops_unread_replay
+    assert not run_of(ROW | {"framework": "nanotron"}).engine.kernels.drops_unread_replay
+
+
 def test_a_share_is_no_more_than_all() -> None:
     """A cell that makes no sense skips the row."""
     reason = "recomputed_share is 1.5; it takes a number from 0 to 1"
