@@ -52,10 +52,11 @@ class PathCuts:
 
     def _relay(self) -> Relay:
         """What is waited for comes to F and I."""
-        times, waits = self.times, np.array([self.times.extra_s, self.times.extra_s, 0.0])
+        p, times = self.problem, self.times
+        waits = np.array([times.extra_s, times.extra_s, 0.0])
         reduce = [np.array([*map(times.reduce_s_of, each)], float) for each in self._loads]
         passes = [each + waits for each in self._passes]
-        relay = Relay.of(self.problem, passes, reduce, times.hop_s)
+        relay = Relay.of(p.schedule, p.m, passes, reduce, times.hop_s)
         return relay._replace(fixed_s=relay.fixed_s + self.once_s)
 
     @property

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.problem.stage_problem import StageProblem
 
 
 class Relay(NamedTuple):
@@ -42,14 +42,14 @@ class Relay(NamedTuple):
 
     @classmethod
     def of(
-        cls, problem: StageProblem, passes: list[Floats], reduce: list[Floats], hop_s: float
+        cls, schedule: Schedule, m: int, passes: list[Floats], reduce: list[Floats], hop_s: float
     ) -> "Relay":
         """By stage [step, 3] F, I and W, what is waited for included, and [step] reductions."""
-        found, m, pp = cls([], [], [], [], 2 * (problem.pp - 1) * hop_s), problem.m, problem.pp
-        split = problem.schedule == "zb_h1"
+        pp, split = len(passes), schedule == "zb_h1"
+        found = cls([], [], [], [], 2 * (pp - 1) * hop_s)
         for stage, (each, reduced) in enumerate(zip(passes, reduce, strict=True)):
             forward, input_grad, weight_grad = each.T
-            begun = 1 if problem.schedule == "gpipe" else min(m, pp - stage)
+            begun = 1 if schedule == "gpipe" else min(m, pp - stage)
             before = max(0, m - 1 - stage) if split else m - 1
             back = input_grad if split else input_grad + weight_grad
             turns = (m - begun) * forward + (m - 1) * back

@@ -338,11 +338,15 @@ class Simulated(SimulatedPlans):
         return self._answered(entry, answer, self.best_s)
 
     def _longer(self, entry: Open) -> list[Open]:
-        """The cuts of a layout that may be cut anywhere, looked for longer."""
-        if self.tally.left <= 0:
-            return [entry]
+        """The cuts of a layout that may be cut anywhere, looked for longer, also by what is set
+        apart for closer bounds.
+        """
         problem, passes = self.problem(entry.row, entry.variant)
-        return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+        self.tally.left += self._closer_work
+        try:
+            return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+        finally:
+            self.tally.left -= self._closer_work
 
     def _mixes(self, entry: Open, limit_s: float) -> CutMixes:
         assert entry.cut is not None
