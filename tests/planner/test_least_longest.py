@@ -30,8 +30,8 @@ def random_ways(rng: np.random.Generator) -> tuple[list[Steps], int, Chains]:
 
     chains = [(drawn(), float(rng.random())) for _ in range(rng.integers(0, 6))]
     share = float(rng.random()) / 3  # else the chains of two stages are mostly the longest
-    parts = ([share * costs for costs in drawn()] for _ in range(4))
-    return steps, last, (chains, Relay(*parts, share))
+    way, up, turns, ends = ([share * costs for costs in drawn()] for _ in range(4))
+    return steps, last, (chains, Relay(way, up, turns, ends, share))
 
 
 def every_way(steps: list[Steps], last: int, chains: Chains) -> list[tuple[float, tuple[int, ...]]]:
