@@ -181,9 +181,11 @@ class Simulated(SimulatedPlans):
         return left
 
     def _goes_on(self) -> bool:
-        """Whether there is time, and budget: more of it as long as the gap is wide."""
+        """Whether there is time, and budget: more of it as long as the gap is wide, before it ends
+        amid a layout, which would stay open for that.
+        """
         wide = self.open.least_s < self.best_s * costs.WIDE
-        while self.tally.left <= 0 and wide and self._more > 0:
+        while self.tally.left <= costs.MORE // 2 and wide and self._more > 0:
             self.tally.left += costs.MORE
             self._more -= costs.MORE
         return not self.tally.ended
