@@ -35,11 +35,12 @@ class PathSearch:
         several = len(layout.variant.modes) > 1
         for known in self.chains.of(self.shape):
             cuts.know(known)
+        bound_s = layout.bound_s
         while True:
             below_s = limit_s()
-            bound_s, stages, work = cuts.least(below_s, most_passes, self.tally.left)
+            least_s, stages, work = cuts.least(below_s, most_passes, self.tally.left)
             self.tally.left -= work
-            bound_s = max(bound_s, layout.bound_s)
+            bound_s = max(bound_s, least_s)
             if bound_s >= below_s:
                 return left
             if stages is None or self.tally.ended or len(seen) >= MOST_CUTS:

@@ -196,9 +196,11 @@ class Simulated(SimulatedPlans):
         return left
 
     def _goes_on(self) -> bool:
-        """Whether there is time, and budget: more of it as long as the gap is wide."""
+        """Whether there is time, and budget: more of it as long as the gap is wide, before it ends
+        amid a layout, which would stay open for that.
+        """
         wide = self.open.least_s < self.best_s * costs.WIDE
-        while self.tally.left <= 0 and wide and self._more > 0:
+        while self.tally.left <= costs.MORE // 2 and wide and self._more > 0:
             self.tally.left += costs.MORE
             self._more -= costs.MORE
         return not self.tally.ended
@@ -353,11 +355,15 @@ class Simulated(SimulatedPlans):
         return self._answered(entry, answer, self.best_s)
 
     def _longer(self, entry: Open) -> list[Open]:
-        """The cuts of a layout that may be cut anywhere, looked for longer."""
-        if self.tally.left <= 0:
-            return [entry]
+        """The cuts of a layout that may be cut anywhere, looked for longer, also by what is set
+        apart for closer bounds.
+        """
         problem, passes = self.problem(entry.row, entry.variant)
-        return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+        self.tally.left += self._closer_work
+        try:
+            return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+        finally:
+            self.tally.left -= self._closer_work
 
     def _mixes(self, entry: Open, limit_s: float) -> CutMixes:
         assert entry.cut is not None

@@ -59,6 +59,7 @@ class Intervals:
         fastest = np.array(problem.layer_ns)[:, list(problem.modes)].argmin(axis=1)
         self._keeps_all = problem.modes[0] == 0 and not fastest.any()
         self._all_saved: list[int] = self._saved[:, 0].tolist()
+        self._ends = np.array([self._ends_ns(stage) for stage in range(problem.pp)])
         self._held = [int(problem.in_flight[stage][0][0]) for stage in range(problem.pp)]
 
     def least_ns(self, stage: int, first: int, end: int) -> int:
@@ -67,8 +68,7 @@ class Intervals:
 
     def all_least_ns(self, stage: Ints, first: Ints, end: Ints) -> Ints:
         """The same of many."""
-        ends = np.array([self._ends_ns(each) for each in range(self.problem.pp)])
-        least: Ints = self._floor[end] - self._floor[first] + ends[stage]
+        least: Ints = self._floor[end] - self._floor[first] + self._ends[stage]
         return least
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
