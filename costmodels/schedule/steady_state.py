@@ -188,7 +188,7 @@ def repeating(schedule: Schedule, pp: int, vpp: int, m: int) -> Repeating | None
     """The order of `m` micro-batches as head, body and tail; None where it is short, or where no
     part of it repeats.
     """
-    if schedule == "gpipe" or pp == 1:
+    if schedule == "gpipe":
         return None
     for factor in SHORT:
         period = pp if schedule == "interleaved_1f1b" else 1

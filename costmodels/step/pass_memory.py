@@ -182,13 +182,10 @@ class _Chunk:
         model = self.model.setting.model
         if self.zero < 2:
             return 0.0
-        if self.first:
-            small = model.learned_positions or model.embedding_norm
-            return (
-                0.0
-                if small
-                else self._reducing(self._table, float(self.sharding.dense_ranks), True)
-            )
+        if self.first and (model.learned_positions or model.embedding_norm):
+            return 0.0
+        if self.first or not self.layers:  # the embedding's table, or a head's that is alone
+            return self._reducing(self._table, float(self.sharding.dense_ranks), True)
         return self._reducing(*self._completed_last(0), True)
 
     def _completed_last(self, at: int) -> tuple[float, float]:

@@ -42,9 +42,10 @@ def sequences_of(batch: int | None, batch_tokens: str | None, seq_len: int) -> i
     tokens = parse_tokens(text)
     if tokens % seq_len:
         near = max(1, round(tokens / seq_len))
+        stated = "" if text == str(tokens) else f" = {tokens}"
         raise BadQuestion(
-            f"--global-batch-tokens {text} = {tokens} is {tokens / seq_len:.2f} sequences of "
-            f"{seq_len}, not a whole number; write --global-batch {near}"
+            f"--global-batch-tokens {text}{stated} is {tokens // seq_len} sequences of {seq_len} "
+            f"and {tokens % seq_len} tokens, not a whole number; write --global-batch {near}"
         )
     return tokens // seq_len
 

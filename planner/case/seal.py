@@ -1,7 +1,8 @@
 """Whether a plan file is as `plan` wrote it, and what of its prediction no longer holds.
 
-The seal is a hash of all that the file says but for itself and what `plan --json` prints beside the
-plan. It guards against slips, not against malice: who edits a file can seal it anew.
+The seal is a hash of all that the file says but for itself, the seconds that the search took, and
+what `plan --json` prints beside the plan: equal plans have equal seals. It guards against slips,
+not against malice: who edits a file can seal it anew.
 """
 
 import hashlib
@@ -39,6 +40,8 @@ def is_edited(document: Mapping[str, Any]) -> bool:
 
 def _seal_of(document: Mapping[str, Any]) -> str:
     said = {str(key): document[key] for key in document if key not in BESIDE}
+    if isinstance(search := said.get("search"), Mapping):
+        said["search"] = {key: value for key, value in search.items() if key != "wall_s"}
     return content_hash(json.loads(json.dumps(said, default=str)))  # a date of YAML is a text
 
 

@@ -21,7 +21,7 @@ from meshplan.planner.problem.closed_form import ClosedForm, Passes, closed_form
 KIB = 1024
 EVERY = slice(None)
 NS_PER_S = 1e9
-ABSENT = 2**50  # a price that is not finite: the mode or layout cannot be run
+ABSENT = 2**50  # a price that is no finite 64-bit number: the mode or layout cannot be run
 
 
 class Priced(Protocol):
@@ -169,4 +169,4 @@ def reserved_bytes(peak_kib: int) -> float:
 
 
 def _rounded(values: NDArray[np.float64]) -> Ints:
-    return np.where(np.isfinite(values), values, ABSENT).astype(np.int64)
+    return np.where(values < 2**62, values, ABSENT).astype(np.int64)  # nan is not less

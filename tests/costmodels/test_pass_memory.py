@@ -60,3 +60,23 @@ def test_what_is_whole_for_a_moment_by_hand(traits, expected_bytes: float, model
     passing = max(float(most_passing_bytes(case.step.site, kind)) for kind in models["moe"].kinds)
     found = price(case.layouts, case.setting).transient_bytes[0, 0] - passing
     assert found == pytest.approx(expected_bytes)
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_a_head_alone_holds_the_last_gradient_of_its_table(zero_stage: int, models, case_of):
+    """A last stage without a layer: from the second micro-batch on 4 x 32.8 M of the one before
+    are on their way beside the loss, and the half that one of two ranks receives.
+    """
+    engine, cluster = load_engine("native"), load_cluster("dgx-h100")
+    layout = Layout(
+        pipeline_parallel=2, data_parallel=2, zero_stage=zero_stage, stages=(Stage(8), Stage(0))
+    )
+    one, two = (
+        case_of(
+            Setting(models["moe"], Training(seq_len=512, global_batch_size=2 * each), cluster,
+                    engine, EXACT),
+            layout,
+        ).step.memory()[-1]
+        for each in (1, 2)
+    )  # fmt: skip
+    assert two.transient - one.transient == pytest.approx((4 + 4 / 2) * TABLE)

@@ -271,7 +271,7 @@ def test_no_schedule_beats_its_slowest_rank(pipeline):
 
 
 @settings(max_examples=40, deadline=None)
-@given(data=st.data(), pp=st.sampled_from((2, 3, 4)), more=st.integers(0, 60))
+@given(data=st.data(), pp=st.sampled_from((1, 2, 3, 4)), more=st.integers(0, 60))
 @pytest.mark.parametrize("schedule", [name for name, *_ in GOLDEN])
 def test_long_steps_are_what_playing_all_of_them_gives(schedule: Schedule, data, pp, more):
     """`end_s` leaps over what repeats, and every rank ends when playing every action says."""
@@ -282,6 +282,16 @@ def test_long_steps_are_what_playing_all_of_them_gives(schedule: Schedule, data,
     work = Work(data.draw(times), data.draw(times), data.draw(times), 0.05)
     played = play(schedule, pp, vpp, m, work).end_s
     assert end_s(schedule, pp, vpp, m, work) == pytest.approx(played, rel=1e-9)
+
+
+@pytest.mark.parametrize(("pp", "busy_s"), [(1, 1.5e6), (2, 1.5e6 + 1.5)])
+def test_a_step_of_a_million_micro_batches_is_not_played_one_by_one(pp, busy_s):
+    """One rank of 0.5 s forward and 1 s backward, and two of them: 1.5 s x (m + pp - 1)."""
+    m, held = 10**6, repeating("1f1b", pp, 1, 10**6)
+    assert held is not None
+    assert len(held.head) + len(held.body) + len(held.tail) < 100
+    work = Work((0.5,) * pp, (1.0,) * pp, (0.0,) * pp, 0.0)
+    assert max(end_s("1f1b", pp, 1, m, work)) == pytest.approx(busy_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), [

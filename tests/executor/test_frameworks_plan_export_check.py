@@ -240,14 +240,18 @@ def test_accelerate_says_how_chunks_go_round(context_kind: str, word: str) -> No
 
 
 @pytest.mark.parametrize("name", ["nemotron-h-8b", "qwen3.5-9b", "xlstm-7b"])
-def test_megatron_arguments_state_attention(name: str) -> None:
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [("megatron", "softmax attention.*--to bridge"), ("nanotron", "softmax attention in every")],
+)
+def test_arguments_state_attention(name: str, framework: str, words: str) -> None:
     """A model whose first layer is a state-space or linear one is refused in words, not by a count
     of heads that its reader finds to be 0.
     """
     layers = model_named(name).num_layers
     plan = layout_plan(name, Layout(data_parallel=8, stages=even_stages(layers, 1)), ONE_OF_EACH)
-    with pytest.raises(UnsupportedModel, match=r"softmax attention.*--to bridge"):
-        exporter_named("megatron")(plan, 8)
+    with pytest.raises(UnsupportedModel, match=words):
+        exporter_named(framework)(plan, 8)
 
 
 def test_deepspeed_says_which_pin_would_do() -> None:

@@ -125,6 +125,10 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
         ((*TINY[:-2],), "say the batch of one step once"),
         ((*TINY[:-2], "--global-batch-tokens", "many"), "write 4M, 1024x4096 or 4194304"),
         ((*TINY[:-2], "--global-batch-tokens", "1000"), "write --global-batch 1"),
+        (
+            (*TINY[:-2], "--seq-len", "4096", "--global-batch-tokens", "4194303"),
+            "4194303 is 1023 sequences of 4096 and 4095 tokens, not a whole number",
+        ),
         ((*TINY, "--gpu", "h100-sxm"), "--cluster already says"),
         ((*TINY[:4], "--global-batch", "8"), "say what to train on"),
         ((*TINY[:4], "--gpu", "h100-sxm", "--network", "fast", "--global-batch", "8"),

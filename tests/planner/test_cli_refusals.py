@@ -98,3 +98,13 @@ def test_words_that_cannot_be_read(words: list[str], line: str) -> None:
 def test_meshplan_alone_is_help() -> None:
     """Without a word the command says what there is."""
     assert "Find the fastest layout that fits." in run().output
+
+
+def test_scores_of_more_bytes_than_64_bits_count_do_not_fit() -> None:
+    """An engine without FlashAttention keeps (2**27)**2 x 64 heads of them for each sequence and
+    layer: with 64 sequences over 2**63 KiB, refused without a warning.
+    """
+    words = "plan llama-3.1-70b --gpus 1 --gpu h100-sxm --seq-len 128m --global-batch 128"
+    result = run(*words.split(), "--engine", "bigscience")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: no layout of llama-3.1-70b fits on 1 GPU")

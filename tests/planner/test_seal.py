@@ -10,7 +10,7 @@ import pytest
 from hand_priced import LAYOUT, a_plan, check_plan, check_text
 
 from meshplan.planner.case.plan_file import Plan, RunnerUp, UnreadablePlan
-from meshplan.planner.case.seal import EDITED, moved_figures
+from meshplan.planner.case.seal import EDITED, moved_figures, sealed
 
 OTHER = RunnerUp(
     layout=replace(LAYOUT, micro_batch_size=2 * LAYOUT.micro_batch_size),
@@ -60,6 +60,15 @@ def test_every_edit_is_seen() -> None:
     paths = [path for path in scalars(document) if path != ("sha256",)]
     assert [path for path in paths if not seen(json.dumps(changed(document, path)))] == []
     assert len(paths) > 60
+
+
+def test_the_same_plan_found_faster_has_the_same_seal() -> None:
+    """How long the search took is all that a second answer to the same question says otherwise."""
+    slow, fast, open_end = (
+        sealed({"search": {"status": status, "wall_s": wall_s}})["sha256"]
+        for status, wall_s in (("OPTIMAL", 1.0), ("OPTIMAL", 0.5), ("FEASIBLE", 1.0))
+    )
+    assert slow == fast != open_end
 
 
 def seen(text: str) -> bool:

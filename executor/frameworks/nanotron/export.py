@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost
 from meshplan.costmodels.training import Precision
@@ -159,8 +160,16 @@ def _optimizer(zero_stage: int, optimizer: str) -> dict[str, Any]:
 
 
 def _model_config(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
-    """nanotron's Llama or Qwen2 configuration of the same sizes."""
+    """nanotron's Llama or Qwen2 configuration of the same sizes.
+
+    Raises `UnsupportedModel` where the first layer has no attention heads to state.
+    """
     model, attention = answer.model, answer.model.kinds[0].attention
+    if not attention.heads:
+        raise UnsupportedModel(
+            f"{model.name}: nanotron builds softmax attention in every layer, and the first has "
+            "none; no file of its trains this model"
+        )
     experts = next((kind.experts for kind in model.kinds if kind.experts), None)
     qwen = attention.qkv_bias or experts is not None
     shape: dict[str, Any] = {
