@@ -32,7 +32,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
 )
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import model_names
-from meshplan.planner.case.reading import Fact, Reading, Recompute
+from meshplan.planner.case.reading import Fact, Reading, Recompute, Start
 
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
@@ -137,8 +137,11 @@ def claims(trainer: Trainer, name: str, text: str) -> bool:
     return any(mark <= keys for mark in trainer.marks)
 
 
-def read(trainer: Trainer, text: str, path: str) -> Reading:
-    """A trainer's configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> Reading:
+    """A trainer's configuration; raises `UnreadableConfig` and `IllegalConfig`.
+
+    `start`: what launches it, where the file leaves its sharding to that.
+    """
     values = Values(read_json(text) if path.endswith(".json") else read_yaml(text))
     facts: dict[str, Fact] = {}
     notes: list[str] = []
@@ -153,9 +156,10 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
     own = trainer.states_sharding
     sharding = launched_by(values) or sharding_of(
-        values, Path(path), config_suffices=own, stated=own
-    )
-    facts |= sharding.facts
+        values, Path(path), config_suffices=own, stated=own,
+        launcher=start.launched_by if start else "",
+    )  # fmt: skip
+    facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
     unread += [*sharding.unread, *_kind(values)]
     if sharding.engine == DEEPSPEED_ENGINE:
         notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
@@ -308,3 +312,7 @@ def _kind(values: Values) -> list[Fact]:
 READERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], Reading]]] = {
     trainer.name: (partial(claims, trainer), partial(read, trainer)) for trainer in TRAINERS
 }
+STARTED: dict[str, Callable[[str, str, Start], Reading]] = {
+    trainer.name: partial(read, trainer) for trainer in TRAINERS
+}
+"""The same of a file whose launcher is named."""
