@@ -52,7 +52,11 @@ def read_here(known: Variables, words: list[Text], given: Text) -> bool:
 
 
 def _fields(text: str, ifs: str) -> list[str]:
-    """`text` split at the characters of IFS; blanks in a row count as one."""
-    if not ifs.strip():
-        return text.split()
-    return [field.strip() for field in re.split(f"[{re.escape(ifs)}]", text)]
+    """`text` split at the characters of IFS; its blanks in a row count as one, those around
+    another as part of it, and nothing follows a last one.
+    """
+    blanks = "".join(char for char in ifs if char.isspace())
+    others = "".join(char for char in ifs if not char.isspace())
+    space, mark = (f"[{re.escape(each)}]" for each in (blanks or "\n", others or "\n"))
+    fields = re.split(f"{space}*{mark}{space}*|{space}+", text.strip(blanks or "\n"))
+    return fields[:-1] if fields[-1] == "" else fields
