@@ -13,6 +13,7 @@ from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
+    trainer_command,
     trainers,
     transformers_config,
 )
@@ -57,12 +58,14 @@ class Format:
     started: Callable[[str, str, Start], Reading] | None = None
 
 
+STARTED = {**trainers.STARTED, "hf-script": trainer_command.read}
 READ_ONLY = {
-    name: Format(name, claims, read, trainers.STARTED.get(name))
+    name: Format(name, claims, read, STARTED.get(name))
     for name, (claims, read) in {
         "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
         **trainers.READERS, "torchtune": (torchtune.claims, torchtune.read),
         "automodel": (automodel.claims, automodel.read),
+        "hf-script": (trainer_command.claims, trainer_command.read),
         "refused": (refused.claims_refused, refused.refuse),
         "script": (refused.claims_script, refused.refuse_script),
     }.items()

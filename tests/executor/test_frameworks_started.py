@@ -165,3 +165,54 @@ def test_a_launcher_that_says_otherwise_or_nothing_is_told(tmp_path: Path) -> No
         verdict, _, text = _checked(tmp_path, str(tmp_path / name))
         assert verdict == "unreadable"
         assert f"--launched-by {tmp_path / name}: " in text
+
+
+COMMAND = """#!/bin/bash
+MBS=${MBS:-2}
+%s train.py --model_name_or_path meta-llama/Llama-3.1-8B --model_max_length 2048 --bf16 True \\
+  --per_device_train_batch_size $MBS --gradient_accumulation_steps=4 \\
+  --gradient_checkpointing True --learning_rate 2e-5 %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "more", "expected"),
+    [
+        ("torchrun --nproc_per_node=4", '--fsdp "full_shard auto_wrap"', "dp4 zero3 mbs2"),
+        ("torchrun --nproc_per_node=4 --nnodes=2", "", "dp8 zero0 mbs2"),
+        ("accelerate launch --config_file conf/zero3.yaml", "", "dp16 zero3 mbs2"),
+        ("accelerate launch --config_file conf/zero3.yaml --num_processes 4", "", "dp4 zero3 mbs2"),
+        ("deepspeed --num_gpus 8", "--deepspeed conf/ds.json", "dp8 zero1 mbs2"),
+    ],
+)
+def test_a_trainers_command_is_read(
+    tmp_path: Path, launcher: str, more: str, expected: str
+) -> None:
+    """Its arguments, and the files that it names, found below the script's folder."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "zero3.yaml").write_text(ZERO3)
+    (tmp_path / "conf" / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
+    (tmp_path / "run.sh").write_text(COMMAND % (launcher, more))
+    (found,) = check_paths([tmp_path / "run.sh"], TOOLS, Settings(cluster="dgx-h100"))
+    assert found.label == f"{expected} recompute-full", found.text
+
+
+@pytest.mark.parametrize(
+    ("launcher", "more", "said"),
+    [
+        ("accelerate launch", "", "--launched-by FILE"),
+        ("accelerate launch --config_file no.yaml", "", "--config_file 'no.yaml'"),
+        ("torchrun --nproc_per_node=4", "--vision_tower clip", "vision_tower"),
+        ("torchrun --nproc_per_node=4", "--torch_dtype bfloat16", "torch_dtype"),
+        ("torchrun --nproc_per_node=4", "--deepspeed $CONFIG", "--env CONFIG=VALUE"),
+    ],
+)
+def test_what_a_trainers_command_leaves_open_is_named(
+    tmp_path: Path, launcher: str, more: str, said: str
+) -> None:
+    """Never priced as if it shards nothing, or trains what it does not."""
+    (tmp_path / "run.sh").write_text(COMMAND % (launcher, more))
+    given = Settings(cluster="dgx-h100", gpus=4)
+    (found,) = check_paths([tmp_path / "run.sh"], TOOLS, given)
+    assert found.verdict in ("incomplete", "unreadable")
+    assert said in found.text

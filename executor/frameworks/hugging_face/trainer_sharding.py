@@ -162,16 +162,21 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
 
 def _beside(stated: Fact, path: Path) -> Sharding:
     """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
-    named = Path(str(stated.value))
-    folders = path.absolute().parents[:6]
-    if not (named.is_absolute() or ".." in named.parts):
-        for folder in folders:
-            if (folder / named).is_file():
-                inner = deepspeed.read(text_of(folder / named), str(named))
-                return _of_deepspeed(inner, stated)
+    found = beside(str(stated.value), path)
+    if found is not None:
+        return _of_deepspeed(deepspeed.read(text_of(found), str(stated.value)), stated)
     why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
     unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
+
+
+def beside(name: str, path: Path) -> Path | None:
+    """The file `name` as one at `path` means it: beside it, or below a folder above it."""
+    named = Path(name)
+    if named.is_absolute() or ".." in named.parts:
+        return None
+    places = (folder / named for folder in path.absolute().parents[:6])
+    return next((place for place in places if place.is_file()), None)
 
 
 def _fsdp_config(values: Values) -> dict[str, Fact]:

@@ -142,14 +142,19 @@ def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> 
 
     `start`: what launches it, where the file leaves its sharding to that.
     """
-    values = Values(read_json(text) if path.endswith(".json") else read_yaml(text))
+    found = read_json(text) if path.endswith(".json") else read_yaml(text)
+    return read_values(trainer, Values(found), path, start.launched_by if start else "")
+
+
+def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> Reading:
+    """The same of what a file, or a command line, states."""
     facts: dict[str, Fact] = {}
     notes: list[str] = []
     put(
         facts,
         micro_batch_size=values.count(trainer.micro_batch),
         num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
-        seq_len=values.count(trainer.seq_len, "max_length", "model_max_length"),
+        seq_len=values.count(trainer.seq_len, "max_length", "model_max_length", "block_size"),
         precision=_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)
@@ -157,7 +162,7 @@ def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> 
     own = trainer.states_sharding
     sharding = launched_by(values) or sharding_of(
         values, Path(path), config_suffices=own, stated=own,
-        launcher=start.launched_by if start else "",
+        launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
     unread += [*sharding.unread, *_kind(values)]
