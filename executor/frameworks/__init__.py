@@ -13,6 +13,7 @@ from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
+    trainer_command,
     trainers,
     transformers_config,
 )
@@ -26,7 +27,7 @@ from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import Exported, Reading, UnreadableConfig
+from meshplan.planner.case.reading import Exported, Reading, Start, UnreadableConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Framework:
     claims  whether a file (its name, its text) looks like this format
     read    text and path to a `Reading`; raises `UnreadableConfig` and `IllegalConfig`
     export  a plan and the GPUs of a node to files and a launch command
+    started the same as `read` of a file that leaves something to its start, which is said
     """
 
     name: str
@@ -43,23 +45,27 @@ class Framework:
     claims: Callable[[str, str], bool]
     read: Callable[[str, str], Reading]
     export: Callable[[Plan, int], Exported]
+    started: Callable[[str, str, Start], Reading] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format that is read and not written; `claims` and `read` as in `Framework`."""
+    """A format that is read and not written; `claims`, `read`, `started` as in `Framework`."""
 
     name: str
     claims: Callable[[str, str], bool]
     read: Callable[[str, str], Reading]
+    started: Callable[[str, str, Start], Reading] | None = None
 
 
+STARTED = {**trainers.STARTED, "hf-script": trainer_command.read}
 READ_ONLY = {
-    name: Format(name, claims, read)
+    name: Format(name, claims, read, STARTED.get(name))
     for name, (claims, read) in {
         "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
         **trainers.READERS, "torchtune": (torchtune.claims, torchtune.read),
         "automodel": (automodel.claims, automodel.read),
+        "hf-script": (trainer_command.claims, trainer_command.read),
         "refused": (refused.claims_refused, refused.refuse),
         "script": (refused.claims_script, refused.refuse_script),
     }.items()
@@ -81,8 +87,14 @@ FRAMEWORKS = {
         Framework(
             "torchtitan", "torchtitan", torchtitan.claims, torchtitan_read.read, torchtitan.export
         ),
-        Framework("megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export),
-        Framework("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),
+        Framework(
+            "megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export,
+            megatron.read,
+        ),
+        Framework(
+            "bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export,
+            bridge.read,
+        ),
     )
 }  # fmt: skip
 
@@ -122,8 +134,13 @@ def recognise(name: str, text: str) -> Framework | Format | None:
     return next((each for each in every if each.claims(name, text)), None)
 
 
-def read_config(text: str, path: str, framework: str | None = None) -> Reading:
-    """The configuration `text`; raises `UnreadableConfig` when no framework claims it."""
+def read_config(
+    text: str, path: str, framework: str | None = None, start: Start | None = None
+) -> Reading:
+    """The configuration `text`; raises `UnreadableConfig` when no framework claims it.
+
+    `start`: what the file is started with, where it leaves that open.
+    """
     found: Framework | Format | None
     if framework in READ_ONLY:
         found = READ_ONLY[framework]
@@ -134,4 +151,4 @@ def read_config(text: str, path: str, framework: str | None = None) -> Reading:
             f"no format recognised (known: {', '.join((*FRAMEWORKS, *READ_ONLY))}); name it with "
             "--framework"
         )
-    return found.read(text, path)
+    return found.started(text, path, start) if found.started and start else found.read(text, path)

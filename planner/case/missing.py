@@ -14,6 +14,13 @@ FLAGS = {
 }
 
 
+EXAMPLES = {
+    "cluster": "dgx-h100", "gpus": "64", "model": "llama-3.1-8b", "seq_len": "4096",
+    "global_batch_size": "512", "micro_batch_size": "1", "vocab_size": "128256",
+}  # fmt: skip
+"""What stands behind an option in a message that shows how to say it."""
+
+
 class MissingFacts(ValueError):
     """A config that leaves out what a price needs, with no flag or settings file to say it, or
     that states something which is not understood (`unread`) and which changes the price.
@@ -31,9 +38,9 @@ class MissingFacts(ValueError):
 
     @staticmethod
     def _missing(names: tuple[str, ...]) -> str:
-        given = " ".join(FLAGS[name] for name in names if name in FLAGS)
+        given = " ".join(f"{FLAGS[name]} {EXAMPLES[name]}" for name in names if name in FLAGS)
         keys = ", ".join(names)
-        by = f"give {given} or set" if given else "set"
+        by = f"give {given} (examples) or set" if given else "set"
         return f"missing: {keys}; {by} {keys} in meshplan.toml or [tool.meshplan]"
 
 

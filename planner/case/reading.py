@@ -66,6 +66,19 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a file is started with, where it leaves that to whoever starts it.
+
+    environment  a script's variables by name; its arguments by number ("1" is `$1`)
+    launched_by  the path of the launcher's file (Accelerate's YAML, DeepSpeed's JSON), or "none":
+                 no launcher shards; "": nobody said
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    launched_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """How a framework cuts the layers into pipeline stages (the rules are in `stage_rules`).
 

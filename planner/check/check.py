@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
@@ -29,7 +30,7 @@ from meshplan.planner.case.plan_file import (
     check_gpus,
     check_runners_up,
 )
-from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
+from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
 from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
 from meshplan.planner.case.seal import EDITED
 from meshplan.planner.case.settings import (
@@ -52,8 +53,19 @@ from meshplan.planner.check.verdicts import (
 )
 from meshplan.planner.space.engine_rules import unpriced
 
-Reader = Callable[[str, str, str | None], Reading | None]
-"""Text, path and the framework the user named (or None) to a reading; None when none claims it."""
+NOT_SAID = Start()
+
+
+class Reader(Protocol):
+    """Text, path and the framework the user named (or None) to a reading; None when none claims it.
+
+    `start`: what the file is started with.
+    """
+
+    def __call__(
+        self, text: str, path: str, framework: str | None, start: Start = NOT_SAID, /
+    ) -> Reading | None: ...
+
 
 UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
 LOG = logging.getLogger("meshplan.check")
@@ -115,7 +127,8 @@ def check_file(
         text = text_of(candidate.path)
         if framework is None and IS_PLAN.search(text):
             return _check_plan(text, str(candidate.path), tools, given, limits)
-        reading = tools.read(text, str(candidate.path), framework)
+        start = given.fill(settings_near(candidate.path)).start
+        reading = tools.read(text, str(candidate.path), framework, start)
         if reading is None:
             if not candidate.named:
                 return _skipped(candidate, "no format recognised")

@@ -3,6 +3,7 @@
 The executor's framework readers are imported inside the commands, as imports run one way.
 """
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,20 +17,22 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
-from meshplan.planner.case.reading import Mode, Reading, UnreadableConfig
+from meshplan.planner.case.reading import Mode, Reading, Start, UnreadableConfig
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.seal import EDITED
 from meshplan.planner.case.settings import Settings, one_line
-from meshplan.planner.check.check import Tools, check_paths, exit_code
+from meshplan.planner.check.check import NOT_SAID, Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.output import MACHINE, Format, as_table
 from meshplan.planner.check.verdicts import Limits
 from meshplan.planner.cli.options import (
     AsJson,
     ClusterName,
+    EnvironmentWords,
     FrameworkName,
     GlobalBatch,
     Gpus,
+    LaunchedBy,
     MicroBatch,
     ModelName,
     RecomputeMode,
@@ -62,6 +65,8 @@ def check(
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
     recompute: RecomputeMode = None,
+    environment: EnvironmentWords = None,
+    launched_by: LaunchedBy = None,
     framework: FrameworkName = None,
     tolerance: Tolerance = 0.05,
     slack: Slack = None,
@@ -159,11 +164,22 @@ def settings_of(options: Mapping[str, object], refuse: Callable[[str], NoReturn]
         option = FLAGS.get(name, f"--{name}")
         if value == "":
             refuse(f"{option} is empty; name one, or leave it out")
+        if name == "environment":
+            stated[name] = _environment(value, refuse)
         if name in MOST and isinstance(value, int) and (refusal := too_large(name, value)):
             refuse(refusal)
         if name == "recompute" and value not in get_args(Mode):
             refuse(f"{option} {value!r}: it is one of {', '.join(get_args(Mode))}")
     return Settings.model_validate(stated)
+
+
+def _environment(words: object, refuse: Callable[[str], NoReturn]) -> dict[str, str]:
+    """`NAME=VALUE` words by name; the number of an argument is a name too."""
+    assert isinstance(words, list)
+    for word in words:
+        if not re.match(r"([A-Za-z_]\w*|[1-9]\d?)=", word):
+            refuse(f"--env {word!r}: it is NAME=VALUE, or 1=VALUE for a script's first argument")
+    return dict(word.split("=", 1) for word in words)
 
 
 def _fail(text: str) -> NoReturn:
@@ -175,10 +191,12 @@ def tools(*, search: bool = False) -> Tools:
     """The readers of the executor and the price of the planner; the search only when asked for."""
     from meshplan.executor.frameworks import read_config, recognise
 
-    def read(text: str, path: str, framework: str | None) -> Reading | None:
+    def read(
+        text: str, path: str, framework: str | None, start: Start = NOT_SAID, /
+    ) -> Reading | None:
         if framework is None and recognise(path, text) is None:
             return None
-        return read_config(text, path, framework)
+        return read_config(text, path, framework, start)
 
     return Tools(read=read, price=quoted, best=best_layout if search else None)
 

@@ -69,6 +69,22 @@ VocabSize = Annotated[
 RecomputeMode = Annotated[
     str | None, typer.Option("--recompute", help="Of all layers: none, selective, full.")
 ]
+EnvironmentWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="A variable that a script is started with; 1=VALUE its first argument. Repeatable.",
+    ),
+]
+LaunchedBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Accelerate's YAML or DeepSpeed's JSON that a trainer's file is launched with, or "
+        "none: nothing shards.",
+    ),
+]
 FrameworkName = Annotated[
     str | None, typer.Option(help="Read every path as this framework's config.")
 ]

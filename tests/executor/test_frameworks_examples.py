@@ -106,7 +106,7 @@ EXAMPLES = [
     ),
     Example(
         "bridge/llama32_1b.yaml",
-        "dp8 zero0 mbs1",
+        "dp8 zero1 mbs1",  # as its recipe has it, which the overrides leave out
         {"gpus": 8, "model": "llama-3.2-1b"},
         {"tensor_parallel": 1},
         {"seq_len": 4096, "global_batch_size": 8},

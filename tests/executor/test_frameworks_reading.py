@@ -51,7 +51,8 @@ num_processes: 8
         ),
         pytest.param(
             "a.yaml", "model: {tensor_model_parallel_size: 1}\noptimizer: "
-            "{optimizer_cpu_offload: true}", False, "", id="bridge: its default fraction is 0",
+            "{optimizer_cpu_offload: true}", False, "left to the recipe",
+            id="bridge: its default fraction is 0",
         ),
         pytest.param(
             "a.json", DEEPSPEED % '"offload_optimizer": {"device": "nvme"}', True, "nvme",

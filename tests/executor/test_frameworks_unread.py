@@ -127,7 +127,6 @@ LAUNCHED = [
     "accelerate launch --num_processes 16 train.py --deepspeed ds.json\n",
     "export A=1\nACCELERATE_LOG_LEVEL=info accelerate launch --config_file z3.yaml sft.py c.yaml\n",
     "deepspeed --num_gpus=8 train.py --deepspeed ds.json\n",
-    "torchrun --nproc-per-node 8 run_clm.py \\\n  --per_device_train_batch_size 2\n",
     "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file a.toml\n",
     'NGPU=8 torchrun \\\n  -m torchtitan.train "$@"\n',
 ]

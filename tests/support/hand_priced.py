@@ -10,10 +10,10 @@ from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import GIB
 from meshplan.executor.frameworks import read_config, recognise
 from meshplan.planner.case.plan_file import Plan, Prediction, StageMemory, write_plan
-from meshplan.planner.case.reading import Reading
+from meshplan.planner.case.reading import Reading, Start
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.check.check import Tools, case_of, check_paths
+from meshplan.planner.check.check import NOT_SAID, Tools, case_of, check_paths
 from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.verdicts import Finding, Limits
 
@@ -57,9 +57,9 @@ def price(case: Case) -> Prediction:
     )  # fmt: skip
 
 
-def read(text: str, path: str, framework: str | None) -> Reading | None:
+def read(text: str, path: str, framework: str | None, start: Start = NOT_SAID, /) -> Reading | None:
     known = framework or recognise(path, text)
-    return read_config(text, path, framework) if known else None
+    return read_config(text, path, framework, start) if known else None
 
 
 def tools_of(whole: Callable[[Case], Prediction]) -> Tools:

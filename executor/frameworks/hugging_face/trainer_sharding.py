@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
-from meshplan.executor.frameworks.hugging_face import deepspeed
+from meshplan.executor.frameworks.hugging_face import accelerate, deepspeed
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.reading import Fact, Reading
+from meshplan.planner.case.reading import Fact, Reading, UnreadableConfig
 
 FSDP_ENGINE, DEEPSPEED_ENGINE = "torchtitan", "deepspeed"
 KEYS = ("hf_trainer_keys.toml",)
@@ -43,6 +43,13 @@ _TRL_LAUNCHES = {
     "zero1": (DEEPSPEED_ENGINE, 1), "zero2": (DEEPSPEED_ENGINE, 2), "zero3": (DEEPSPEED_ENGINE, 3),
 }  # fmt: skip
 """huggingface/trl@f2cd5771 trl/accelerate_configs."""
+NO_LAUNCHER = "none"
+_LAUNCHED = (
+    *("zero_stage", "optimizer_offload", "shard_group", "shard_replicas", "data_parallel"),
+    *("tensor_parallel", "context_parallel", "context_kind", "gpus", "precision"),
+)
+"""What a launcher's file decides; the trainer's own precision wins (transformers 5.23,
+training_args.py sets ACCELERATE_MIXED_PRECISION)."""
 _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
 
 
@@ -57,8 +64,10 @@ class Sharding:
     notes: tuple[str, ...] = ()
 
 
-def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bool) -> Sharding:
-    """What the file at `path` says.
+def sharding_of(
+    values: Values, path: Path, *, config_suffices: bool, stated: bool, launcher: str = ""
+) -> Sharding:
+    """What the file at `path` says, or where it says nothing, the file `launcher`.
 
     config_suffices  a section `fsdp_config` shards without the key `fsdp` (axolotl)
     stated           no word of DeepSpeed or FSDP means that nothing is sharded
@@ -75,11 +84,48 @@ def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bo
         return _fsdp(word, inside)
     if inside and config_suffices:
         return _fsdp(Fact(True, next(iter(inside.values())).line), inside)
+    if launcher and word is None and named is None:
+        return of_launcher(launcher, values)
     if stated or word is not None or named is not None:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, word.line if word else 1)})
-    why = 'neither is stated, and an Accelerate file may shard; fsdp: "" says that nothing does'
+    why = (
+        "neither is stated, and an Accelerate file may shard: give it, or DeepSpeed's JSON, by "
+        "--launched-by FILE, or --launched-by none"
+    )
     none = {"zero_stage": Fact(0, 1)}
     return Sharding(FSDP_ENGINE, none, unread=(Fact(f"deepspeed or fsdp ({why})", 1),))
+
+
+def of_launcher(launcher: str, values: Values) -> Sharding:
+    """What the launcher's file says: Accelerate's YAML or DeepSpeed's JSON; of "none", nothing
+    shards. Raises `UnreadableConfig`.
+    """
+    if launcher == NO_LAUNCHER:
+        return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, 1)})
+    try:
+        text = text_of(Path(launcher))
+        if not launcher.endswith(".json") and not accelerate.claims(launcher, text):
+            raise UnreadableConfig("neither Accelerate's YAML nor DeepSpeed's JSON")
+        inner = (deepspeed if launcher.endswith(".json") else accelerate).read(text, launcher)
+    except UnreadableConfig as error:
+        raise UnreadableConfig(f"--launched-by {launcher}: {error}") from None
+    facts = {name: Fact(inner.facts[name].value, 1) for name in _LAUNCHED if name in inner.facts}
+    unread = [Fact(f"{launcher}: {each.value}", 1) for each in inner.unread]
+    notes = (*inner.notes, f"sharding, degrees and processes are those of {launcher}")
+    return Sharding(
+        DEEPSPEED_ENGINE if inner.engine == DEEPSPEED_ENGINE else FSDP_ENGINE, facts,
+        recompute=inner.recompute.mode == "full",
+        unread=(*unread, *_two_counts(inner, values, launcher)), notes=notes,
+    )  # fmt: skip
+
+
+def _two_counts(inner: Reading, values: Values, launcher: str) -> Iterator[Fact]:
+    """Accumulation that the launcher's file states otherwise: the trainer stops there."""
+    own = values.count("gradient_accumulation_steps") or Fact(1, 1)
+    other = inner.facts.get("num_micro_batches")
+    if other is not None and other.value != own.value:
+        said = f"gradient_accumulation_steps {own.value}"
+        yield Fact(f"{said} ({launcher} says {other.value})", own.line)
 
 
 def launched_by(values: Values) -> Sharding | None:
@@ -116,16 +162,21 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
 
 def _beside(stated: Fact, path: Path) -> Sharding:
     """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
-    named = Path(str(stated.value))
-    folders = path.absolute().parents[:6]
-    if not (named.is_absolute() or ".." in named.parts):
-        for folder in folders:
-            if (folder / named).is_file():
-                inner = deepspeed.read(text_of(folder / named), str(named))
-                return _of_deepspeed(inner, stated)
+    found = beside(str(stated.value), path)
+    if found is not None:
+        return _of_deepspeed(deepspeed.read(text_of(found), str(stated.value)), stated)
     why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
     unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
+
+
+def beside(name: str, path: Path) -> Path | None:
+    """The file `name` as one at `path` means it: beside it, or below a folder above it."""
+    named = Path(name)
+    if named.is_absolute() or ".." in named.parts:
+        return None
+    places = (folder / named for folder in path.absolute().parents[:6])
+    return next((place for place in places if place.is_file()), None)
 
 
 def _fsdp_config(values: Values) -> dict[str, Fact]:

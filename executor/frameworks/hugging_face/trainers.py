@@ -32,7 +32,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
 )
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import model_names
-from meshplan.planner.case.reading import Fact, Reading, Recompute
+from meshplan.planner.case.reading import Fact, Reading, Recompute, Start
 
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
@@ -137,25 +137,34 @@ def claims(trainer: Trainer, name: str, text: str) -> bool:
     return any(mark <= keys for mark in trainer.marks)
 
 
-def read(trainer: Trainer, text: str, path: str) -> Reading:
-    """A trainer's configuration; raises `UnreadableConfig` and `IllegalConfig`."""
-    values = Values(read_json(text) if path.endswith(".json") else read_yaml(text))
+def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> Reading:
+    """A trainer's configuration; raises `UnreadableConfig` and `IllegalConfig`.
+
+    `start`: what launches it, where the file leaves its sharding to that.
+    """
+    found = read_json(text) if path.endswith(".json") else read_yaml(text)
+    return read_values(trainer, Values(found), path, start.launched_by if start else "")
+
+
+def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> Reading:
+    """The same of what a file, or a command line, states."""
     facts: dict[str, Fact] = {}
     notes: list[str] = []
     put(
         facts,
         micro_batch_size=values.count(trainer.micro_batch),
         num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
-        seq_len=values.count(trainer.seq_len, "max_length", "model_max_length"),
+        seq_len=values.count(trainer.seq_len, "max_length", "model_max_length", "block_size"),
         precision=_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)
     unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
     own = trainer.states_sharding
     sharding = launched_by(values) or sharding_of(
-        values, Path(path), config_suffices=own, stated=own
-    )
-    facts |= sharding.facts
+        values, Path(path), config_suffices=own, stated=own,
+        launcher=launcher,
+    )  # fmt: skip
+    facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
     unread += [*sharding.unread, *_kind(values)]
     if sharding.engine == DEEPSPEED_ENGINE:
         notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
@@ -308,3 +317,7 @@ def _kind(values: Values) -> list[Fact]:
 READERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], Reading]]] = {
     trainer.name: (partial(claims, trainer), partial(read, trainer)) for trainer in TRAINERS
 }
+STARTED: dict[str, Callable[[str, str, Start], Reading]] = {
+    trainer.name: partial(read, trainer) for trainer in TRAINERS
+}
+"""The same of a file whose launcher is named."""

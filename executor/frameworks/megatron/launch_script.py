@@ -31,6 +31,7 @@ from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
+from meshplan.executor.frameworks.megatron.gpus import gpus_of
 from meshplan.executor.frameworks.megatron.model import model_settings
 from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
@@ -49,15 +50,15 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.shell.launches import is_launched, launches, left_open
+from meshplan.executor.frameworks.shell.launches import is_launched, launches, left_open, started_with
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
     Exported,
     Fact,
-    IllegalConfig,
     NothingToRead,
     Reading,
+    Start,
     UnreadableConfig,
 )
 from meshplan.planner.case.resolve import engine_named, has_userbuffers
@@ -70,7 +71,6 @@ _RENAMED = {
     "cpu_offloading": "",  # follows from the number of layers
     "add_bias_linear": "",  # Megatron's default; its absence is --disable-bias-linear
 }
-_LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
 _LAUNCHING = frozenset(
     (
         *("nproc_per_node", "nnodes", "num_gpus", "num_nodes", "node_rank", "master_addr", ""),
@@ -178,19 +178,20 @@ def _comment(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def read(text: str, path: str) -> Reading:
+def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The arguments of the launch script `text`, each different launch a case of its own.
 
-    Raises `UnreadableConfig` and `IllegalConfig`.
+    `start`: the environment and the arguments that the script is started with. Raises `UnreadableConfig` and `IllegalConfig`.
     """
     if _TEST_CASE.search(text):
         return _joined(_test_cases(text), path, text, ())
-    script = read_script(text)
+    script = read_script(text, start.environment if start else None)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
     notes = (*script.notes, *left_open(commands))
-    reading = _joined([_command(words) for words in commands], path, text, notes)
+    cases = [replace(_command(words), waits=script.waits) for words in commands]
+    reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
 
 
@@ -231,11 +232,15 @@ def _test_cases(text: str) -> list["_Command"]:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """The arguments of the launcher (torchrun, srun, deepspeed) and those of the program."""
+    """The arguments of the launcher (torchrun, srun, deepspeed) and those of the program.
+
+    waits  what of the script's start decided a condition
+    """
 
     name: str
     launcher: dict[str, Fact]
     program: dict[str, Fact]
+    waits: tuple[str, ...] = ()
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -266,13 +271,17 @@ _SUMS = (
 class _Arguments(Values):
     """A script's arguments: a flag without a value is true, whatever stands behind it."""
 
+    def __init__(self, found: Mapping[str, Fact], waits: tuple[str, ...] = ()) -> None:
+        super().__init__(found)
+        self.waits = waits
+
     def get(self, *names: str) -> Fact | None:
         fact = super().get(*names)
         if fact is not None and "$" in str(fact.value):
             name = next(name for name in names if name in self.found).replace("_", "-")
             raise UnreadableConfig(
-                f"--{name} is {shown(fact.value)}, which the script does not set; give it a "
-                "default such as ${TP:-8}",
+                f"--{name} is {shown(fact.value)}, which the script does not set; "
+                f"{started_with(str(fact.value), self.waits)}",
                 fact.line,
             )
         return fact
@@ -286,14 +295,14 @@ class _Arguments(Values):
 
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
     _check_program(command.name)
-    values = _Arguments(command.program)
+    values = _Arguments(command.program, command.waits)
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
     if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
         facts.pop("dispatcher", None)
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
-    put(facts, gpus=_gpus(_Arguments(command.launcher), text))
+    put(facts, gpus=gpus_of(_Arguments(command.launcher), text))
     unread = [*deepspeed_facts(values, facts), *optimizer_unread(values, "--optimizer")]
     if "global_batch_size" not in facts:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
@@ -345,36 +354,3 @@ def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> No
         found[name] = Fact(kept, line)
     else:
         found[name] = Fact(kept[0] if kept else True, line)
-
-
-def _gpus(launcher: Values, text: str) -> Fact | None:
-    """GPUs of the launch: the launcher's arguments, else Slurm's headers."""
-    for each_name, nodes_name in _LAUNCHERS:
-        each, nodes = launcher.found.get(each_name), launcher.found.get(nodes_name)
-        stated = [fact for fact in (each, nodes) if fact is not None]
-        if each is not None and all(str(fact.value).isdecimal() for fact in stated):
-            count = launcher.count(each_name)
-            others = launcher.count(nodes_name) if nodes else None
-            if count is not None:
-                return Fact(count.value * (others.value if others else 1), count.line)
-    return _slurm_gpus(text)
-
-
-def _slurm_gpus(text: str) -> Fact | None:
-    """GPUs by `#SBATCH` lines: nodes x GPUs of each; None when either is not a plain number."""
-    header: dict[str, str] = {}
-    line = 1
-    for match in re.finditer(r"^#SBATCH\s+(?:--([a-z-]+)|-([NG]))(?:[= ]\s*)?(\S+)", text, re.M):
-        name = match[1] or {"N": "nodes", "G": "gpus"}[match[2]]
-        header.setdefault(name, match[3].strip("\"'"))
-        line = line if line > 1 else text.count("\n", 0, match.start()) + 1
-    each = re.search(
-        r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
-    )
-    nodes = re.fullmatch(r"[0-9]{1,6}", header.get("nodes", "1"))
-    if each is None or nodes is None:
-        return None
-    gpus = int(each[1]) * int(nodes[0])
-    if not gpus:
-        raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
-    return Fact(gpus, line)

@@ -27,7 +27,8 @@ Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/confi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
@@ -54,9 +55,11 @@ from meshplan.executor.frameworks.nemo.overrides import (
     is_words,
     words_of,
 )
+from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
+from meshplan.executor.frameworks.shell.launches import started_with
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, Start, UnreadableConfig
 
 RECIPES = {
     "llama-3-8b": "llama3_8b",
@@ -153,6 +156,11 @@ _DEGREES = frozenset(
         *("recompute_granularity", "use_megatron_fsdp", "num_layers", "hidden_size"),
     )
 )
+_LEFT = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
+    "recompute_granularity",
+)  # fmt: skip
 _JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 
 
@@ -170,6 +178,8 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     answer = answer_of(plan, gpus_per_node)
     layout, unsaid = layout_settings(answer)
     training, more = training_settings(answer.training)
+    if answer.layout.zero_stage == 0:
+        layout["use_distributed_optimizer"] = False  # which recipes switch on
     flat = _flat({**layout, **training})
     precision = answer.training.precision
     if precision == "fp32":
@@ -223,14 +233,30 @@ def _flat(settings: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def read(text: str, path: str) -> Reading:
-    """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
-    found = words_of(text) if is_words(text) else resolved(read_yaml(text), text)
+def read(text: str, path: str, start: Start | None = None) -> Reading:
+    """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`.
+
+    `start`: the environment and the arguments that a script of them is started with.
+    """
+    words = is_words(text)
+    runs = runs_of(text, path, start) if words else []
+    if not runs:
+        runs = [Run(words_of(text) if words else resolved(read_yaml(text), text))]
+    first, *others = (_reading(run, path) for run in runs)
+    return replace(first, others=tuple(others))
+
+
+def _reading(run: Run, path: str) -> Reading:
+    found = run.found
     nemo = is_nemo(found)
     check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
     unread += _left_open(plain) + ([] if nemo else [*_elsewhere(found), *_lengths(found)])
-    values = Entries({name: fact for name, fact in plain.items() if fact.value != -1})
+    waits = run.waits
+    values = Entries(
+        {name: fact for name, fact in plain.items() if fact.value != -1},
+        None if waits is None else lambda value: started_with(value, waits),
+    )
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
     unread += [] if nemo else optimizer_unread(values, "optimizer.optimizer")
@@ -238,10 +264,11 @@ def read(text: str, path: str) -> Reading:
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, more = (None, []) if nemo else of_bridge(found)
     unread += more
-    put(facts, gpus=_gpus(values), lora=lora)
+    put(facts, gpus=_gpus(values) or run.gpus, lora=lora)
     config = model_config_of(values)
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
+    run_notes = run.notes if nemo else (*run.notes, *_of_recipe(found, values, facts))
     wide = values.flag("grad_reduce_in_fp32")
     userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
@@ -261,9 +288,26 @@ def read(text: str, path: str) -> Reading:
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
-        notes=(*notes, *noted, *values.suspects(COUNTS.values())),
-        unread=(*unread, *model_unread(values), *not_understood),
+        notes=(*run_notes, *notes, *noted, *values.suspects(COUNTS.values())),
+        unread=(*run.unread, *unread, *model_unread(values), *not_understood),
     )
+
+
+def _of_recipe(
+    found: Mapping[str, Fact], values: Values, facts: dict[str, Fact]
+) -> Iterator[str]:
+    """What the overrides leave to their recipe, which is a program and not read; the distributed
+    optimizer is on in NVIDIA's (recipes/common.py, _pretrain_common and _sft_common).
+    """
+    switch = ("use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2")
+    if not any(values.found.get(name) for name in switch) and not any(
+        name.startswith("peft.") for name in found
+    ):
+        facts["zero_stage"] = Fact(1, 1)
+        yield "use_distributed_optimizer is not stated: on, as NVIDIA's recipes have it"
+    left = [name for name in _LEFT if name not in values.found]
+    if left:
+        yield f"left to the recipe, which is not read, and taken as 1 or none: {', '.join(left)}"
 
 
 def _implied(found: Mapping[str, Fact], precision: Precision) -> set[str]:

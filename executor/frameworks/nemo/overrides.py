@@ -7,7 +7,7 @@ or inside a script.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import yaml
 
@@ -44,7 +44,13 @@ def as_yaml(flat: Mapping[str, object]) -> str:
 
 
 class Entries(Values):
-    """Entries of a YAML file; one that leaves its value to another file is named."""
+    """Entries of a YAML file or a script; one that leaves its value to another file, or to the
+    script's start (`start`: how to say it), is named.
+    """
+
+    def __init__(self, found: Mapping[str, Fact], start: Callable[[str], str] | None = None) -> None:
+        super().__init__(found)
+        self.start = start
 
     def get(self, *names: str) -> Fact | None:
         fact = super().get(*names)
@@ -54,8 +60,9 @@ class Entries(Values):
             and re.search(r"\$\{|^\$\w+$", fact.value)
         ):
             name = next(name for name in names if name in self.found)
+            how = f"; {self.start(fact.value)}" if self.start else ""
             raise UnreadableConfig(
-                f"{name} is {shown(fact.value)}, {self._why(fact.value)}", fact.line
+                f"{name} is {shown(fact.value)}, {self._why(fact.value)}{how}", fact.line
             )
         return fact
 
@@ -81,15 +88,22 @@ def words_of(text: str) -> dict[str, Fact]:
     found: dict[str, Fact] = {}
     for at, line in enumerate(text.splitlines(), start=1):
         for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
-            match = _KEY.match(word.strip("\\"))
-            if match is None or line.lstrip().startswith("#"):
-                continue
-            if match[2].startswith("{"):
-                found |= _mapping(match[1], match[2], at)
-            elif "." in match[1] or match[1] == "mixed_precision":
-                name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
-                found[name] = Fact(_value(match[2]), at)
+            if not line.lstrip().startswith("#"):
+                found |= override(word.strip("\\"), at)
     return found
+
+
+def override(word: str, line: int) -> dict[str, Fact]:
+    """What one KEY=VALUE word says; nothing where it is none."""
+    match = _KEY.match(word)
+    if match is None:
+        return {}
+    if match[2].startswith("{"):
+        return _mapping(match[1], match[2], line)
+    if "." in match[1] or match[1] == "mixed_precision":
+        name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
+        return {name: Fact(_value(match[2]), line)}
+    return {}
 
 
 def _mapping(name: str, text: str, line: int) -> dict[str, Fact]:

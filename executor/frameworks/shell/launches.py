@@ -8,6 +8,8 @@ from meshplan.executor.frameworks.shell.script import Script
 from meshplan.planner.case.reading import Fact
 
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
+_STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
+_SHOWN = 6  # of what a script is started with
 _OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA", re.I)
 
 
@@ -49,6 +51,25 @@ def left_open(commands: list[list[Fact]]) -> list[str]:
     return (
         [f"line {line}: flags of {', '.join(found)} are left to the environment"] if found else []
     )
+
+
+def started_with(value: str, waits: tuple[str, ...]) -> str:
+    """How to say what `value` of a script waits for: the names in it, and what of the script's
+    start decided its conditions (`waits`).
+    """
+    asked = [name for each in waits for name in _STARTED.findall(each)]
+    names = sorted(dict.fromkeys([*_STARTED.findall(value), *asked]), key=_numbers_first)
+    if not names:
+        return "set it in the script"
+    options = " ".join(f"--env {name}=VALUE" for name in names[:_SHOWN])
+    number = next((name for name in names if name.isdecimal()), None)
+    arguments = f" ({number}: its argument ${number})" if number else ""
+    return f"say what it is started with: {options}{arguments}"
+
+
+def _numbers_first(name: str) -> tuple[bool, int]:
+    """Arguments in their order before variables, which may follow from them."""
+    return (False, int(name)) if name.isdecimal() else (True, 0)
 
 
 def _count(words: list[Fact], known: Callable[[str], bool]) -> int:

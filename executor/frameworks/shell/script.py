@@ -10,7 +10,7 @@ Leaves out: files that are sourced, `read`, `trap`, subshells' own variables, jo
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -30,6 +30,7 @@ from meshplan.executor.frameworks.shell.expand import (
     plain,
     shown_text,
 )
+from meshplan.executor.frameworks.shell.given import read_here, set_start
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -46,11 +47,13 @@ class Script:
     """What a script assigned, the words of the commands it would run, and what it left unsaid.
 
     notes  one line each: a file that is sourced, a condition that something unknown decided
+    waits  what is unknown and decided a condition, as the script writes it
     """
 
     variables: dict[str, list[Fact]] = field(default_factory=dict)
     commands: list[list[Fact]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    waits: tuple[str, ...] = ()
 
 
 class _Stops(Exception):
@@ -61,9 +64,13 @@ class _Stops(Exception):
         self.word = word
 
 
-def read_script(text: str) -> Script:
-    """Follow the script `text`; raises `UnreadableConfig` on what is no script."""
+def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
+    """Follow the script `text`; raises `UnreadableConfig` on what is no script.
+
+    `environment`: variables by name and arguments by number that it is started with.
+    """
     follower = _Follower()
+    set_start(follower.variables, environment or {})
     with suppress(_Stops):
         follower.run(syntax.parse(split_words(text)))
     known = follower.variables
@@ -72,6 +79,7 @@ def read_script(text: str) -> Script:
         name: [Fact(shown_text(item), line_of(item, 1)) for item in items]
         for name, items in known.values.items()
     }
+    script.waits = tuple(dict.fromkeys(what for _, what in sorted(known.guesses.items())))
     script.notes += [
         f"line {line}: {what} is not set in the script: taken as empty in this condition"
         for line, what in sorted(known.guesses.items())
@@ -216,6 +224,8 @@ class _Follower:
             before.setdefault(name, self.variables.values.get(name))
             self._assign(part)
         try:
+            if node.given is not None and words and plain(words[0]) == "read":
+                return read_here(self.variables, words[1:], self.expander.text(node.given))
             return self._command(words, node.line)
         finally:
             self._restore(before if words else {})

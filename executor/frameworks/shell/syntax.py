@@ -1,7 +1,8 @@
 """The grammar of a shell script: simple commands, lists, `if`, loops, `case`, functions.
 
 Source: POSIX.1-2017 Shell Command Language, 2.10 Shell Grammar; GNU Bash manual 5.2, 3.2.
-Leaves out: `coproc`, `time` (a plain word here), process substitution. Redirections are dropped.
+Leaves out: `coproc`, `time` (a plain word here), process substitution. Redirections
+other than here-strings are dropped.
 """
 
 import re
@@ -27,10 +28,11 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """Assignments and words of one command."""
+    """Assignments and words of one command; `given`: its here-string (`<<<`)."""
 
     parts: tuple[Word | Array, ...]
     line: int
+    given: Word | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +215,15 @@ class _Parser:
             return node
         return self._simple()
 
-    def _redirections(self) -> None:
+    def _redirections(self) -> Word | None:
+        """Passes over them; the word of a here-string, if there is one."""
+        given = None
         while self._operator(*_REDIRECTIONS):
-            self._take()
+            operator = self._take().raw
             if self.here is not None and not self.here.operator:
-                self._take()
+                word = self._take()
+                given = word if operator == "<<<" else given
+        return given
 
     def _if(self) -> Node:
         line = self._take().line
@@ -319,9 +325,10 @@ class _Parser:
     def _simple(self) -> Node:
         line = self.line
         parts: list[Word | Array] = []
+        given: Word | None = None
         while self.here is not None:
             if self._operator(*_REDIRECTIONS):
-                self._redirections()
+                given = self._redirections() or given
             elif self._operator("(") and parts and isinstance(parts[-1], Word):
                 last = parts[-1]
                 match = ASSIGN.fullmatch(last.raw)
@@ -335,7 +342,7 @@ class _Parser:
                 break
             else:
                 parts.append(self._take())
-        return Simple(tuple(parts), line)
+        return Simple(tuple(parts), line, given)
 
     def _array(self, match: re.Match[str], line: int) -> Array:
         self._take()

@@ -1,0 +1,117 @@
+"""Scripts that launch a program with the arguments of transformers' Trainer.
+
+    torchrun --nproc_per_node=8 train.py --per_device_train_batch_size 2 --fsdp "full_shard" ...
+    accelerate launch --config_file zero3.yaml train.py --per_device_train_batch_size 2 ...
+    deepspeed --num_gpus 8 train.py --deepspeed zero3.json --per_device_train_batch_size 2 ...
+
+The arguments are `TrainingArguments` (transformers 5.23, training_args.py) and a program's own, of
+which those that are in no list make the verdict incomplete. The files that a command names are
+looked for beside the script and below the folders above it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
+from meshplan.executor.frameworks.hugging_face.trainers import TRAINERS, read_values
+from meshplan.executor.frameworks.megatron.gpus import gpus_of
+from meshplan.executor.frameworks.megatron.launch_script import MAX_CASES, arguments
+from meshplan.executor.frameworks.shell.launches import (
+    is_launched,
+    launches,
+    left_open,
+    started_with,
+)
+from meshplan.executor.frameworks.shell.script import Script, read_script
+from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
+
+MARK = "--per_device_train_batch_size"
+_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
+_TRAINER = replace(
+    next(each for each in TRAINERS if each.name == "hf-trainer"),
+    lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
+)
+
+
+class _Arguments(Values):
+    """A program's arguments; one that the script leaves open is named."""
+
+    def __init__(self, found: dict[str, Fact], waits: tuple[str, ...]) -> None:
+        super().__init__(found)
+        self.waits = waits
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and "$" in str(fact.value):
+            how = started_with(str(fact.value), self.waits)
+            raise UnreadableConfig(
+                f"--{names[0]} is {shown(fact.value)}, which the script does not set; {how}",
+                fact.line,
+            )
+        return fact
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a script's text has the Trainer's batch and no launch of a format of its own."""
+    return name.endswith(_SUFFIXES) and MARK in text
+
+
+def read(text: str, path: str, start: Start | None = None) -> Reading:
+    """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
+    script = read_script(text, start.environment if start else None)
+    if not is_launched(script, _is_mark):
+        raise NothingToRead(f"no command of this script takes {MARK}")
+    commands = launches(script, _is_mark)[:MAX_CASES]
+    first, *others = (_case(words, script, path, text, start) for words in commands)
+    return replace(first, others=tuple(others))
+
+
+def _is_mark(word: str) -> bool:
+    return word.partition("=")[0] == MARK
+
+
+def _case(
+    words: list[Fact], script: Script, path: str, text: str, start: Start | None
+) -> Reading:
+    at = next((n for n, word in enumerate(words) if str(word.value).endswith(".py")), None)
+    if at is None:
+        raise UnreadableConfig("no Python program in the command that trains", words[0].line)
+    launcher = arguments(words[:at])
+    values = _Arguments(arguments(words[at + 1 :]), script.waits)
+    values.asked.add("")
+    named, unread = _launcher(launcher, Path(path), start)
+    reading = read_values(_TRAINER, values, path, named)
+    gpus = gpus_of(Values(launcher), text)
+    program = str(words[at].value)
+    notes = (
+        *script.notes, *left_open([words]), *reading.notes,
+        f"{program} is taken to train all weights of one model by next tokens: assumed",
+    )  # fmt: skip
+    facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
+    put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
+    return replace(
+        reading, facts=facts, notes=notes, unread=(*unread, *reading.unread)
+    )
+
+
+def _launcher(
+    given: dict[str, Fact], path: Path, start: Start | None
+) -> tuple[str, tuple[Fact, ...]]:
+    """The launcher's file: as the user says, or as `accelerate launch --config_file` names it.
+
+    torchrun's and DeepSpeed's launchers shard nothing by themselves.
+    """
+    if start and start.launched_by:
+        return start.launched_by, ()
+    stated = given.get("config_file")
+    if stated is None:
+        accelerated = any(name.startswith(("use_fsdp", "use_deepspeed", "fsdp_", "zero_"))
+                          for name in given)  # fmt: skip
+        known = given.keys() & {"nproc_per_node", "num_gpus"}
+        return ("none" if known and not accelerated else ""), ()
+    found = beside(str(stated.value), path)
+    if found is not None:
+        return str(found), ()
+    why = "not below this file or a folder above it: give it by --launched-by FILE"
+    return "none", (Fact(f"--config_file {shown(stated.value)} ({why})", stated.line),)

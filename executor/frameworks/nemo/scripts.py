@@ -1,0 +1,84 @@
+"""The overrides of each launch in a script, as bash would pass them to Megatron-Bridge or NeMo."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.megatron.gpus import gpus_of
+from meshplan.executor.frameworks.megatron.launch_script import MAX_CASES, arguments
+from meshplan.executor.frameworks.nemo.overrides import override
+from meshplan.executor.frameworks.shell.launches import is_launched, launches, left_open
+from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.planner.case.reading import Fact, Start
+
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
+_OVERRIDE = re.compile(r"\+{0,2}(\w+\.)+\w+=")
+_TOWERS = re.compile(r"(^|_)(vl|vlm|omni|audio|vision|diffusion|flux|wan)(_|$)|\dv_|llava", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One launch: its overrides, GPUs, what is not understood, notes.
+
+    waits  what of the script's start decided a condition; None: not of a script
+    """
+
+    found: Mapping[str, Fact]
+    gpus: Fact | None = None
+    unread: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+    waits: tuple[str, ...] | None = None
+
+
+def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
+    """The different launches of a script; none where `path` is no script, or none takes overrides.
+
+    Raises `UnreadableConfig`.
+    """
+    if not path.endswith(SCRIPTS):
+        return []
+    script = read_script(text, start.environment if start else None)
+    if not is_launched(script, _is_override):
+        return []
+    commands = launches(script, _is_override)
+    notes = (*script.notes, *left_open(commands))
+    if len(commands) > MAX_CASES:
+        notes += (f"{len(commands)} launches: the first {MAX_CASES} are judged",)
+    return [_run(words, text, notes, script.waits) for words in commands[:MAX_CASES]]
+
+
+def _is_override(word: str) -> bool:
+    return _OVERRIDE.match(word) is not None
+
+
+def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str, ...]) -> Run:
+    found: dict[str, Fact] = {}
+    for word in words:
+        found |= override(str(word.value), word.line)
+    given = arguments(words)
+    return Run(found, gpus_of(Values(given), text), _unread(given, found), notes, waits)
+
+
+def _unread(given: Mapping[str, Fact], found: Mapping[str, Fact]) -> tuple[Fact, ...]:
+    """What the program's own arguments say that is not modelled."""
+    return (*_towers(given), *_adapters(given, found))
+
+
+def _towers(given: Mapping[str, Fact]) -> Iterator[Fact]:
+    """A recipe or a step of a model with a tower (run_recipe.py, `--recipe`, `--step_func`)."""
+    for name in ("recipe", "step_func"):
+        stated = given.get(name)
+        if stated is not None and _TOWERS.search(str(stated.value)):
+            why = "a vision or sound tower is not read from a recipe"
+            yield Fact(f"{name} {shown(stated.value)} ({why})", stated.line)
+
+
+def _adapters(given: Mapping[str, Fact], found: Mapping[str, Fact]) -> tuple[Fact, ...]:
+    """A recipe of adapters that the overrides do not state: what has them is the recipe's own."""
+    recipe = given.get("recipe") or given.get("peft_scheme")
+    marked = "peft_scheme" in given or (recipe is not None and "_peft" in str(recipe.value))
+    if recipe is None or not marked or any(name.startswith("peft.") for name in found):
+        return ()
+    why = "the adapters of this recipe are not stated; peft.dim=32 states them"
+    return (Fact(f"{shown(recipe.value)} ({why})", recipe.line),)

@@ -1,0 +1,62 @@
+"""What a script is given: the environment and arguments of its start, and here-strings to `read`.
+
+Source: GNU Bash manual 5.2, 3.6.7 Here Strings, 4.2 `read`, 3.5.7 Word Splitting.
+"""
+
+import re
+from collections.abc import Mapping
+
+from meshplan.executor.frameworks.shell.expand import (
+    Part,
+    Text,
+    Variables,
+    is_unset,
+    line_of,
+    plain,
+)
+
+
+def set_start(known: Variables, environment: Mapping[str, str]) -> None:
+    """Sets variables by name and arguments by number; an argument below one that is said stays
+    unknown.
+    """
+    last = max((int(name) for name in environment if name.isdecimal()), default=0)
+    for at in range(1, last + 1):
+        value = environment.get(str(at))
+        part = Part(f"${at}", 1, unset=True) if value is None else Part(value, 1)
+        known.arguments.append((part,))
+    for name, value in environment.items():
+        if not name.isdecimal():
+            known.values[name] = [(Part(value, 1),)]
+
+
+def read_here(known: Variables, words: list[Text], given: Text) -> bool:
+    """`read` of a here-string: each name takes a field, the last one the rest; after `-a` a name
+    takes all of them. Of what is unknown no name is set.
+    """
+    flags = "".join(plain(word) for word in words if plain(word).startswith("-"))
+    names = [plain(word) for word in words if not plain(word).startswith("-")]
+    ifs = plain(known.values["IFS"][0]) if known.values.get("IFS") else " \t\n"
+    fields, line = _fields(plain(given), ifs), line_of(given, 1)
+    for at, name in enumerate(names):
+        if is_unset(given):
+            known.values.pop(name, None)
+        elif "a" in flags:
+            known.values[name] = [(Part(each, line),) for each in fields]
+            known.arrays.add(name)
+        else:
+            last = at == len(names) - 1
+            text = ifs[:1].join(fields[at:]) if last else "".join(fields[at : at + 1])
+            known.values[name] = [(Part(text, line),)]
+    return True
+
+
+def _fields(text: str, ifs: str) -> list[str]:
+    """`text` split at the characters of IFS; its blanks in a row count as one, those around
+    another as part of it, and nothing follows a last one.
+    """
+    blanks = "".join(char for char in ifs if char.isspace())
+    others = "".join(char for char in ifs if not char.isspace())
+    space, mark = (f"[{re.escape(each)}]" for each in (blanks or "\n", others or "\n"))
+    fields = re.split(f"{space}*{mark}{space}*|{space}+", text.strip(blanks or "\n"))
+    return fields[:-1] if fields[-1] == "" else fields
