@@ -71,9 +71,7 @@ def _is_mark(word: str) -> bool:
     return word.partition("=")[0] == MARK
 
 
-def _case(
-    words: list[Fact], script: Script, path: str, text: str, start: Start | None
-) -> Reading:
+def _case(words: list[Fact], script: Script, path: str, text: str, start: Start | None) -> Reading:
     at = next((n for n, word in enumerate(words) if str(word.value).endswith(".py")), None)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
@@ -90,9 +88,7 @@ def _case(
     )  # fmt: skip
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
-    return replace(
-        reading, facts=facts, notes=notes, unread=(*unread, *reading.unread)
-    )
+    return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
 
 
 def _launcher(

@@ -59,7 +59,14 @@ from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
 from meshplan.executor.frameworks.shell.launches import started_with
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, Start, UnreadableConfig
+from meshplan.planner.case.reading import (
+    CannotSay,
+    Exported,
+    Fact,
+    Reading,
+    Start,
+    UnreadableConfig,
+)
 
 RECIPES = {
     "llama-3-8b": "llama3_8b",
@@ -293,9 +300,7 @@ def _reading(run: Run, path: str) -> Reading:
     )
 
 
-def _of_recipe(
-    found: Mapping[str, Fact], values: Values, facts: dict[str, Fact]
-) -> Iterator[str]:
+def _of_recipe(found: Mapping[str, Fact], values: Values, facts: dict[str, Fact]) -> Iterator[str]:
     """What the overrides leave to their recipe, which is a program and not read; the distributed
     optimizer is on in NVIDIA's (recipes/common.py, _pretrain_common and _sft_common).
     """

@@ -48,7 +48,9 @@ class Entries(Values):
     script's start (`start`: how to say it), is named.
     """
 
-    def __init__(self, found: Mapping[str, Fact], start: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, found: Mapping[str, Fact], start: Callable[[str], str] | None = None
+    ) -> None:
         super().__init__(found)
         self.start = start
 

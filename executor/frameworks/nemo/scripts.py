@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.megatron.gpus import gpus_of
