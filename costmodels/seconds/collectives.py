@@ -24,7 +24,9 @@ Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was pr
 fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`. So do,
 for one message, curves of the node's kind of link (hardware_profiles/links): rings of 2 and 4 H100
 move 64 MiB at 0.58 and 0.73 of the bandwidth that large messages between 8 reach, which the formula
-takes for all. Weights and gradients go in many large messages and keep to the formula.
+takes for all. Between the sizes of groups that were measured seconds are linear in the ranks, and
+larger groups take as much longer than the largest as by the formula: both are assumptions. Weights
+and gradients go in many large messages and keep to the formula.
 
 Deduplicated dispatch (DeepEP): a token crosses the network once for each of the n/r nodes that hold
 one of its experts, and inside a node once for each such rank (`dispatch.distinct`), n - n/r of n of
@@ -39,6 +41,7 @@ profile has measured.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from math import fsum
 
 import numpy as np
@@ -74,17 +77,44 @@ def collective_s(
     n = group.size
     if isinstance(n, float | int) and n <= 1:
         return 0.0
-    if kind == "all_to_all":
-        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, routing)
-    else:
-        share = (n - 1) / n * (2.0 if kind == "all_reduce" else 1.0)
-        wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
-    formula_s = where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
+    formula_s = _formula_s(cluster, kind, size_bytes, group, routing)
     if routing.copies > 1:
         return formula_s
     if one_message:
-        formula_s = _by_curves_s(cluster.node.collective_fits, kind, size_bytes, group, formula_s)
+        formula_s = _on_link_s(cluster, kind, size_bytes, group, formula_s)
     return _as_measured_s(cluster, kind, size_bytes, group, formula_s)
+
+
+def _formula_s(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, routing: Routing
+) -> Number:
+    if kind == "all_to_all":
+        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, routing)
+    else:
+        share = (group.size - 1) / group.size * (2.0 if kind == "all_reduce" else 1.0)
+        wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
+    return where(group.size > 1, wire_s + hops_s(cluster, kind, group), 0.0)
+
+
+def _on_link_s(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, formula_s: Number
+) -> Number:
+    """`formula_s`, but inside a node by the curves of its kind of link, where it has some."""
+    fits = [fit for fit in cluster.node.collective_fits if fit.kind == kind]
+    if not fits:
+        return formula_s
+    fits.sort(key=lambda fit: fit.ranks_per_node)
+    ranks, known = group.ranks_per_node, [float(fit.ranks_per_node) for fit in fits]
+    seconds = [_plain(curve_seconds(fit, size_bytes)) for fit in fits]
+    found = seconds[0]
+    for (fewer, less_s), (more, more_s) in pairwise(zip(known, seconds, strict=True)):
+        part = minimum(maximum((ranks - fewer) / (more - fewer), 0.0), 1.0)
+        found = found + part * (more_s - less_s)
+    last = known[-1]
+    if np.any(ranks > last):
+        at_last_s = _formula_s(cluster, kind, size_bytes, Group(last, last), ALL_SENT)
+        found = where(ranks > last, found * formula_s / at_last_s, found)
+    return where((group.nodes == 1) & (ranks >= known[0]), found, formula_s)
 
 
 def _as_measured_s(
