@@ -12,7 +12,8 @@ from meshplan.planner.check.fixes import fix_illegal
 
 SCRIPT = (
     "torchrun pretrain_gpt.py --tensor-model-parallel-size 1 --context-parallel-size {cp} "
-    "--micro-batch-size 1 --global-batch-size 8 --seq-length 8192 --bf16 --use-distributed-optimizer {more}"
+    "--micro-batch-size 1 --global-batch-size 8 --seq-length 8192 --bf16 "
+    "--use-distributed-optimizer {more}"
 )
 
 

@@ -186,7 +186,8 @@ def _comment(text: str) -> str:
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The arguments of the launch script `text`, each different launch a case of its own.
 
-    `start`: the environment and the arguments that the script is started with. Raises `UnreadableConfig` and `IllegalConfig`.
+    `start`: the environment and the arguments that the script is started with. Raises
+    `UnreadableConfig` and `IllegalConfig`.
     """
     if _TEST_CASE.search(text):
         return _joined(_test_cases(text), path, text, ())
