@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out, why_no_tower
 from meshplan.costmodels.model.transformer import Model, Sense
 from meshplan.costmodels.precision import RECIPES
@@ -328,7 +329,7 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
 def check_formats(precision: Precision, cluster: Cluster, engine: Engine) -> None:
     """The GPU must have a rate for every format that the recipe uses, and the engine train in it.
 
-    Raises `BadQuestion` and `InvalidLayout`.
+    Raises `BadQuestion`.
     """
     _one_of("--precision", precision, get_args(Precision))
     if lacking_format(precision, cluster.gpu):
@@ -337,4 +338,7 @@ def check_formats(precision: Precision, cluster: Cluster, engine: Engine) -> Non
             f"--precision {precision}: {cluster.gpu.title} has no such matrix units; "
             f"it can do {', '.join(able)}"
         )
-    check_trained(precision, engine)
+    try:
+        check_trained(precision, engine)
+    except InvalidLayout as error:
+        raise BadQuestion(f"--{error}") from None

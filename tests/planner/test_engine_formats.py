@@ -24,6 +24,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.runs.habits import engine_of
 from meshplan.planner.runs.rows import SkippedRow, row_of
 from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.sweep.cells import Axes, cells_of
 
 PUBLISHED = Path(meshplan.hardware_profiles.__file__).parent / "published"
 RUNS = ("runs", "elsewhere", "hybrids", "lora", "internlm", "aleph")
@@ -74,10 +75,20 @@ def test_plan_refuses_what_the_engine_does_not_train_in(engine: str) -> None:
     done = CliRunner().invoke(app, ["plan", *QUESTION, "--engine", engine, "--precision", "fp8"])
     assert done.exit_code == 2
     first, able = done.output.split("; engines that do: ")
-    assert first.startswith(f"error: precision fp8: engine {engine} trains in ")
+    assert first.startswith(f"error: --precision fp8: engine {engine} trains in ")
     names = able.rstrip("\n").split(", ")
     assert {"megatron", "llm-foundry", "torchtitan"} <= set(names)
     assert engine not in names
+
+
+def test_a_sweep_goes_on_past_it() -> None:
+    """Of two engines the one without the format is a cell without a plan."""
+    cluster = ("dgx-h100",)
+    axes = Axes(models=("llama-3.1-8b",), gpus=(8,), clusters=cluster,
+                batches=(64,), engines=("nanotron", "megatron"))  # fmt: skip
+    without, able = cells_of(axes, precision="fp8")
+    assert "engine nanotron trains in" in without.refusal
+    assert able.asked is not None
 
 
 def test_check_refuses_it_too() -> None:
