@@ -60,8 +60,8 @@ class Legality(Frozen):
     recompute_policy   it replays all of these modules, or none
     optimizer_offload  the optimizer may run on the host
     activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
-    optimizer_states   what AdamW's states and the weights that it updates can be kept in, first
-                       what they are unless told
+    precisions         the number formats that it trains in
+    optimizer_states   what AdamW's states and the weights that it updates can be in, its own first
     lora_targets       what LoRA can train beside (`costmodels.training.Lora`), first what its own
                        recipes do; nothing: the engine has no LoRA
     quantised_bases    in how few bits it can keep the frozen weights
@@ -97,6 +97,7 @@ class Legality(Frozen):
     micro_batches_at_least_pp: bool
     interleaved_needs_multiple: bool
     rank_order: tuple[Axis, ...]
+    precisions: tuple[Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"], ...]
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
     recompute_modules: tuple[RecomputeModule, ...] = ()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out, why_no_tower
 from meshplan.costmodels.model.transformer import Model, Sense
 from meshplan.costmodels.precision import RECIPES
@@ -52,6 +53,7 @@ from meshplan.planner.space.engine_rules import (
     check_images,
     check_packed,
     check_states,
+    check_trained,
     lacking_format,
 )
 from meshplan.planner.space.exchange_rules import check_pinned_kinds
@@ -108,7 +110,7 @@ def ask(
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         more.append(_learnt_said(a.learned, engine))
-    check_formats(training.precision, cluster)
+    check_formats(training.precision, cluster, engine)
     training = _trained(a, replace(training, images=images), model, engine, more)
     question = Question(
         model=model,
@@ -231,7 +233,10 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
         most = f"beyond the {longest:,} of the model's configuration ({stated})"
         notes.append(f"note: sequences of {seq_len:,} tokens, {most}")
     sequences = sequences_of(a.global_batch, a.global_batch_tokens, seq_len)
-    _refuse_large(seq_len=seq_len, global_batch_size=sequences)
+    _refuse_large(seq_len=seq_len)
+    if refusal := too_large("global_batch_size", sequences):
+        said = f"--global-batch-tokens {a.global_batch_tokens}: " if a.global_batch_tokens else ""
+        raise BadQuestion(said + refusal)
     training = Training(
         seq_len=seq_len,
         global_batch_size=sequences,
@@ -321,8 +326,11 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     return value
 
 
-def check_formats(precision: Precision, cluster: Cluster) -> None:
-    """The GPU must have a rate for every format that the recipe uses."""
+def check_formats(precision: Precision, cluster: Cluster, engine: Engine) -> None:
+    """The GPU must have a rate for every format that the recipe uses, and the engine train in it.
+
+    Raises `BadQuestion`.
+    """
     _one_of("--precision", precision, get_args(Precision))
     if lacking_format(precision, cluster.gpu):
         able = [name for name in RECIPES if not lacking_format(name, cluster.gpu)]
@@ -330,3 +338,7 @@ def check_formats(precision: Precision, cluster: Cluster) -> None:
             f"--precision {precision}: {cluster.gpu.title} has no such matrix units; "
             f"it can do {', '.join(able)}"
         )
+    try:
+        check_trained(precision, engine)
+    except InvalidLayout as error:
+        raise BadQuestion(f"--{error}") from None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from meshplan.costmodels.layout import MAX_COUNT as MAX_COUNT  # a degree's limit is a count's
 from meshplan.costmodels.training import MOST_IMBALANCE, MOST_RANK, MOST_SEQ_LEN, MOST_SEQUENCES
+from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
@@ -48,8 +49,9 @@ def too_large(name: str, value: float) -> str | None:
     most = MOST[name]
     if 1 <= value <= most:
         return None
-    option = f"--{name.replace('_', '-')}"
-    return f"{option} {value:.12g} is not between 1 and {most:.12g}; take one of those"
+    option = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    typed = str(value) if isinstance(value, int) else f"{value:.12g}"
+    return f"{option} {typed} is not between 1 and {most:.12g}; take one of those"
 
 
 def check_size(text: str, kind: str) -> None:

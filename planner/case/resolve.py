@@ -149,7 +149,7 @@ def check_case(case: Case) -> None:
     check_layout(case.layout, case.model, case.training)
     check_engine(case.layout, case.model, case.training, case.engine)
     check_exchanges(case.layout, case.model, case.training, case.engine, case.cluster)
-    check_precision(case.training, case.cluster.gpu)
+    check_precision(case.training, case.cluster.gpu, case.engine)
     unfitted = Setting(case.model, case.training, case.cluster, case.engine, Tuning())
     check_host(unfitted, case.layout)
 

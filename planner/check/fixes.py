@@ -9,6 +9,7 @@ degrees only where the rest is not enough.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
@@ -59,7 +60,15 @@ class Fix:
 
 def fix_illegal(case: Case) -> Fix | None:
     """The first single change that every rule accepts."""
-    return next((fix for fix in changes(case) if _legal(case, fix.layout)), None)
+    every = chain(_other_kinds(case), changes(case))
+    return next((fix for fix in every if _legal(case, fix.layout)), None)
+
+
+def _other_kinds(case: Case) -> Iterator[Fix]:
+    la = case.layout
+    for kind in case.engine.legality.context_kinds if la.context_parallel > 1 else ():
+        if kind != la.context_kind:
+            yield Fix(f"context_kind {kind}", replace(la, context_kind=kind))
 
 
 def fix_memory(case: Case, price: Price, usable_bytes: float) -> Fix | None:

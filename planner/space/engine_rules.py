@@ -274,12 +274,25 @@ def _engines(do: Callable[[Legality], bool]) -> str:
     return ", ".join(name for name in engine_names() if do(load_engine(name).legality))
 
 
-def check_precision(training: Training, gpu: Gpu) -> None:
-    """Raise `InvalidLayout` where `gpu` has no matmuls of the training's number format."""
+def check_precision(training: Training, gpu: Gpu, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `gpu` has no matmuls of the training's number format, or `engine`
+    does not train in it."""
     if lacking := lacking_format(training.precision, gpu):
         raise InvalidLayout(
             f"precision {training.precision}: {gpu.name} has no {lacking} (it has "
             f"{', '.join(gpu.peak_flops_per_s)})"
+        )
+    check_trained(training.precision, engine)
+
+
+def check_trained(precision: Precision, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` has no training in `precision`."""
+    has = engine.legality.precisions
+    if precision not in has:
+        able = _engines(lambda rules: precision in rules.precisions)
+        raise InvalidLayout(
+            f"precision {precision}: engine {engine.name} trains in {', '.join(has)}; engines that "
+            f"do: {able}"
         )
 
 

@@ -136,8 +136,8 @@ def changed(asked: Asked, change: Change) -> Asked:
     gpus = change.gpus or q.gpus
     check_number(gpus, name, cluster)
     training = _training(q.training, change)
-    check_formats(training.precision, cluster)
     engine = load_engine(change.engine) if change.engine else q.engine
+    check_formats(training.precision, cluster, engine)
     check_pinned_modules(q.pins, q.model, training, engine, cluster)
     if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
         notes.append(f"note: what was learnt on {q.cluster.gpu.name} is not used for another GPU")

@@ -99,7 +99,10 @@ def test_it_is_offered_without_a_pipeline(engine: str, stages: set[int]) -> None
 )
 def test_a_plan_is_written_and_read_back(engine: str, to: str) -> None:
     """The file has Megatron-FSDP's switches; read, it is the same layout, which is priced."""
-    layout = Layout(data_parallel=4, context_parallel=2, zero_stage=3, stages=even_stages(32, 1))
+    layout = Layout(
+        data_parallel=4, context_parallel=2, context_kind="ring", zero_stage=3,
+        stages=even_stages(32, 1),
+    )  # fmt: skip
     plan = plan_of("llama-3.1-8b", layout, Training(seq_len=8192, global_batch_size=32))
     plan = plan.model_copy(update={"engine": engine})
     exported = exporter_named(to)(plan, 8)

@@ -203,7 +203,7 @@ def test_a_defect_of_ours_is_said_and_is_no_finding(tmp_path: Path) -> None:
         ["--gpus", "1000000000"],
         ["--gpus", "64", "--expert-imbalance", "1e9"],
         ["--gpus", "64", "--seq-len", "10000000000000"],
-        ["--gpus", "64", "--global-batch", "100000000000"],
+        ["--gpus", "64", "--global-batch", "100000000000000000000"],
     ],
     ids=" ".join,
 )
@@ -214,6 +214,8 @@ def test_a_question_without_an_answer_is_refused_at_once(options: list[str]) -> 
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     assert re.fullmatch(r"error: --[a-z-]+ \S+ is not between 1 and \d+; .*\n", done.output)
+    if "--global-batch" in options:
+        assert done.output.startswith(f"error: {' '.join(options[2:])} is not between")
     assert MOST["gpus"] >= 500_000
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
 
 RECOMPUTED = ("core_attention", "mlp", "moe")
 
@@ -101,8 +102,9 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield f"dispatcher {layout.dispatcher} is not built; use all_to_all"
     if layout.modules_apart:
         yield "modules_apart is not built; multi-token prediction is on the last stage"
-    if training.precision not in ("fp32", "bf16"):
-        yield f"precision {training.precision} is not built; use bf16 or fp32"
+    built = load_engine("native").legality.precisions
+    if training.precision not in built:
+        yield f"precision {training.precision} is not built; use {' or '.join(built)}"
     if training.lora:
         yield "adapters beside frozen weights are not built; export the plan to a framework"
     if training.images:

@@ -38,6 +38,8 @@ from meshplan.executor.frameworks.hugging_face.script import (
 )
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+from meshplan.planner.case.resolve import engine_named
+from meshplan.planner.space.engine_rules import check_trained
 
 FILE = "distributed_config.json"
 _ONE = ("pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel",
@@ -91,8 +93,7 @@ def _check(answer: Answer) -> None:
         )
     if la.shard_group and la.data_parallel % la.shard_group:
         raise InvalidLayout(f"DistributedConfig: shard_group {la.shard_group} cuts a replica")
-    if training.precision not in ("bf16", "fp32"):
-        raise InvalidLayout(f"DistributedConfig: precision {training.precision}; it has bf16, fp32")
+    check_trained(training.precision, engine_named("transformers"))
     if training.precision == "bf16" and la.data_parallel == 1:
         raise InvalidLayout(
             "DistributedConfig: bf16 over fp32 weights is FSDP's (fsdp_mixed_precision), and "

@@ -307,6 +307,8 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     facts |= training_facts(values)
     if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
         facts.pop("dispatcher", None)
+    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
+        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(_Arguments(command.launcher), text))
     unread = [*deepspeed_facts(values, facts), *optimizer_unread(values, "--optimizer")]

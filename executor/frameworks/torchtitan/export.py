@@ -181,11 +181,13 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid += unless(la, "1 or tensor_parallel", expert_tensor_parallel=1)
     unsaid += exchange_unsaid(la, version) + place_of_modules_unsaid(la)
     unsaid += recompute_unsaid(la)
-    if not replays(la.selective_modules, engine_named("torchtitan").legality):
+    rules = engine_named("torchtitan").legality
+    if not replays(la.selective_modules, rules):
         unsaid += modules_unsaid(la, "selective means its own list of operations")
-    said = ("fp32", "bf16", "fp8", "mxfp8") + (("nvfp4",) if version == "0.3" else ())
+    said = [word for word in rules.precisions if word != "nvfp4" or version == "0.3"]
     if training.precision not in said:
-        unsaid.append(CannotSay("training.precision", training.precision, f"it has {said}"))
+        why = f"it has {', '.join(said)}"
+        unsaid.append(CannotSay("training.precision", training.precision, why))
     if training.optimizer != "adamw":
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "AdamW is what it has"))
     return unsaid + training_unsaid(replace(training, optimizer_states=None))
