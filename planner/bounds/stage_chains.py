@@ -44,22 +44,37 @@ class StageChains:
         lines, late = [SHOWN, BEYOND_ALL], passes.late
         reduced = late.layer[:, lines].swapaxes(0, 1)[:, :, kinds].cumsum(axis=2)
         self._late = np.concatenate([np.zeros((2, len(same), 1)), reduced], axis=2)
-        self._late_ends, self._late_fixed = late.ends[:, lines], late.fixed[:, lines]
+        self._late_ends = late.ends[:, lines].swapaxes(0, 1)
+        self._late_fixed = late.fixed[:, lines].T
 
     def bounds_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, added_s: Floats) -> Floats:
         """A step of layout `row` in which `stage` holds layers `first` .. `end` - 1 and takes
         `added_s` of each micro-batch beyond the least takes at least so long.
         """
-        passes, m = self.passes, self.same.m[row]
-        extra, hop = passes.extra[row], passes.hop[row]
         least = self._least(row, stage, first, end)
+        return self._bounds_s((row, stage, first, end), least, added_s)
+
+    def bounds_of_work_s(
+        self, row: Ints, stage: Ints, first: Ints, end: Ints, work_ns: Ints
+    ) -> Floats:
+        """The same where the stage takes `work_ns` of each micro-batch, its transfer included."""
+        least = self._least(row, stage, first, end)
+        rounding, send_ns = end - first + 3, self.same.prices.send_ns[row]
+        beyond_s = (work_ns - send_ns - rounding) / NS_PER_S - least.sum(axis=0)
+        return self._bounds_s((row, stage, first, end), least, np.maximum(0.0, beyond_s))
+
+    def _bounds_s(
+        self, where: tuple[Ints, Ints, Ints, Ints], least: Floats, added_s: Floats
+    ) -> Floats:
+        (row, stage, first, end), passes = where, self.passes
+        m, extra, hop = self.same.m[row], passes.extra[row], passes.hop[row]
         forward, input_grad, weight_grad = least
         forward, input_grad = forward + extra, input_grad + extra
         ways_up = self._ways_up_s(row, stage, end)
+        chains = [(often[:, row, stage], rest[row]) for often, rest in self._chains]
         turned = np.maximum.reduce([
-            rest[row] + often[0, row, stage] * forward + often[1, row, stage] * input_grad
-            + often[2, row, stage] * weight_grad + up
-            for (often, rest), up in zip(self._chains, ways_up, strict=True)
+            rest + often[0] * forward + often[1] * input_grad + often[2] * weight_grad + up
+            for (often, rest), up in zip(chains, ways_up, strict=True)
         ])  # fmt: skip
         more_s = m * added_s
         turned += more_s
@@ -83,13 +98,6 @@ class StageChains:
         most = limits / SAFETY**2 / (self.same.m[rows] * np.maximum(layer_s, 1e-30))
         return int(min(len(self.same.pattern), most.max(initial=0.0)))
 
-    def added_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, work_ns: Ints) -> Floats:
-        """What `work_ns` of a stage, its transfer included, is beyond the least at least."""
-        rounding, send_ns = end - first + 3, self.same.prices.send_ns[row]
-        least = self._least(row, stage, first, end).sum(axis=0)
-        added: Floats = np.maximum(0.0, (work_ns - send_ns - rounding) / NS_PER_S - least)
-        return added
-
     def _least(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
         """[pass, ...] of a stage with nothing recomputed."""
         least: Floats = self._before[:, row, end] - self._before[:, row, first]
@@ -106,16 +114,13 @@ class StageChains:
         up = up + passes.head[row, 1] * (stage < last)
         return [up + (last - stage) * (passes.extra[row] + passes.hop[row]), nothing]
 
-    def _reduced_s(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> tuple[Floats, Floats]:
-        """By each of two lines, what a stage reduces after its last backward at least."""
-        ends = (stage == 0, stage == self.same.pp - 1)
-        shown, beyond_all = (
-            self._late[line, row, end] - self._late[line, row, first]
-            + sum(self._late_ends[row, line, at] * held for at, held in enumerate(ends))
-            + self._late_fixed[row, line]
-            for line in range(2)
-        )  # fmt: skip
-        return shown, beyond_all
+    def _reduced_s(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
+        """[line, ...] by each of two lines, what a stage reduces after its last backward."""
+        ends = self._late_ends[:, row, 0] * (stage == 0)
+        ends += self._late_ends[:, row, 1] * (stage == self.same.pp - 1)
+        of_layers = self._late[:, row, end] - self._late[:, row, first]
+        reduced: Floats = of_layers + ends + self._late_fixed[:, row]
+        return reduced
 
 
 def cut_bounds(

@@ -23,9 +23,8 @@ class ProblemChains:
         self.problem, self.chains = problem, StageChains(problem.alone, passes)
 
     def bounds_s(self, stage: Ints, first: Ints, end: Ints, work_ns: Ints) -> Floats:
-        """Of several stages, all of the shape of `stage`."""
-        where = np.zeros_like(stage), stage, first, end
-        return self.chains.bounds_s(*where, self.chains.added_s(*where, work_ns))
+        """Of several stages."""
+        return self.chains.bounds_of_work_s(np.zeros_like(stage), stage, first, end, work_ns)
 
     def listed_s(self, intervals: Intervals) -> Floats:
         """Of each split of the list, with every layer in its fastest mode."""
@@ -57,7 +56,7 @@ def _least_ends(intervals: Intervals, chains: ProblemChains, limit_s: float) -> 
     least = [len(p.pattern)]
     for stage in reversed(range(1, p.pp)):
         first = np.arange(least[0])
-        at, end = np.full_like(first, stage), np.full_like(first, least[0])
+        at, end = np.array([stage]), np.full_like(first, least[0])
         bounds = chains.bounds_s(at, first, end, intervals.all_least_ns(at, first, end))
         least.insert(0, int(np.flatnonzero(bounds >= limit_s).max(initial=-1)) + 1)
     return least
@@ -107,14 +106,16 @@ def _of_pairs(
     if not pairs:
         return []
     first, end = np.array(pairs).T
-    at = np.full_like(first, stage)
+    at = np.array([stage])
     least_ns = intervals.all_least_ns(at, first, end)
-    below = (chains.bounds_s(at, first, end, least_ns) < limit_s).tolist()
+    bounds = chains.bounds_s(at, first, end, least_ns)
+    below = (bounds < limit_s).tolist()
     prices = [
         intervals.price(stage, *pair) if under else None
         for pair, under in zip(pairs, below, strict=True)
     ]
     paid_ns = np.array([price.ns if price else 0 for price in prices])
-    bounds = chains.bounds_s(at, first, end, np.maximum(paid_ns, least_ns))
+    if (paid_ns > least_ns).any():
+        bounds = chains.bounds_s(at, first, end, np.maximum(paid_ns, least_ns))
     found: list[float] = np.where([price is None for price in prices], math.inf, bounds).tolist()
     return found

@@ -4,6 +4,7 @@ and how many micro-batches each rank holds in it at once. Found once per shape, 
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,25 @@ class PipelineShape:
     ends: tuple[tuple[int, int], tuple[int, int]]
 
 
+class Places(NamedTuple):
+    """`PipelineShape.chunks_of_rank` and `ends`, which are the same for any micro-batches."""
+
+    chunks_of_rank: tuple[tuple[int, ...], ...]
+    ends: tuple[tuple[int, int], tuple[int, int]]
+
+
+@cache
+def places(schedule: Schedule, pp: int, vpp: int) -> Places:
+    """Where `pp` ranks with `vpp` chunks each hold them."""
+    chunks = pp * vpp
+    holder = [rank_of_chunk(schedule, pp, chunk) for chunk in range(chunks)]
+    chunks_of_rank = tuple(
+        tuple(chunk for chunk, rank in enumerate(holder) if rank == s) for s in range(pp)
+    )
+    first, last = ((holder[j], chunks_of_rank[holder[j]].index(j)) for j in (0, chunks - 1))
+    return Places(chunks_of_rank, (first, last))
+
+
 @cache
 def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineShape:
     """The shape of `pp` ranks with `vpp` chunks each that run `m` micro-batches."""
@@ -48,12 +68,7 @@ def _shape_of(
     schedule: Schedule, pp: int, vpp: int, held: tuple[tuple[Vector, ...], ...]
 ) -> PipelineShape:
     """Many micro-batches hold what a few more than the ranks do."""
-    chunks = pp * vpp
-    holder = [rank_of_chunk(schedule, pp, chunk) for chunk in range(chunks)]
-    chunks_of_rank = tuple(
-        tuple(chunk for chunk, rank in enumerate(holder) if rank == s) for s in range(pp)
-    )
-    first, last = ((holder[j], chunks_of_rank[holder[j]].index(j)) for j in (0, chunks - 1))
+    chunks_of_rank, ends = places(schedule, pp, vpp)
     return PipelineShape(
         in_flight=held,
         matrices=tuple(np.array(vectors, np.int64) for vectors in held),
@@ -63,7 +78,7 @@ def _shape_of(
         waits=(chunks_of_rank,)
         if schedule in V_SHAPED
         else tuple(tuple((j,) for j in range(row * pp, (row + 1) * pp)) for row in range(vpp)),
-        ends=(first, last),
+        ends=ends,
     )
 
 

@@ -12,7 +12,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
-from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
+from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape, places
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 
@@ -108,12 +108,12 @@ class SamePipeline(Pipelines):
     @property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
         """The virtual stages of each rank, in model order."""
-        return self._shapes[0][0].chunks_of_rank
+        return places(self.schedule, self.pp, self.vpp).chunks_of_rank
 
     @property
     def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """The ranks that hold the embedding and the head, and the place of their chunk there."""
-        return self._shapes[0][0].ends
+        return places(self.schedule, self.pp, self.vpp).ends
 
     @cached_property
     def _shapes(self) -> tuple[list[PipelineShape], Ints]:
