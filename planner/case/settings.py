@@ -21,7 +21,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
-from meshplan.planner.case.reading import Mode, Start
+from meshplan.planner.case.reading import FIELDS, Mode, Start
 
 FILE, PROJECT = "meshplan.toml", "pyproject.toml"
 
@@ -50,7 +50,11 @@ class Settings(Frozen):
     @property
     def start(self) -> Start:
         """What files are started with."""
-        return Start(environment=self.environment or {}, launched_by=self.launched_by or "")
+        said = {name for name, value in self if value is not None}
+        return Start(
+            environment=self.environment or {}, launched_by=self.launched_by or "",
+            instead=frozenset(said & FIELDS),
+        )  # fmt: skip
 
     def fill(self, other: Self) -> Self:
         """These settings, with those of `other` where these are absent."""
