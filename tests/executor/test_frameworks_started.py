@@ -258,3 +258,12 @@ def test_lengths_and_batches_that_options_say_of_a_megatron_script() -> None:
     reading = read_config(text, "run.sh", None, start)
     assert reading.facts["seq_len"].value == 2048
     assert not {"global_batch_size", "num_micro_batches"} & reading.facts.keys()
+
+
+def test_a_shape_that_the_model_says() -> None:
+    """Where `--model` says the shape, the layers of the script's start are not asked for."""
+    text = SIZED.replace("${TP}", "2")
+    reading = read_config(text, "run.sh", None, Start(instead=frozenset(("model",))))
+    assert (reading.model_config, reading.facts["tensor_parallel"].value) == (None, 2)
+    with pytest.raises(UnreadableConfig, match="--env LAYERS=VALUE"):
+        read_config(text, "run.sh", None, Start(instead=frozenset(("seq_len",))))

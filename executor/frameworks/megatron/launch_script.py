@@ -210,6 +210,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
 _SAID_BY = {
     "seq_length": "seq_len", "micro_batch_size": "micro_batch_size",
     "global_batch_size": "global_batch_size",
+    **dict.fromkeys(("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+                     "num_query_groups", "kv_channels", "max_position_embeddings"), "model"),
 }  # fmt: skip
 """Arguments, and the options that say the same."""
 
