@@ -45,6 +45,7 @@ class Settings(Frozen):
     engine: str | None = None
     environment: dict[str, str] | None = None
     launched_by: str | None = None
+    joined_with: tuple[str, ...] | None = None
     gpu_hour_price: float | None = Field(default=None, gt=0)
 
     @property
@@ -53,7 +54,7 @@ class Settings(Frozen):
         said = {name for name, value in self if value is not None}
         return Start(
             environment=self.environment or {}, launched_by=self.launched_by or "",
-            instead=frozenset(said & FIELDS),
+            joined_with=self.joined_with or (), instead=frozenset(said & FIELDS),
         )  # fmt: skip
 
     def fill(self, other: Self) -> Self:
