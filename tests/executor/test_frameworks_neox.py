@@ -298,15 +298,29 @@ def test_a_part_of_a_configuration_is_said_to_be_one(tmp_path: Path) -> None:
     assert "--joined-with FILE" in found.text
 
 
+SHAPE = {
+    "pipe-parallel-size": 1, "model-parallel-size": 2, "num-layers": 4, "hidden-size": 1024,
+    "num-attention-heads": 16, "seq-length": 2048, "max-position-embeddings": 2048,
+}  # fmt: skip
+
+
+def test_learned_positions_are_priced(tmp_path: Path) -> None:
+    """GPT-NeoX's own default; a layer has 12 h h weights and 13 h biases and norms."""
+    text = "\n".join(f"{name}: {value}" for name, value in SHAPE.items())
+    config = read_config(text, "a.yml").model_config
+    assert config is not None
+    model = model_from_config({**config, "vocab_size": 50304}, "small")
+    h = 1024
+    layer = 12 * h * h + 13 * h
+    assert model_parameters(model).total == 4 * layer + (50304 + 2048) * h + 2 * h
+
+
 def test_files_are_joined_as_gpt_neox_joins_them(tmp_path: Path) -> None:
     """The shape of one and the training of another make the verdict of both in one file; a key of
     both stops it, with dashes or without.
     """
-    shape = {"pipe-parallel-size": 1, "model-parallel-size": 2, "num-layers": 4,
-             "hidden-size": 1024, "num-attention-heads": 16, "seq-length": 2048,
-             "max-position-embeddings": 2048, "pos-emb": "rotary"}  # fmt: skip
     rest = {"train_micro_batch_size_per_gpu": 4, "lr_decay_style": "cosine", "precision": "fp16"}
-    for name, part in (("a.yml", shape), ("b.yml", rest), ("both.yml", shape | rest),
+    for name, part in (("a.yml", SHAPE), ("b.yml", rest), ("both.yml", SHAPE | rest),
                        ("twice.yml", rest | {"num_layers": 4})):  # fmt: skip
         (tmp_path / name).write_text(json.dumps(part, indent=1))
 
