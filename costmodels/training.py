@@ -8,7 +8,10 @@ from pydantic import ConfigDict, Field
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
 OptimizerStates = Literal["fp32", "bf16"]
-LoraTargets = Literal["qkv", "attention", "all_linear"]
+LoraTargets = Literal["qkv", "attention", "all_linear", "qv", "attention_but_key", "all_but_key"]
+_WITHOUT_KEY: dict[LoraTargets, LoraTargets] = {
+    "qv": "qkv", "attention_but_key": "attention", "all_but_key": "all_linear",
+}  # fmt: skip
 BasePrecision = Literal["bf16", "int8", "nf4"]
 
 
@@ -24,7 +27,10 @@ class Lora:
     rank            r: beside a frozen k x n weight, A of k x r and B of r x n
     targets         what has adapters: "qkv", query, key and value; "attention", all projections of
                     what mixes tokens; "all_linear", those and dense feed-forwards and shared
-                    experts. The embedding, the head, the router and routed experts have none
+                    experts. "qv", "attention_but_key" and "all_but_key" are these without the key
+                    where it has a weight and an adapter of its own (not in a latent, nor where
+                    one adapter is beside all three). The embedding, the head, the router and routed
+                    experts have none
     dropout         the probability with which an adapter's input is dropped before A; any above 0
                     costs the same: a copy and a mask of each adapted input
     base_precision  what the frozen weights of linear layers are kept in: "bf16", as without
@@ -37,6 +43,16 @@ class Lora:
     targets: LoraTargets = "all_linear"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     base_precision: BasePrecision = "bf16"
+
+    @property
+    def with_key(self) -> LoraTargets:
+        """The targets, and the key among them."""
+        return _WITHOUT_KEY.get(self.targets, self.targets)
+
+    @property
+    def but_key(self) -> bool:
+        """Whether the key is left out."""
+        return self.targets in _WITHOUT_KEY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,9 @@ class Legality(Frozen):
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
     optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
-    lora_targets: tuple[Literal["qkv", "attention", "all_linear"], ...] = ()
+    lora_targets: tuple[
+        Literal["qkv", "attention", "all_linear", "qv", "attention_but_key", "all_but_key"], ...
+    ] = ()
     quantised_bases: tuple[Literal["int8", "nf4"], ...] = ()
     vision_tower: Literal["none", "cut", "whole"] = "none"
     context_kinds: tuple[ContextKind, ...] = ()

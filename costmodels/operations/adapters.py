@@ -28,6 +28,9 @@ and here, it is whole on each); that an adapter's input stays in 16 bit in 8-bit
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
 
 from meshplan.costmodels.elementwise import Number, maximum
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
@@ -44,12 +47,20 @@ def is_linear(op: Operation) -> bool:
     return isinstance(op, Matmul) and op.recipe and "moe" not in op.modules
 
 
-def is_adapted(op: Operation, lora: Lora) -> bool:
-    """Whether an adapter is trained beside it."""
-    if lora.targets == "qkv":
-        return is_linear(op) and op.name in _QKV
+def adapted_part(op: Operation, lora: Lora) -> Matmul | None:
+    """What of it adapters are trained beside: all of its weights, or all but the key's."""
+    if not (isinstance(op, Matmul) and is_linear(op) and _is_target(op, lora)):
+        return None
+    if lora.but_key and op.joined > 1 and np.any(op.key_columns):
+        return replace(op, n=op.n - op.key_columns, joined=op.joined - 1, key_columns=0)
+    return op
+
+
+def _is_target(op: Matmul, lora: Lora) -> bool:
+    if lora.with_key == "qkv":
+        return op.name in _QKV
     of_attention = {"mlp", "shared_experts"}.isdisjoint(op.modules)
-    return is_linear(op) and (lora.targets == "all_linear" or of_attention)
+    return lora.with_key == "all_linear" or of_attention
 
 
 def feeds_frozen_alone(op: Operation, lora: Lora) -> bool:
@@ -58,7 +69,7 @@ def feeds_frozen_alone(op: Operation, lora: Lora) -> bool:
         return True
     fused = isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)
     dropped = lora.dropout > 0
-    elsewhere = dropped or lora.targets != "all_linear"
+    elsewhere = dropped or lora.with_key != "all_linear"
     return fused and (
         (dropped and op.name in _FEEDS_ATTENTION) or (elsewhere and op.name in _FEEDS_FEED_FORWARD)
     )
@@ -109,7 +120,7 @@ def largest_weight(operations: Iterable[Operation]) -> Number:
 
 
 def _adapted(operations: Iterable[Operation], lora: Lora) -> Iterable[Matmul]:
-    return (op for op in operations if isinstance(op, Matmul) and is_adapted(op, lora))
+    return (part for op in operations if (part := adapted_part(op, lora)) is not None)
 
 
 def _width(op: Matmul) -> Number:

@@ -40,6 +40,7 @@ class Matmul:
              of the rows of each that this rank casts: less than all where it gathers cast ones
     parts    of the rows, each with a product of its own, whose sum is the weight's gradient
     joined   weights that are multiplied as one, and have an adapter each
+    key_columns  of them those of the key, where it is one of the joined
     kept_cast  in 8-bit training its output is kept for the backward in 8 bits
     imbalance  rows over those of the mean rank, which are what the model's FLOPs count
     """
@@ -55,6 +56,7 @@ class Matmul:
     cast_shares: tuple[Number, Number] = (1.0, 1.0)
     parts: Number = 1
     joined: int = 1
+    key_columns: Number = 0
     kept_cast: bool = False
     imbalance: Number = 1.0
     saved_bytes: Number = 0.0

@@ -161,6 +161,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         saved_bytes=site.itemsize * t * a_kv * d_v,
         cast_shares=site.entering_casts,
         joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
+        key_columns=0 if site.kernels.adapts_joined else a_kv * d,
     )
     if attention.key_steps:
         yield Matmul(name="key_steps", m=t, n=a_kv, k=a_kv * d_v)

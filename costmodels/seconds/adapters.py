@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from meshplan.costmodels.elementwise import Number, maximum
 from meshplan.costmodels.operations.adapters import (
+    adapted_part,
     adapter_forward_flops,
     adapter_numbers,
-    is_adapted,
     is_linear,
     mask_bytes,
 )
@@ -30,9 +30,10 @@ one more each way.
 
 def adapter_launches(op: Matmul, lora: Lora | None, *, backward: bool) -> int:
     """Kernels that the host issues for the adapters beside a product."""
-    if lora is None or not is_adapted(op, lora):
+    part = adapted_part(op, lora) if lora else None
+    if lora is None or part is None:
         return 0
-    return op.joined * (ADAPTER_KERNELS * (2 if backward else 1) + (lora.dropout > 0))
+    return part.joined * (ADAPTER_KERNELS * (2 if backward else 1) + (lora.dropout > 0))
 
 
 def beside_frozen_s(
@@ -57,12 +58,13 @@ def _unpacked_s(device: Device, op: Matmul, packed_bytes: float) -> Number:
 
 
 def _adapter_s(device: Device, op: Matmul, lora: Lora, *, backward: bool) -> Number:
-    if not is_adapted(op, lora):
+    part = adapted_part(op, lora)
+    if part is None:
         return 0.0
-    numbers = op.m * adapter_numbers(op, lora, backward=backward)
-    launches = adapter_launches(op, lora, backward=backward)
-    moved_bytes = device.recipe.itemsize * numbers + mask_bytes(op, lora)
+    numbers = part.m * adapter_numbers(part, lora, backward=backward)
+    launches = adapter_launches(part, lora, backward=backward)
+    moved_bytes = device.recipe.itemsize * numbers + mask_bytes(part, lora)
     memory_s = pointwise_s(device, moved_bytes, launches)
-    flops = adapter_forward_flops((op,), lora) * (2.0 if backward else 1.0)
+    flops = adapter_forward_flops((part,), lora) * (2.0 if backward else 1.0)
     rate = device.rate_flops_per_s(device.recipe.other_dtype(device.gpu))
     return maximum(memory_s, flops / rate)

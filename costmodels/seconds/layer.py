@@ -41,9 +41,9 @@ from meshplan.costmodels.elementwise import (
 )
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import (
+    adapted_part,
     adapter_forward_flops,
     feeds_frozen_alone,
-    is_adapted,
     kept_numbers,
     mask_bytes,
 )
@@ -183,9 +183,9 @@ class Pricer:
         if self.lora and feeds_frozen_alone(op, self.lora):
             return 0.0
         saved = op.saved_bytes * (self.device.recipe.saved_fraction if is_kept_cast(op) else 1.0)
-        if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
-            kept = self.device.recipe.itemsize * kept_numbers(op, self.lora)
-            saved = saved + kept + mask_bytes(op, self.lora)
+        if self.lora and (part := adapted_part(op, self.lora)) is not None:
+            kept = self.device.recipe.itemsize * kept_numbers(part, self.lora)
+            saved = saved + kept + mask_bytes(part, self.lora)
         return saved
 
     def _pass(

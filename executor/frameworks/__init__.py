@@ -58,7 +58,7 @@ class Format:
     started: Callable[[str, str, Start], Reading] | None = None
 
 
-STARTED = {**trainers.STARTED, "hf-script": trainer_command.read}
+STARTED = {**trainers.STARTED, "hf-script": trainer_command.read, "gpt-neox": neox.read}
 READ_ONLY = {
     name: Format(name, claims, read, STARTED.get(name))
     for name, (claims, read) in {

@@ -22,7 +22,6 @@ Adapters beside other sets of modules, and kinds other than LoRA, are not modell
 
 import re
 from collections.abc import Mapping
-from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -41,6 +40,8 @@ _HF: dict[LoraTargets, tuple[str, ...]] = {
     "all_linear": (
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     ),
+    "qv": ("q_proj", "v_proj"), "attention_but_key": ("q_proj", "v_proj", "o_proj"),
+    "all_but_key": ("q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 }  # fmt: skip
 _LAYERS = ("model.layers.{}.", "model.language_model.layers.{}.", "language_model.model.layers.{}.")
 """Where transformers' decoders hold their layers, alone or behind a tower."""
@@ -66,7 +67,7 @@ Found = tuple[Fact | None, list[Fact]]
 def bridge_settings(lora: Lora) -> dict[str, object]:
     """`lora` as overrides of a PEFT recipe."""
     dropout = {"peft.dropout": lora.dropout} if lora.dropout else {}
-    return {"peft.dim": lora.rank, "peft.target_modules": list(_MEGATRON[lora.targets]), **dropout}
+    return {"peft.dim": lora.rank, "peft.target_modules": list(_MEGATRON[lora.with_key]), **dropout}
 
 
 def of_bridge(found: Mapping[str, Fact]) -> Found:
@@ -228,7 +229,7 @@ def _targets(
     stated: frozenset[str], names: Mapping[LoraTargets, tuple[str, ...]]
 ) -> LoraTargets | None:
     """Which of our sets the modules are, None: another one."""
-    return next((ours for ours in get_args(LoraTargets) if set(names[ours]) == stated), None)
+    return next((ours for ours, each in names.items() if set(each) == stated), None)
 
 
 def _adapted(value: object) -> frozenset[str]:

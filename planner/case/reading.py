@@ -72,10 +72,14 @@ class Start:
     environment  a script's variables by name; its arguments by number ("1" is `$1`)
     launched_by  the path of the launcher's file (Accelerate's YAML, DeepSpeed's JSON), or "none":
                  no launcher shards; "": nobody said
+    joined_with  paths of the other files of a configuration in several (GPT-NeoX's)
+    instead      what options say themselves, by the names of `FIELDS`: a script need not
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
     launched_by: str = ""
+    joined_with: tuple[str, ...] = ()
+    instead: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

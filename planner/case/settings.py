@@ -21,7 +21,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
-from meshplan.planner.case.reading import Mode, Start
+from meshplan.planner.case.reading import FIELDS, Mode, Start
 
 FILE, PROJECT = "meshplan.toml", "pyproject.toml"
 
@@ -45,12 +45,17 @@ class Settings(Frozen):
     engine: str | None = None
     environment: dict[str, str] | None = None
     launched_by: str | None = None
+    joined_with: tuple[str, ...] | None = None
     gpu_hour_price: float | None = Field(default=None, gt=0)
 
     @property
     def start(self) -> Start:
         """What files are started with."""
-        return Start(environment=self.environment or {}, launched_by=self.launched_by or "")
+        said = {name for name, value in self if value is not None}
+        return Start(
+            environment=self.environment or {}, launched_by=self.launched_by or "",
+            joined_with=self.joined_with or (), instead=frozenset(said & FIELDS),
+        )  # fmt: skip
 
     def fill(self, other: Self) -> Self:
         """These settings, with those of `other` where these are absent."""

@@ -15,7 +15,9 @@ from meshplan.hardware_profiles.tunings import Tuning
 
 TARGET_WORDS: dict[LoraTargets, str] = {
     "qkv": "query, key and value", "attention": "attention's projections",
-    "all_linear": "all linear layers",
+    "all_linear": "all linear layers", "qv": "query and value",
+    "attention_but_key": "attention's projections but the key's",
+    "all_but_key": "all linear layers but the key's",
 }  # fmt: skip
 BASE_WORDS = {
     "bf16": "frozen weights not quantised",
@@ -87,7 +89,7 @@ def trained_line(job: Job) -> str:
         return ""
     trained, whole = trained_parameters(job), whole_parameters(job)
     share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
-    but = " but routed experts" if job.model.is_moe and lora.targets == "all_linear" else ""
+    but = " but routed experts" if job.model.is_moe and lora.with_key == "all_linear" else ""
     return f"trained: {_words(lora)}{but} ({share}); {BASE_WORDS[lora.base_precision]}"
 
 

@@ -85,6 +85,13 @@ LaunchedBy = Annotated[
         "none: nothing shards.",
     ),
 ]
+JoinedWith = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Another file of the same configuration, which GPT-NeoX merges. Repeatable.",
+    ),
+]
 FrameworkName = Annotated[
     str | None, typer.Option(help="Read every path as this framework's config.")
 ]

@@ -45,7 +45,10 @@ def plan(
         str | None, job("fp32, or bf16 without an fp32 copy of weights.")
     ] = None,
     lora_rank: Annotated[int | None, job("Train LoRA adapters of this rank alone.", min=1)] = None,
-    lora_targets: Annotated[str | None, job("Beside what: qkv, attention, all_linear.")] = None,
+    lora_targets: Annotated[
+        str | None,
+        job("Beside what: qkv, attention, all_linear; qv, attention_but_key, all_but_key."),
+    ] = None,
     base_precision: Annotated[
         str | None, job("Of the frozen weights: bf16, int8, nf4 (QLoRA).")
     ] = None,

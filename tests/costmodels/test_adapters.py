@@ -1,6 +1,7 @@
 """LoRA: what is trained, computed, sent, kept and not kept beside frozen weights."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.step.rank_memory import unpacked_bytes
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Lora, Training
+from meshplan.costmodels.training import Lora, LoraTargets, Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
@@ -50,6 +51,18 @@ GATED = 2 * 18432 + 18432  # gate and up, down
         ),
         pytest.param("attention", "generic", 1, 16 * SEPARATE, id="16 (8192 + 2 x 5120 + 8192)"),
         pytest.param("qkv", "generic", 1, 16 * (8192 + 2 * 5120), id="16 (8192 + 2 x 5120)"),
+        pytest.param("qv", "generic", 1, 16 * (8192 + 5120), id="16 (8192 q + 5120 v)"),
+        pytest.param(
+            "attention_but_key", "generic", 1, 16 * (SEPARATE - 5120), id="no 16 x 5120 of the key"
+        ),
+        pytest.param(
+            "all_but_key", "generic", 2, 16 * (2 * 4096 + 2560 + 2048 + 4096 + 3 * 4096 + 3 * 7168),
+            id="tp 2: A of q and v whole, B 2048 + 512 rows; o 2048 and whole; ffn f 7168",
+        ),
+        pytest.param(
+            "all_but_key", "megatron-bridge", 1, 16 * (10240 + 8192 + 32768 + 18432),
+            id="one adapter beside all three: nothing to leave out",
+        ),
         pytest.param(
             "all_linear", "megatron-bridge", 1, 16 * (10240 + 8192 + 32768 + 18432),
             id="joined: 16 (4096 + 6144 qkv, 8192 o, 4096 + 28672 up, 18432 down)",
@@ -70,16 +83,24 @@ def test_adapters_by_hand(targets: str, engine: str, tp: int, trained: int) -> N
     assert model.end_parameters[0].dense == model.end_parameters[1].dense == 0
 
 
-def test_flops_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("targets", "wide"),
+    [
+        pytest.param("all_linear", SEPARATE + GATED, id="all seven weights"),
+        pytest.param("all_but_key", SEPARATE + GATED - 5120, id="less the key's 4096 + 1024"),
+        pytest.param("qv", 8192 + 5120, id="query and value"),
+    ],
+)
+def test_flops_by_hand(targets: LoraTargets, wide: int) -> None:
     """Of a frozen product 2 t k n forward and as many backward, not twice as many; the core
     attention keeps its backward; adapters compute 6 t each of their parameters.
     """
-    lora, t = Lora(rank=16), 4096
+    lora, t = Lora(rank=16, targets=targets), 4096
     frozen, full = step(lora).plain_cost(0, "none"), step(None).plain_cost(0, "none")
     products = sum(
         op.forward_flops for op in step(None).operations(0) if isinstance(op, Matmul)
     )  # fmt: skip
-    beside = 6 * t * 16 * (SEPARATE + GATED)
+    beside = 6 * t * 16 * wide
     assert frozen.model_flops == pytest.approx(full.model_flops - products + beside, rel=1e-12)
     assert frozen.weight_grad.total_s == 0
     assert frozen.input_grad.matmul_s == full.input_grad.matmul_s > 0
@@ -127,6 +148,8 @@ def test_frozen_weights_by_engine(models, engine: str, precision: str, each: int
 @pytest.mark.parametrize(
     ("targets", "spared"),
     [
+        pytest.param("qv", 4096 + 14336, id="as attention: the core keeps what o reads"),
+        pytest.param("all_but_key", 0, id="query and value read what the key does"),
         pytest.param("attention", 4096 + 14336, id="neither its norm (t h) nor activation (t f)"),
         pytest.param("all_linear", 0, id="adapters read all inputs"),
     ],
@@ -134,7 +157,7 @@ def test_frozen_weights_by_engine(models, engine: str, precision: str, each: int
 def test_frozen_products_keep_no_input(targets: str, spared: int) -> None:
     """2 bytes of each number; an adapter keeps its narrow output, 16 numbers a row and weight."""
     lora = Lora(rank=16, targets=targets)
-    weights = {"attention": 4, "all_linear": 7}[targets]
+    weights = {"qv": 2, "attention": 4, "all_linear": 7, "all_but_key": 6}[targets]
     kept = [float(step(each).plain_cost(0, "none").saved_bytes) for each in (None, lora)]
     assert kept[0] - kept[1] == pytest.approx(2 * 4096 * (spared - 16 * weights))
 
@@ -259,7 +282,7 @@ LAYOUTS = [
 @settings(max_examples=20, deadline=None)
 @given(
     layout=st.sampled_from(LAYOUTS), engine=st.sampled_from(("generic", "megatron-bridge")),
-    targets=st.sampled_from(("qkv", "attention", "all_linear")),
+    targets=st.sampled_from(get_args(LoraTargets)),
     ranks=st.tuples(st.integers(1, 64), st.integers(1, 64)),
 )  # fmt: skip
 def test_laws(layout: Layout, engine: str, targets: str, ranks: tuple[int, int]) -> None:

@@ -5,6 +5,7 @@ megatron/model/transformer.py; numbers of parameters are those of the published 
 """
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -294,7 +295,49 @@ def test_a_part_of_a_configuration_is_said_to_be_one(tmp_path: Path) -> None:
     text = "train_micro_batch_size_per_gpu: 4\nlr_decay_style: cosine\nprecision: fp16\n"
     found = finding(tmp_path / "train.yml", text)
     assert found.verdict == "incomplete"
-    assert "GPT-NeoX merges several files" in found.text
+    assert "--joined-with FILE" in found.text
+
+
+SHAPE = {
+    "pipe-parallel-size": 1, "model-parallel-size": 2, "num-layers": 4, "hidden-size": 1024,
+    "num-attention-heads": 16, "seq-length": 2048, "max-position-embeddings": 2048,
+}  # fmt: skip
+
+
+def test_learned_positions_are_priced(tmp_path: Path) -> None:
+    """GPT-NeoX's own default; a layer has 12 h h weights and 13 h biases and norms."""
+    text = "\n".join(f"{name}: {value}" for name, value in SHAPE.items())
+    config = read_config(text, "a.yml").model_config
+    assert config is not None
+    model = model_from_config({**config, "vocab_size": 50304}, "small")
+    h = 1024
+    layer = 12 * h * h + 13 * h
+    assert model_parameters(model).total == 4 * layer + (50304 + 2048) * h + 2 * h
+
+
+def test_files_are_joined_as_gpt_neox_joins_them(tmp_path: Path) -> None:
+    """The shape of one and the training of another make the verdict of both in one file; a key of
+    both stops it, with dashes or without.
+    """
+    rest = {"train_micro_batch_size_per_gpu": 4, "lr_decay_style": "cosine", "precision": "fp16"}
+    for name, part in (("a.yml", SHAPE), ("b.yml", rest), ("both.yml", SHAPE | rest),
+                       ("twice.yml", rest | {"num_layers": 4})):  # fmt: skip
+        (tmp_path / name).write_text(json.dumps(part, indent=1))
+
+    def checked(name: str, *joined: str) -> Finding:
+        given = Settings(cluster="dgx-h100", gpus=8, vocab_size=50304,
+                         joined_with=tuple(str(tmp_path / each) for each in joined))  # fmt: skip
+        (found,) = check_paths([tmp_path / name], tools(), given)
+        return found
+
+    whole = checked("both.yml")
+    assert whole.verdict in ("fits", "does not fit"), whole.text
+    for one, other in (("a.yml", "b.yml"), ("b.yml", "a.yml")):
+        found = checked(one, other)
+        assert (found.verdict, found.label) == (whole.verdict, whole.label), found.text
+    twice = checked("a.yml", "twice.yml")
+    assert (twice.verdict, "GPT-NeoX stops" in twice.text) == ("illegal", True)
+    assert "--joined-with" in checked("a.yml", "absent.yml").text
 
 
 @pytest.mark.parametrize("name", ["a.yml", "a.yaml"])

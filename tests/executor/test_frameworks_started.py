@@ -183,6 +183,9 @@ MBS=${MBS:-2}
         ("accelerate launch --config_file conf/zero3.yaml", "", "dp16 zero3 mbs2"),
         ("accelerate launch --config_file conf/zero3.yaml --num_processes 4", "", "dp4 zero3 mbs2"),
         ("deepspeed --num_gpus 8", "--deepspeed conf/ds.json", "dp8 zero1 mbs2"),
+        ("deepspeed --num_gpus=4 --num_nodes 2", "", "dp8 zero0 mbs2"),
+        ("deepspeed --include localhost:0,2", "--deepspeed conf/ds.json", "dp2 zero1 mbs2"),
+        ("deepspeed --include=a:0,1@b:0,1,2,3@a:1,4,5", "", "dp8 zero0 mbs2"),
     ],
 )
 def test_a_trainers_command_is_read(
@@ -216,3 +219,51 @@ def test_what_a_trainers_command_leaves_open_is_named(
     (found,) = check_paths([tmp_path / "run.sh"], TOOLS, given)
     assert found.verdict in ("incomplete", "unreadable")
     assert said in found.text
+
+
+OPEN = """#!/bin/bash
+deepspeed --include localhost:$DEVICES train.py --model_name_or_path ./checkpoints/$VERSION \\
+  --model_max_length $LENGTH --per_device_train_batch_size $MBS --bf16 True \\
+  --gradient_accumulation_steps $STEPS --gradient_checkpointing $RECOMPUTE
+"""
+
+
+def test_what_options_say_need_not_be_in_the_environment(tmp_path: Path) -> None:
+    """Model, length and batch of a script's start are the options'; its other variables are asked
+    for: 64 sequences on 8 GPUs of micro-batch 2 are 4 of them, and no count of the file's is told.
+    """
+    (tmp_path / "run.sh").write_text(OPEN)
+    given = Settings(
+        cluster="dgx-h100", gpus=8, model="llama-3.1-8b", seq_len=4096, global_batch_size=64,
+        micro_batch_size=2,
+    )  # fmt: skip
+    (asked,) = check_paths([tmp_path / "run.sh"], TOOLS, given)
+    assert (asked.verdict, "--env RECOMPUTE=VALUE" in asked.text) == ("unreadable", True)
+    said = given.model_copy(update={"environment": {"RECOMPUTE": "True"}})
+    (found,) = check_paths([tmp_path / "run.sh"], TOOLS, said)
+    assert found.label == "dp8 zero0 mbs2 recompute-full", found.text
+    assert not [note for note in found.notes if "of the file" in note]
+    (short,) = check_paths([tmp_path / "run.sh"], TOOLS, said.model_copy(update={"seq_len": None}))
+    assert "--env LENGTH=VALUE" in short.text
+
+
+def test_lengths_and_batches_that_options_say_of_a_megatron_script() -> None:
+    """A script's own words stay, and win over what a settings file fills in."""
+    text = (
+        SIZED.replace("$2", "large").replace("${TP}", "2").replace("16 --tensor", "$GBS --tensor")
+    )
+    with pytest.raises(UnreadableConfig, match="--env GBS=VALUE"):
+        read_config(text, "run.sh", None, Start(instead=frozenset(("seq_len",))))
+    start = Start(instead=frozenset(("seq_len", "global_batch_size")))
+    reading = read_config(text, "run.sh", None, start)
+    assert reading.facts["seq_len"].value == 2048
+    assert not {"global_batch_size", "num_micro_batches"} & reading.facts.keys()
+
+
+def test_a_shape_that_the_model_says() -> None:
+    """Where `--model` says the shape, the layers of the script's start are not asked for."""
+    text = SIZED.replace("${TP}", "2")
+    reading = read_config(text, "run.sh", None, Start(instead=frozenset(("model",))))
+    assert (reading.model_config, reading.facts["tensor_parallel"].value) == (None, 2)
+    with pytest.raises(UnreadableConfig, match="--env LAYERS=VALUE"):
+        read_config(text, "run.sh", None, Start(instead=frozenset(("seq_len",))))

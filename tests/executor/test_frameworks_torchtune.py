@@ -2,9 +2,11 @@
 (pytorch/torchtune@bd2a0fc recipes/configs/llama3_3/70B_full_multinode.yaml, BSD-3-Clause).
 """
 
+import re
+
 import pytest
 
-from meshplan.costmodels.training import Lora
+from meshplan.costmodels.training import Lora, LoraTargets
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.reading import NothingToRead, Reading, Recompute
 from meshplan.planner.case.resolve import resolve
@@ -95,9 +97,31 @@ def test_what_is_not_modelled_is_named(old: str, new: str, named: str) -> None:
     assert named in ", ".join(str(fact.value) for fact in edited(old, new).unread)
 
 
-def test_adapters_beside_another_set_are_named() -> None:
-    """As most of its recipes have them: q, v and the output."""
-    model = LORA.format("", "true").replace("k_proj, ", "")
+@pytest.mark.parametrize(
+    ("left_out", "ffn", "targets"),
+    [
+        pytest.param("k_proj, ", "true", "all_but_key", id="as most of its recipes have them"),
+        pytest.param("k_proj, ", "false", "attention_but_key", id="q, v and the output"),
+        pytest.param("k_proj, |, output_proj", "false", "qv", id="as LoRA's paper has them"),
+    ],
+)
+def test_adapters_without_the_key(left_out: str, ffn: str, targets: LoraTargets) -> None:
+    """The key's projection is left out in most recipes."""
+    model = re.sub(left_out, "", LORA.format("", ffn))
+    reading = edited("_component_: torchtune.models.llama3_3.llama3_3_70b", model)
+    assert not reading.unread
+    assert reading.facts["lora"].value == Lora(rank=16, targets=targets)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(LORA.format("", "true").replace("q_proj, ", ""), id="no query"),
+        pytest.param(LORA.format("", "true, apply_lora_to_output: true"), id="the head"),
+    ],
+)
+def test_adapters_beside_another_set_are_named(model: str) -> None:
+    """What no target set says is not guessed."""
     reading = edited("_component_: torchtune.models.llama3_3.llama3_3_70b", model)
     assert "adapters beside this set" in str(reading.unread[0].value)
 

@@ -170,7 +170,7 @@ def test_trainers_say_what_they_train(tmp_path: Path, text: str, lora: Lora) -> 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (AXOLOTL + "adapter: lora\nlora_target_modules: [q_proj, v_proj]\n", "q_proj"),
+        (AXOLOTL + "adapter: lora\nlora_target_modules: [q_proj, k_proj]\n", "q_proj"),
         (AXOLOTL + "adapter: lora\nlora_target_linear: true\nlora_dropout: 1.5\n",
          "lora_dropout 1.5 (it is a probability below 1)"),
         (AXOLOTL + "adapter: lora\nlora_target_modules: 'model.layers.0.self_attn.(q|k|v)_proj'\n",

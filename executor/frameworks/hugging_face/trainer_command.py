@@ -14,13 +14,14 @@ from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
-from meshplan.executor.frameworks.hugging_face.trainers import TRAINERS, read_values
+from meshplan.executor.frameworks.hugging_face.trainers import LENGTHS, TRAINERS, read_values
 from meshplan.executor.frameworks.megatron.gpus import gpus_of
 from meshplan.executor.frameworks.megatron.launch_script import MAX_CASES, arguments
 from meshplan.executor.frameworks.shell.launches import (
     is_launched,
     launches,
     left_open,
+    needed,
     started_with,
 )
 from meshplan.executor.frameworks.shell.script import Script, read_script
@@ -32,6 +33,13 @@ _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
 )
+_ACCUMULATED = "gradient_accumulation_steps"
+_SAID_BY = {
+    _TRAINER.model: "model", _TRAINER.micro_batch: "micro_batch_size",
+    _ACCUMULATED: "global_batch_size",
+    **dict.fromkeys((_TRAINER.seq_len, *LENGTHS), "seq_len"),
+}  # fmt: skip
+"""Arguments, and the options that say the same."""
 
 
 class _Arguments(Values):
@@ -76,7 +84,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     launcher = arguments(words[:at])
-    values = _Arguments(arguments(words[at + 1 :]), script.waits)
+    stated = arguments(words[at + 1 :])
+    values = _Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     named, unread = _launcher(launcher, Path(path), start)
     reading = read_values(_TRAINER, values, path, named)
@@ -88,6 +97,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     )  # fmt: skip
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
+    if _ACCUMULATED in stated.keys() - values.found.keys():
+        del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
 
 
@@ -104,7 +115,7 @@ def _launcher(
     if stated is None:
         accelerated = any(name.startswith(("use_fsdp", "use_deepspeed", "fsdp_", "zero_"))
                           for name in given)  # fmt: skip
-        known = given.keys() & {"nproc_per_node", "num_gpus"}
+        known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include"}
         return ("none" if known and not accelerated else ""), ()
     found = beside(str(stated.value), path)
     if found is not None:

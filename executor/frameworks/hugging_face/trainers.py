@@ -100,6 +100,9 @@ _TRL = (
 )
 """Keys that TRL has and transformers' `TrainingArguments` have not."""
 
+LENGTHS = ("max_length", "model_max_length", "block_size")
+"""What programs call the tokens of a sequence, beside their trainer."""
+
 TRAINERS = (
     Trainer(
         name="llama-factory",
@@ -154,7 +157,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         facts,
         micro_batch_size=values.count(trainer.micro_batch),
         num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
-        seq_len=values.count(trainer.seq_len, "max_length", "model_max_length", "block_size"),
+        seq_len=values.count(trainer.seq_len, *LENGTHS),
         precision=_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)

@@ -10,6 +10,8 @@ _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchr
 
 def gpus_of(launcher: Values, text: str) -> Fact | None:
     """GPUs of the launch: the launcher's arguments, else Slurm's headers."""
+    if included := launcher.found.get("include"):
+        return _included(included)
     for each_name, nodes_name in _LAUNCHERS:
         each, nodes = launcher.found.get(each_name), launcher.found.get(nodes_name)
         stated = [fact for fact in (each, nodes) if fact is not None]
@@ -19,6 +21,19 @@ def gpus_of(launcher: Values, text: str) -> Fact | None:
             if count is not None:
                 return Fact(count.value * (others.value if others else 1), count.line)
     return _slurm_gpus(text)
+
+
+def _included(stated: Fact) -> Fact | None:
+    """GPUs of DeepSpeed's `--include host1:0,1@host2:0,1`; None where a host is named whole or not
+    yet known (deepspeedai/DeepSpeed deepspeed/launcher/runner.py, parse_resource_filter).
+    """
+    gpus: set[tuple[str, str]] = set()
+    for node in str(stated.value).split("@"):
+        host, _, slots = node.partition(":")
+        if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", slots.strip()):
+            return None
+        gpus |= {(host.strip(), slot) for slot in slots.strip().split(",")}
+    return Fact(len(gpus), stated.line)
 
 
 def _slurm_gpus(text: str) -> Fact | None:

@@ -54,6 +54,7 @@ from meshplan.executor.frameworks.shell.launches import (
     is_launched,
     launches,
     left_open,
+    needed,
     started_with,
 )
 from meshplan.executor.frameworks.shell.script import read_script
@@ -196,9 +197,23 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
     notes = (*script.notes, *left_open(commands))
-    cases = [replace(_command(words), waits=script.waits) for words in commands]
+    cases = [_command(words) for words in commands]
+    cases = [
+        replace(each, waits=script.waits, program=(kept := needed(each.program, start, _SAID_BY)),
+                left=frozenset(each.program.keys() - kept.keys()))
+        for each in cases
+    ]  # fmt: skip
     reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
+
+
+_SAID_BY = {
+    "seq_length": "seq_len", "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    **dict.fromkeys(("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+                     "num_query_groups", "kv_channels", "max_position_embeddings"), "model"),
+}  # fmt: skip
+"""Arguments, and the options that say the same."""
 
 
 def _is_mark(word: str) -> bool:
@@ -241,12 +256,14 @@ class _Command:
     """The arguments of the launcher (torchrun, srun, deepspeed) and those of the program.
 
     waits  what of the script's start decided a condition
+    left   what the program takes, and an option says instead
     """
 
     name: str
     launcher: dict[str, Fact]
     program: dict[str, Fact]
     waits: tuple[str, ...] = ()
+    left: frozenset[str] = frozenset()
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -312,7 +329,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(_Arguments(command.launcher), text))
     unread = [*deepspeed_facts(values, facts), *optimizer_unread(values, "--optimizer")]
-    if "global_batch_size" not in facts:  # then micro-batch x data_parallel
+    if "global_batch_size" not in facts.keys() | command.left:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
     if "zero_stage" not in facts:
         put(facts, zero_stage=Fact(0, 1))

@@ -89,7 +89,10 @@ def _family(values: Values, shape: _Shape, hidden: int) -> dict[str, Any]:
     if shape.positions == "learned":
         rows = values.count("max_position_embeddings")
         width = _width(values, shape, hidden)
-        return {"model_type": "gpt2", "n_positions": rows.value if rows else 1, "n_inner": width}
+        return {
+            "model_type": "gpt2", "n_positions": rows.value if rows else 1, "n_inner": width,
+            "attention_bias": None if shape.qkv_bias else False,  # the family always has it
+        }  # fmt: skip
     if not shape.mlp_bias:
         return {"model_type": "nemotron", "mlp_bias": False}
     return {"model_type": "gpt_neox", "use_parallel_residual": shape.parallel}

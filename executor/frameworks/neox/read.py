@@ -10,8 +10,9 @@
     recompute                checkpoint_activations, one layer at a time
     gpus                     global_num_gpus, or num_nodes x num_gpus
 
-GPT-NeoX merges the files that it is started with, and knows no default for the shape and the batch:
-a file without them is a part of a configuration, which is said instead of priced. Layers with an
+GPT-NeoX merges the files that it is started with, stops at a key that two of them state, and knows
+no default for the shape and the batch: a file without them is a part of a configuration, which is
+said instead of priced, unless the start names the others. Layers with an
 attention of their own (sparse, local, gMLP, Mamba, RWKV) and experts are named, not priced.
 
 Source: EleutherAI/gpt-neox@ea7aefd8 `megatron/neox_arguments` (arguments.py calculate_derived),
@@ -20,12 +21,21 @@ Source: EleutherAI/gpt-neox@ea7aefd8 `megatron/neox_arguments` (arguments.py cal
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown, top_level
 from meshplan.executor.frameworks.keys.lists import flags_in, judged, switched_off
 from meshplan.executor.frameworks.neox.model import model_config, model_unread
-from meshplan.planner.case.reading import Fact, IllegalConfig, Reading, Recompute, UnreadableConfig
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import (
+    Fact,
+    IllegalConfig,
+    Reading,
+    Recompute,
+    Start,
+    UnreadableConfig,
+)
 
 _KEY = r"^[ \t]*[\"']?{}[\"']?[ \t]*:"
 _WHOLE = re.compile(_KEY.format("pipe[-_]parallel[-_]size"), re.M)
@@ -54,13 +64,31 @@ def claims(name: str, text: str) -> bool:
     return name.endswith((".yml", ".yaml")) and bool(marked)
 
 
-def read(text: str, path: str) -> Reading:
-    """A GPT-NeoX configuration; raises `UnreadableConfig` and `IllegalConfig`."""
-    values = Values(_underscored(read_yaml(text)))
+def read(text: str, path: str, start: Start | None = None) -> Reading:
+    """A GPT-NeoX configuration; raises `UnreadableConfig` and `IllegalConfig`.
+
+    `start`: the files that it is joined with.
+    """
+    found = _underscored(read_yaml(text))
+    for other in start.joined_with if start else ():
+        found |= _other(other, found)
+    values = Values(found)
     try:
         return _reading(values, path)
     except IllegalConfig as error:
         raise _of_a_fork(values, error) or error from None
+
+
+def _other(path: str, found: Mapping[str, Fact]) -> dict[str, Fact]:
+    """What another file adds to the facts `found`, without the lines, which are not this file's."""
+    try:
+        added = _underscored(read_yaml(text_of(Path(path))))
+    except UnreadableConfig as error:
+        raise UnreadableConfig(f"--joined-with {path}: {error}") from None
+    keys = {name.partition(".")[0] for name in found}
+    if twice := sorted(keys & {name.partition(".")[0] for name in added}):
+        raise IllegalConfig(f"{shown(twice[0])} is in {path} too: GPT-NeoX stops")
+    return {name: Fact(fact.value, 1) for name, fact in added.items()}
 
 
 def _of_a_fork(values: Values, error: IllegalConfig) -> UnreadableConfig | None:
@@ -121,7 +149,7 @@ def _part_of_several(values: Values) -> list[Fact]:
         missing.append(_BATCH[0])
     if not missing:
         return []
-    why = "GPT-NeoX merges several files; check them joined into one"
+    why = "GPT-NeoX merges several files: name the others by --joined-with FILE"
     return [Fact(f"no {', '.join(missing)} ({why})", 1)]
 
 

@@ -1,11 +1,11 @@
 """Which of a script's commands launch the training: those with the framework's flags."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from meshplan.executor.frameworks.shell.script import Script
-from meshplan.planner.case.reading import Fact
+from meshplan.planner.case.reading import Fact, Start
 
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
 _STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
@@ -51,6 +51,20 @@ def left_open(commands: list[list[Fact]]) -> list[str]:
     return (
         [f"line {line}: flags of {', '.join(found)} are left to the environment"] if found else []
     )
+
+
+def needed(
+    found: Mapping[str, Fact], start: Start | None, said_by: Mapping[str, str]
+) -> dict[str, Fact]:
+    """The arguments less those that the script leaves to its start and that an option says instead
+    (`said_by`: arguments by the option's name in `FIELDS`).
+    """
+    instead = start.instead if start else frozenset()
+    return {
+        name: fact
+        for name, fact in found.items()
+        if "$" not in str(fact.value) or said_by.get(name) not in instead
+    }
 
 
 def started_with(value: str, waits: tuple[str, ...]) -> str:
