@@ -1,5 +1,4 @@
-"""What a training framework can run, and how it runs it: legality, bytes kept, overlap, kernels,
-floors.
+"""What a training framework can run and how: legality, bytes kept, overlap, kernels, floors.
 
 An engine file states habits, each with its source (repository file at a commit, paper section).
 What was learnt from measured runs instead ([fitted]) lives apart, in `fits/`, with its date, rows
@@ -16,10 +15,9 @@ from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 ContextKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
-"""How queries meet all keys of a sequence that ranks share: keys and values go round them, beside
-the attention kernel of those that are there already; or they are gathered before it; or heads are
-exchanged for tokens before and after it (Ulysses, 2309.14509); or that within each node, and keys
-and values go round the nodes.
+"""How queries meet all keys of a shared sequence: keys and values go round the ranks, beside the
+attention kernel of those that are there; or are gathered before it; or heads are exchanged for
+tokens around it (Ulysses, 2309.14509); or that in each node, and keys and values go round nodes.
 """
 Dispatcher = Literal["all_to_all", "deepep", "hybridep"]
 """What brings tokens to experts: one copy for each expert, or one for each node and rank that holds

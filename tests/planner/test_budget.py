@@ -135,7 +135,8 @@ class Distance:
 @pytest.mark.parametrize(
     ("least_s", "left", "more", "goes_on"),
     [
-        (0.5, (1, 9), (1, 9), True), (0.5, (0, 9), (4, 5), True), (0.5, (-5, 9), (3, 1), True),
+        (0.5, (3, 9), (3, 9), True), (0.5, (1, 9), (5, 5), True),
+        (0.5, (0, 9), (4, 5), True), (0.5, (-5, 9), (3, 1), True),
         (0.5, (-5, 4), (-1, 0), False), (0.5, (-5, 0), (-5, 0), False),
         (0.98, (0, 9), (0, 9), False), (0.98, (1, 0), (1, 0), True),
     ],
@@ -147,8 +148,8 @@ def test_more_of_the_budget_comes_where_the_gap_is_wide(
     goes_on: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four at a time, as long as there are some, and only once nothing is left; `left` and `more`
-    are the budget and what may come, before and after.
+    """Four at a time, as long as there are some, and only once less than half as many is left;
+    `left` and `more` are the budget and what may come, before and after.
     """
     monkeypatch.setattr(budget, "MORE", 4)
     proof = begun(limit_s=1.0, more=left[1])
