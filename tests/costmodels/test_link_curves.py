@@ -37,9 +37,9 @@ def test_curves_of_a_link_are_of_one_message_inside_a_node(cluster: Cluster) -> 
     assert collective_s(known, "all_gather", 2e9, pair) == pytest.approx(2.001)
     summed = collective_s(known, "all_gather", 2e9, pair, one_message=False)
     assert summed == collective_s(cluster, "all_gather", 2e9, pair)
-    apart = Group(2.0, 1.0)
-    seen, formula = (collective_s(c, "all_gather", 2e9, apart) for c in (known, cluster))
-    assert seen == formula
+    for apart in (Group(2.0, 1.0), Group(4.0, 2.0)):
+        seen, formula = (collective_s(c, "all_gather", 2e9, apart) for c in (known, cluster))
+        assert seen == formula
     own = known.node.collective_fits[0].model_copy(update={"latency_s": (5e-3,)})
     profiled = known.model_copy(
         update={"collective_fits": (own,), "conditions": {"kind": "measured"}}
