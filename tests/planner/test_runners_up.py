@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
 from meshplan.costmodels.training import Training
@@ -15,6 +16,7 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts import budget
 from meshplan.planner.report.runners_up import open_runners_line
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
+from meshplan.planner.search.open_layouts import OpenLayouts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows_below import NEARLY
 from meshplan.planner.search.search import NoLayoutFits, layout_of_row
@@ -135,3 +137,19 @@ def test_an_open_proof_leaves_runners_up_a_part_of_the_budget(
     proof.proved_s = proved * proof.best_s
     proof.find_runners_up(3, None)
     assert left == [budget.RUNNERS // part]
+
+
+def test_what_is_left_open_is_rows_crowds_and_layouts(proof: Simulated) -> None:
+    """Its least bound is that of all that is open, whichever of these holds it; and of what is not
+    below its own limit there is none.
+    """
+    opened, holders = OpenLayouts(proof.space, proof.prices, proof.passes), set[int]()
+    while math.isfinite(opened.least_s):
+        holders.add([opened._row_s, opened._crowd_s, opened.first_s].index(opened.least_s))
+        assert opened.least_asked_s() == opened.least_s
+        if not opened.closer(math.inf):
+            opened.pop()
+    assert holders == {0, 1, 2}
+    anew = OpenLayouts(proof.space, proof.prices, proof.passes)
+    anew.reopen([], lambda rows: np.zeros(len(rows)))
+    assert anew.least_asked_s() == math.inf > anew.least_s
