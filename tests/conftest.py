@@ -16,9 +16,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 LONG = (
     "test_execute_command", "test_parity", "test_dry_run", "test_dry_run_cost_model", "test_sweep",
-    "test_simulated_proof", "test_launch", "test_fuzz_readers", "test_dry_run_command",
-    "test_one_rank", "test_simulated_bounds", "test_on_gpu", "test_fit", "test_bruteforce",
-    "test_check_fuzz", "test_docs", "test_cli", "test_frameworks_parsers",
+    "test_sweep_cache", "test_simulated_proof", "test_launch", "test_fuzz_readers",
+    "test_dry_run_command", "test_one_rank", "test_simulated_bounds", "test_on_gpu", "test_fit",
+    "test_bruteforce", "test_check_fuzz", "test_docs", "test_cli", "test_frameworks_parsers",
 )  # fmt: skip
 """Files that take longest: begun first, so that the workers end together."""
 

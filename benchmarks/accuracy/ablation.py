@@ -196,10 +196,10 @@ SEEN, SHOWN = 0.005, 5  # of a median: changes that are worth a word, and how ma
 
 def main() -> None:
     """Write or print the table."""
-    own = Path(sys.argv[1]) if sys.argv[1:] else None
-    runs = [(run.suite, run) for run in _runs(own or BUILT_IN)]
+    given = Path(sys.argv[1]) if sys.argv[1:] else None
+    runs = [(run.suite, run) for run in _runs(given or BUILT_IN)]
     fitted = {suite for suite, _ in runs}
-    for file, name in {} if own else NEVER_FITTED.items():
+    for file, name in {} if given else NEVER_FITTED.items():
         runs += [(f"{name} {run.grade}", run) for run in _runs(BUILT_IN.parent / file)]
     tunings = [load_fit(run.engine.name, run.cluster.gpu.name).tuning for _, run in runs]
     usual = [_error(run, tuning) for (_, run), tuning in zip(runs, tunings, strict=True)]
@@ -219,7 +219,7 @@ def main() -> None:
             unseen.append(name)
         print(lines[-1] if moved else name, flush=True)
     text = "\n".join([*lines, "", f"No median moves by {SEEN:.1%}: {'; '.join(unseen)}."])
-    if own is None:
+    if given is None:
         put(ROOT / "docs/accuracy_tables.md", "ablation", text)
 
 

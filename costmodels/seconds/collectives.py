@@ -40,7 +40,7 @@ profile has measured.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from math import fsum
 
@@ -53,7 +53,7 @@ from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit, Link
+from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
 
 PEER_LATENCY = 0.08
 ALL_SENT = Routing()
@@ -120,27 +120,13 @@ def _on_link_s(
 def _as_measured_s(
     cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, formula_s: Number
 ) -> Number:
-    """The fitted curve where the cluster was profiled with a group of this shape, else the
-    formula.
-    """
-    if not cluster.is_measured:
-        return formula_s
-    slowdown = _shared_slowdown(cluster)
-    return _by_curves_s(cluster.collective_fits, kind, size_bytes, group, formula_s, slowdown)
-
-
-def _by_curves_s(
-    fits: Iterable[CurveFit], kind: CollectiveKind, size_bytes: Number, group: Group,
-    formula_s: Number, slowdown: float = 1.0,
-) -> Number:  # fmt: skip
-    """`formula_s`, but what a curve gives where one is of the group's shape."""
-    for fit in fits:
+    """`formula_s`, but the fitted curve of a profiled group of this shape."""
+    for fit in cluster.collective_fits if cluster.is_measured else ():
         if fit.kind == kind:
             same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
             if np.any(same):
-                formula_s = where(
-                    same, _plain(curve_seconds(fit, size_bytes)) * slowdown, formula_s
-                )
+                alone_s = _plain(curve_seconds(fit, size_bytes))
+                formula_s = where(same, alone_s * _shared_slowdown(cluster), formula_s)
     return formula_s
 
 

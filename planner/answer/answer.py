@@ -25,7 +25,7 @@ from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, Runner
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.verdicts import fullest
-from meshplan.planner.search.found import KIND_AXES
+from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.search import SearchResult, search
@@ -183,17 +183,15 @@ def _as_runner_up(
     moved: MovedAxis, plan: PricedLayout, others: Sequence[tuple[Layout, float]]
 ) -> str:
     """What the degrees that a change leads to take with other settings too, where that is less."""
-    kind = _kind(moved.fix.layout)
+    kind = kind_of_layout(moved.fix.layout)
+    if kind == kind_of_layout(plan.case.layout):
+        return ""
     for layout, step_s in others:
         slower = step_s / plan.prediction.step_time_s - 1
         less = moved.slower is None or slower < moved.slower - AS_FAST
-        if less and _kind(layout) == kind != _kind(plan.case.layout):
+        if less and kind_of_layout(layout) == kind:
             return f"; as the runner-up {layout.full_label}: {slower:+.1%}"
     return ""
-
-
-def _kind(layout: Layout) -> tuple[int, ...]:
-    return tuple(getattr(layout, axis) for axis in KIND_AXES)
 
 
 def _until(found: Iterator[MovedAxis], most_timed: int) -> Iterator[MovedAxis]:

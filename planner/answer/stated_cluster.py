@@ -21,11 +21,11 @@ def stated_cluster(a: Arguments) -> tuple[str, Cluster]:
     else:
         raise BadQuestion("say what to train on: --cluster dgx-h100, or --gpu h100-sxm")
     cluster = load_cluster(name)
-    check_number(a.gpus, name, cluster)
+    check_gpus(a.gpus, name, cluster)
     return name, cluster
 
 
-def check_number(gpus: int, name: str, cluster: Cluster) -> None:
+def check_gpus(gpus: int, name: str, cluster: Cluster) -> None:
     """Raise `BadQuestion` for more GPUs than the cluster has."""
     if cluster.max_gpus is not None and gpus > cluster.max_gpus:
         raise BadQuestion(f"--gpus {gpus}, but {name} has {cluster.max_gpus}; take at most these")

@@ -160,9 +160,9 @@ class CountedMemory:
         return found
 
     def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:
-        """With the `most` modes that recompute least, if there are as many, and more than one only
-        where the mean rank has few mixes of them. One chunk per rank, of few cuts, has as many at
-        once as make few mixes.
+        """With the `most` modes that recompute least; None where it has fewer, or where the mean
+        rank has many mixes of several. One chunk per rank is run once, where its cuts are few: with
+        the most modes, two at least, of which there are few mixes.
         """
         vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
         layers = [-(-len(self.proof.space.stack) // (pp * vpp))] * vpp

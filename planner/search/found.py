@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.space.legal_layouts import Variant
@@ -27,6 +28,12 @@ class Timed(NamedTuple):
 def kind_of(layouts: Layouts, row: int) -> Kind:
     """The kind of a row: runners-up differ in it."""
     tp, cp, pp, ep = (int(getattr(layouts, axis)[row]) for axis in KIND_AXES)
+    return tp, cp, pp, ep
+
+
+def kind_of_layout(layout: Layout) -> Kind:
+    """The same of one layout."""
+    tp, cp, pp, ep = (getattr(layout, axis) for axis in KIND_AXES)
     return tp, cp, pp, ep
 
 

@@ -89,8 +89,8 @@ class SearchResult:
     cuts         listed: of layouts of several chunks per rank that may be faster those of a list
     bound_s      nothing is faster; gap = 1 - bound_s / best
     every_cut_bound_s   nothing in the space is faster, however it is cut
-    kinds_bound_s       no kind is faster that `solutions` leaves out, nor one of them otherwise
-                        than it is there; None where others were not looked for
+    kinds_bound_s       nothing is faster that is of a kind that `solutions` leaves out, or of one
+                        that it has, but run otherwise; None where only the best was looked for
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price

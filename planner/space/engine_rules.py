@@ -276,7 +276,8 @@ def _engines(do: Callable[[Legality], bool]) -> str:
 
 def check_precision(training: Training, gpu: Gpu, engine: Engine) -> None:
     """Raise `InvalidLayout` where `gpu` has no matmuls of the training's number format, or `engine`
-    does not train in it."""
+    does not train in it.
+    """
     if lacking := lacking_format(training.precision, gpu):
         raise InvalidLayout(
             f"precision {training.precision}: {gpu.name} has no {lacking} (it has "

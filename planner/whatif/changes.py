@@ -12,7 +12,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.question import Asked, BadQuestion, check_formats
-from meshplan.planner.answer.stated_cluster import check_number
+from meshplan.planner.answer.stated_cluster import check_gpus
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan
@@ -134,7 +134,7 @@ def changed(asked: Asked, change: Change) -> Asked:
         _check_peak(figure, factor, cluster)
         cluster = FIGURES[figure].scaled(cluster, factor)
     gpus = change.gpus or q.gpus
-    check_number(gpus, name, cluster)
+    check_gpus(gpus, name, cluster)
     training = _training(q.training, change)
     engine = load_engine(change.engine) if change.engine else q.engine
     check_formats(training.precision, cluster, engine)

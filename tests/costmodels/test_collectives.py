@@ -260,59 +260,6 @@ def test_a_measured_curve_wins_where_its_group_shape_is_asked_for(cluster: Clust
     assert collective_s(published, "all_reduce", 2e9, Group(2.0, 2.0)) == pytest.approx(formula[1])
 
 
-def test_curves_of_a_link_are_of_one_message_inside_a_node(cluster: Cluster) -> None:
-    """A pair takes 1 ms + 1 s / GB; many messages together and two nodes keep to the formula, and
-    what the cluster measured itself wins.
-    """
-    known, pair = on_link(cluster, {2: (1e-3, 1e9)}), Group(2.0, 2.0)
-    assert collective_s(known, "all_gather", 2e9, pair) == pytest.approx(2.001)
-    summed = collective_s(known, "all_gather", 2e9, pair, one_message=False)
-    assert summed == collective_s(cluster, "all_gather", 2e9, pair)
-    apart = Group(2.0, 1.0)
-    seen, formula = (collective_s(c, "all_gather", 2e9, apart) for c in (known, cluster))
-    assert seen == formula
-    own = known.node.collective_fits[0].model_copy(update={"latency_s": (5e-3,)})
-    profiled = known.model_copy(
-        update={"collective_fits": (own,), "conditions": {"kind": "measured"}}
-    )
-    assert collective_s(profiled, "all_gather", 2e9, pair) == pytest.approx(2.005)
-
-
-def test_groups_that_no_curve_of_a_link_is_of_lie_between_and_beyond(cluster: Cluster) -> None:
-    """Pairs take 2.001 s, fours 4.003 s: threes 3.002 s, and eights as much longer than fours as by
-    the formula; all at once as one by one.
-    """
-    known = on_link(cluster, {2: (1e-3, 1e9), 4: (3e-3, 0.5e9)})
-    longer = [collective_s(cluster, "all_gather", 2e9, Group(n, n)) for n in (4.0, 8.0)]
-    expected = [0.0, 2.001, 3.002, 4.003, 4.003 * longer[1] / longer[0]]
-    ranks = np.array([1.0, 2.0, 3.0, 4.0, 8.0])
-    assert collective_s(known, "all_gather", 2e9, Group(ranks, ranks)) == pytest.approx(expected)
-    each = [collective_s(known, "all_gather", 2e9, Group(n, n)) for n in ranks.tolist()]
-    assert each == pytest.approx(expected)
-
-
-def on_link(cluster: Cluster, curves: dict[int, tuple[float, float]]) -> Cluster:
-    """The cluster with curves of all-gather, by ranks: latency_s, bandwidth_bytes_per_s."""
-    fits = tuple(
-        CurveFit(
-            kind="all_gather", ranks_per_node=ranks, nodes=1, latency_s=(latency_s,),
-            bandwidth_bytes_per_s=(rate,), residual=0.0,
-        )
-        for ranks, (latency_s, rate) in curves.items()
-    )  # fmt: skip
-    node = cluster.node.model_copy(update={"collective_fits": fits})
-    return cluster.model_copy(update={"node": node})
-
-
-@pytest.mark.parametrize(("ranks", "measured_s"), [(2, 160e-6), (4, 190e-6), (8, 209e-6)])
-def test_an_all_gather_of_64_mib_takes_h100s_as_long_as_measured(
-    ranks: int, measured_s: float
-) -> None:
-    """nccl-tests 2.27.3: 67,108,864 bytes, out of place."""
-    seen = collective_s(load_cluster("dgx-h100"), "all_gather", 2**26, Group(ranks, ranks))
-    assert seen == pytest.approx(measured_s, rel=0.03)
-
-
 def test_a_measured_send_wins(cluster: Cluster) -> None:
     """A message inside a node takes what the pair took; between nodes nothing was measured."""
     fit = CurveFit(

@@ -341,9 +341,6 @@ def test_field_refused(name: str, changes: dict[str, object], words: str) -> Non
     assert str(refusal.value).startswith(f"{name}: ")
 
 
-# Any JSON at all
-
-
 def test_catalogue_is_json_that_stands_alone() -> None:
     """Each file says where it is from, which family it is, and survives a round trip."""
     for name, config in CONFIGS.items():

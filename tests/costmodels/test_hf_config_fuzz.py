@@ -10,18 +10,12 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 CONFIGS = {name: load_model_config(name) for name in model_names()}
-
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-
-
 JSON = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=6,
 )
-
-
 FIELD_NAMES = sorted({key for config in CONFIGS.values() for key in config})
 
 

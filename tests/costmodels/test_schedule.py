@@ -19,7 +19,7 @@ from meshplan.costmodels.schedule.in_flight import _rank_vectors, in_flight, ran
 from meshplan.costmodels.schedule.orders import order
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import end_s, play
-from meshplan.costmodels.schedule.steady_state import repeating
+from meshplan.costmodels.schedule.steady_state import Leap, repeating
 
 GRIDS = Path(__file__).parents[1] / "data" / "schedules"
 GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (
@@ -282,6 +282,25 @@ def test_long_steps_are_what_playing_all_of_them_gives(schedule: Schedule, data,
     work = Work(data.draw(times), data.draw(times), data.draw(times), 0.05)
     played = play(schedule, pp, vpp, m, work).end_s
     assert end_s(schedule, pp, vpp, m, work) == pytest.approx(played, rel=1e-9)
+
+
+@pytest.mark.parametrize("pp", [2, 3])
+@pytest.mark.parametrize("slower", [0.01, 0.003, 0.001])
+def test_a_leap_ends_where_the_drift_does(pp: int, slower: float):
+    """In zb_h1 each rank may run ahead of a slower one behind it, until it has put off as many W as
+    it may: the ends that a leap keeps are those of playing every period, not only the step's.
+    """
+    held = repeating("zb_h1", pp, 1, 2000)
+    assert held is not None
+    backward = tuple(1 + slower * rank for rank in range(pp))
+    played = held.played(Work((1.0,) * pp, backward, (1.0,) * pp, 0.05))
+    periods, start = played.periods, played.head[-1]
+    leaps = [each for each in periods.passed if isinstance(each, Leap)]
+    assert len(leaps) > 1
+    begun = ends = [end - start for end in played.head[-held.reach :]]
+    for _ in range(held.repeats):
+        ends = periods.ends_after(ends)[-held.reach :]
+    assert periods.advanced(begun, held.repeats, pp) == pytest.approx(ends, rel=1e-9)
 
 
 @pytest.mark.parametrize(("pp", "busy_s"), [(1, 1.5e6), (2, 1.5e6 + 1.5)])

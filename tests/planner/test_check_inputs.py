@@ -50,7 +50,8 @@ def test_an_option_that_replaces_what_a_config_states_is_named(tmp_path: Path) -
 
 def test_an_option_of_the_batch_decides_the_micro_batches(tmp_path: Path) -> None:
     """2 x 16 on 8 GPUs are 16 x 16 = 256; of 512 sequences each GPU adds up 32 micro-batches, of
-    one sequence each 64: the file's 16 follow, as its batch does, and are no contradiction."""
+    one sequence each 64: the file's 16 follow, as its batch does, and are no contradiction.
+    """
     text = '{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 2, '
     text += '"gradient_accumulation_steps": 16}'
     given = Settings(cluster=CLUSTER, gpus=8, model="llama-3.2-1b", seq_len=2048)

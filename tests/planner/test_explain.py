@@ -1,21 +1,19 @@
-"""Explanations: parts of the time, the timeline, its trace, the page and the pictures on it."""
+"""Explanations: parts of the time, reasons, the page and the pictures on it."""
 
 import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from explained_cases import LAYOUTS, case
 from typer.testing import CliRunner
 
-from meshplan.costmodels.layout import Layout, Stage, even_stages
-from meshplan.planner.answer.answer import case_at, reasons
+from meshplan.costmodels.layout import even_stages
+from meshplan.planner.answer.answer import reasons
 from meshplan.planner.answer.explain import (
     TimeParts,
     alternatives,
@@ -24,15 +22,13 @@ from meshplan.planner.answer.explain import (
     priced,
     time_parts,
 )
-from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.main import app
 from meshplan.planner.report.page.markup import round_step
-from meshplan.planner.report.page.memory import ranks_picture, saved_over_time
+from meshplan.planner.report.page.memory import ranks_picture
 from meshplan.planner.report.runners_up import WHY_NOT
-from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
     folded,
@@ -40,34 +36,6 @@ from meshplan.planner.report.tables import (
     time_line,
     unmeasured_line,
 )
-from meshplan.planner.report.timeline import shortened, step_timeline
-from meshplan.planner.report.trace import chrome_trace, transfers
-
-ASKED = ask(
-    Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", seq_len="4096", global_batch=128)
-)
-EXAMPLE = {
-    "tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 1, "pipeline_parallel": 4,
-    "data_parallel": 4, "stages": even_stages(32, 4),
-}  # fmt: skip
-
-
-def case(**fields: object) -> Case:
-    """A layout of llama-3.1-8b on 32 GPUs: dp4 tp2 pp4, but for `fields`."""
-    return case_at(ASKED.question, Layout(**{**EXAMPLE, **fields}))  # type: ignore[arg-type]
-
-
-LAYOUTS = [
-    pytest.param(case(), id="1f1b"),
-    pytest.param(case(stages=even_stages(32, 4, "full")), id="full recompute"),
-    pytest.param(
-        case(virtual_stages=2, schedule="interleaved_1f1b", stages=even_stages(32, 8)),
-        id="interleaved",
-    ),
-    pytest.param(
-        case(pipeline_parallel=1, data_parallel=16, stages=(Stage(32),)), id="no pipeline"
-    ),
-]
 
 
 @pytest.mark.parametrize("given_case", LAYOUTS)
@@ -149,70 +117,6 @@ def test_a_change_to_the_degrees_of_a_runner_up_names_it(slower: float, told: bo
     assert bool(naming) == told
 
 
-@pytest.mark.parametrize("given_case", LAYOUTS)
-def test_timeline_ends_with_the_step(given_case: Case) -> None:
-    """The last event ends when the step does, but for what is added once per step."""
-    model = step_model_of(given_case)
-    time = model.time()
-    timeline = step_timeline(model)
-    assert timeline.end_s + time.fixed_s == pytest.approx(time.step_time_s, rel=2e-3)
-    la = given_case.layout
-    forwards = sum(event.kind == "F" for event in timeline.events)
-    assert forwards == model.m * la.pipeline_parallel * la.virtual_stages
-
-
-@pytest.mark.parametrize("given_case", LAYOUTS)
-def test_no_rank_does_two_things_at_once(given_case: Case) -> None:
-    """The events of one rank never overlap."""
-    timeline = step_timeline(step_model_of(given_case))
-    for rank in range(timeline.ranks):
-        events = sorted((e.start_s, e.end_s) for e in timeline.events if e.rank == rank)
-        for (_, end), (start, _) in pairwise(events):
-            assert start >= end - 1e-9
-
-
-@given(micro_batches=st.integers(1, 4096), most=st.integers(1, 512), pp=st.integers(1, 64))
-def test_shortened(micro_batches: int, most: int, pp: int) -> None:
-    """A shortened step has no more micro-batches than the whole, and fills the pipeline."""
-    layout = Layout(pipeline_parallel=pp, stages=even_stages(pp, pp))
-    kept = shortened(layout, micro_batches, most)
-    assert kept == micro_batches or (
-        kept % pp == 0 and kept >= 2 * pp and kept <= max(most, 2 * pp)
-    )
-
-
-def test_chrome_trace_fields() -> None:
-    """A process for each pipeline rank, in it computing and streams; times in microseconds."""
-    model = step_model_of(case())
-    timeline = step_timeline(model)
-    document = json.loads(json.dumps(chrome_trace(timeline, Traffic(model), "title")))
-    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
-    assert {event["pid"] for event in events} == {0, 1, 2, 3}
-    first = next(event for event in events if event["name"] == "forward 0 (stage 0)")
-    assert (first["ts"], first["tid"]) == (0, 0)
-    end_us = max(event["ts"] + event["dur"] for event in events if event["tid"] == 0)
-    assert end_us == pytest.approx(timeline.end_s * 1e6, abs=0.01)
-    threads = {e["args"]["name"] for e in document["traceEvents"] if e["name"] == "thread_name"}
-    assert {"computing", "tensor-parallel collectives", "pipeline messages"} <= threads
-
-
-@pytest.mark.parametrize("given_case", LAYOUTS)
-def test_exposed_communication_of_the_streams_is_that_of_the_step(given_case: Case) -> None:
-    """What the streams of the busiest rank show of tensor-parallel collectives is the step's part,
-    and no collective of a pass outlasts its action.
-    """
-    model = step_model_of(given_case)
-    timeline = step_timeline(model)
-    sent = list(transfers(timeline, Traffic(model)))
-    by_rank = [0.0] * timeline.ranks
-    for each in sent:
-        if each.stream == "tensor":
-            by_rank[each.rank] += each.exposed_s
-            assert each.end_s <= each.beside.end_s + 1e-9
-        assert each.exposed_s <= each.end_s - each.start_s + 1e-9
-    assert any(seconds == pytest.approx(float(model.time().tensor_s)) for seconds in by_rank)
-
-
 def test_memory_picture_is_to_scale() -> None:
     """The boxes of a rank are as wide as their share of the memory."""
     memory = predicted(case()).memory
@@ -229,17 +133,6 @@ def test_memory_picture_is_to_scale() -> None:
         assert width / sum(widths.values()) == pytest.approx(
             getattr(memory[0], str(name)) / whole, abs=1e-4
         )
-
-
-def test_saved_activations_come_and_go() -> None:
-    """Over a step a rank ends with nothing saved, and reaches what the schedule holds at once:
-    1F1B's rank 0 of 4 holds 4 micro-batches of its one stage.
-    """
-    model = step_model_of(case())
-    events = [event for event in step_timeline(model).events if event.rank == 0]
-    held = [size for _, size in saved_over_time(events, model.stage_saved_bytes)]
-    assert held[-1] == pytest.approx(0.0, abs=1.0)
-    assert max(held) == pytest.approx(4 * model.stage_saved_bytes[0])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Learning from a few runs, and saying why one is slow: laws, worked cases, and the commands."""
+"""Learning from a few runs, and saying why one is slow: laws and worked cases."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from random_plans import plan_of
-from two_layouts import LAYOUTS, PLANS, TRAINING
+from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
 
 from meshplan.costmodels.layout import even_stages
 from meshplan.costmodels.step.step import StepModel
@@ -37,13 +37,6 @@ def run_at(plan: Plan, seconds: float) -> Run:
             step_time_s=seconds, allocated_gib=None, reserved_gib=None, rank_0=False, oom=False
         ),
     )  # fmt: skip
-
-
-def model_of(plan: Plan) -> StepModel:
-    """The plan as it is priced."""
-    from meshplan.planner.case.predict import step_model_of
-
-    return step_model_of(case_of(plan))
 
 
 def test_one_run_of_equal_doubt_moves_a_constant_half_of_the_way() -> None:

@@ -7,22 +7,19 @@ from pathlib import Path
 import pytest
 import yaml
 from random_plans import CLUSTER, plan_of
-from two_layouts import LAYOUTS, PLANS, TRAINING
+from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.intervals import Interval, asked_of
 from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of
+from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
-
-
-def model_of(plan: Plan) -> StepModel:
-    """The plan as it is priced."""
-    from meshplan.planner.case.predict import step_model_of
-
-    return step_model_of(case_of(plan))
+from meshplan.planner.learn.cases import LogSource, measured_run
+from meshplan.planner.learn.learn import learn
 
 
 def _megatron(path: Path, seconds: float) -> Path:
@@ -75,12 +72,6 @@ def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
 
 def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> None:
     """Four times the GPUs: the wider of the learnt and the usual interval, and why."""
-    from meshplan.hardware_profiles.intervals import Interval, asked_of
-    from meshplan.planner.case.settings import Settings
-    from meshplan.planner.cli.check import tools
-    from meshplan.planner.learn.cases import LogSource, measured_run
-    from meshplan.planner.learn.learn import learn
-
     source = LogSource(read=tools().read, given=Settings())
     learned = learn([measured_run(Path(log), None, source) for log in logs], "", lambda _: None)
     usual = Interval(1 / 3, 3.0, 5)

@@ -106,14 +106,14 @@ def test_a_long_schedule_is_left_alone() -> None:
 def test_moves_begin_at_other_schedules_and_chunks_too(
     asked: dict[str, Any], pins: dict[str, str]
 ) -> None:
-    """A pin that starts them there finds nothing 0.4 % faster (measured before: 2.7, 0.6 and 0.6 %;
-    now 0.33, 0 and 0.09, the first since collectives are priced by curves).
+    """A pin that starts them there finds nothing 0.2 % faster (measured before: 2.7, 0.6 and 0.6 %;
+    now 0.11, 0 and 0, 2026-11-26).
     """
     free, pinned = (
         solve(ask(Arguments(**asked, pins=each)).question, 1).solutions[0].step_time_s
         for each in (dict[str, str](), pins)
     )
-    assert free <= pinned * 1.004
+    assert free <= pinned * 1.002
 
 
 def test_moves_begin_at_runners_up_too() -> None:

@@ -12,7 +12,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import play
 from meshplan.planner.cuts.least_longest import LeastLongest, Steps
-from meshplan.planner.cuts.relays import Relay
+from meshplan.planner.cuts.relays import Relay, Relayed
 
 CLOSE = 1 + 1e-9
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "zb_h1")
@@ -89,3 +89,17 @@ def test_the_slowest_rank_and_one_before_it_are_one_chain() -> None:
     case = Case("zb_h1", 8, passes, [0.0] * 4, 0.0)
     assert case.longest_of(pairs=False) == 102.0
     assert case.bound_s() == case.step_s() == 9 + 18 + 7 * 9 + 4 * 3 + 2
+
+
+def test_a_beginning_that_is_nowhere_behind_stays_so() -> None:
+    """Of two that go on by the same steps the one whose `costs` are nowhere larger."""
+    rng, number = np.random.default_rng(3), 20_000
+    relay = Relay(*([rng.random(9) for _ in range(2)] for _ in range(4)), fixed_s=0.0)
+    one, other = (Relayed(*rng.random((4, number))) for _ in range(2))
+    ahead = (np.array(one.costs()) <= np.array(other.costs())).all(axis=0)
+    assert ahead.sum() > 1_000
+    for stage in range(2):
+        step = rng.integers(0, 9, number)
+        one, other = one.onward(relay, stage, step), other.onward(relay, stage, step)
+    bounds_s = (each.bound_s(np.zeros(1), np.zeros(1))[ahead] for each in (one, other))
+    assert (np.subtract(*bounds_s) < 1e-12).all()

@@ -62,3 +62,11 @@ def test_a_machine_that_is_named_has_the_cards_of_its_maker(machine: str, cards:
     assert network.bus_bandwidth.all_gather == pytest.approx(cards * 25e9 * 0.85)
     stated = cluster_of(cells | {"interconnect": f"{machine}; 8x400 Gb/s NDR IB"}).network
     assert stated.bus_bandwidth.all_gather > 1.9 * network.bus_bandwidth.all_gather
+
+
+def test_the_network_of_alps_is_named() -> None:
+    """Four GH200 on one NVLink: a node of its own, not Vista's of one."""
+    cells = ROW | {"gpu": "gh200", "gpus": "32", "gpus_per_node": "4"}
+    alps = cluster_of(cells | {"interconnect": "NVLink; Slingshot (Alps Clariden)"})
+    assert (alps.name, alps.gpu.name, alps.gpus_per_node) == ("alps-gh200", "gh200-660w", 4)
+    assert cluster_of(cells | {"interconnect": "InfiniBand"}).name == "gh200-vista"

@@ -1,31 +1,13 @@
 """What a row's words say of how its framework ran, and the constants that engines share."""
 
 import pytest
-from rows import ROW
+from rows import ROW, TITAN, engine_of
 
 from meshplan.costmodels.step.step import StepModel
-from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
-from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
-from meshplan.planner.runs.habits import engine_of as engine_of_row
-from meshplan.planner.runs.rows import row_of
 from meshplan.planner.runs.runs import run_of
 from meshplan.planner.runs.validate import predict_rows, step_model
-
-
-def engine_of(words: dict[str, str]) -> Engine:
-    """The engine of a row with these words."""
-    return engine_of_row(row_of(ROW | words))
-
-
-def cluster_of(cells: dict[str, str]) -> Cluster:
-    """The cluster of a row."""
-    return cluster_of_row(row_of(cells))
-
-
-TITAN = ROW | {"framework": "torchtitan", "zero": "3"}
 
 
 @pytest.mark.parametrize(
@@ -177,13 +159,6 @@ def test_hybridep_permutes_in_its_own_kernels() -> None:
     assert not hybrid.sums_by_index
 
 
-def test_a_note_says_that_tensor_parallel_is_asynchronous() -> None:
-    """Part of its collectives hides under matmuls."""
-    two = TITAN | {"dp": "4", "tp": "2"}
-    plain, hidden = (row.time.tensor_s for row in predict_rows([two, two | {"note": "async TP"}]))
-    assert hidden < 0.7 * plain
-
-
 def test_a_note_names_fused_kernels_of_hugging_face_modules() -> None:
     """Liger kernels take the loss in chunks, and FA3 is no FlashAttention-2; "no Liger" is none."""
     row = {"framework": "DeepSpeed 0.19.2 + HF transformers", "note": "Liger kernels; FA3"}
@@ -255,14 +230,6 @@ def test_a_note_names_the_dispatcher(note: str, dispatch: str) -> None:
     assert engine_of(row).kernels.dispatch == dispatch
 
 
-def test_a_note_says_that_exchanges_are_hidden() -> None:
-    """Megatron's recipes hide them behind another micro-batch, in one NVLink domain too."""
-    row = {"framework": "megatron-bridge (NeMo 26.06)"}
-    hidden = engine_of(row | {"note": "EP all-to-all overlapped (1F1B); dispatcher hybridep"})
-    assert hidden.overlap.expert == load_engine("megatron-bridge").overlap.expert_interleaved > 0
-    assert engine_of(row).overlap.expert == 0
-
-
 @pytest.mark.parametrize(
     ("framework", "note", "attention"),
     [
@@ -280,73 +247,6 @@ def test_a_note_names_the_attention_kernel(framework: str, note: str, attention:
     kernels = engine_of({"framework": framework, "note": note}).kernels
     assert (kernels.attention, kernels.flash_attention) == (attention, attention != "unfused")
     assert not (kernels.dropout and "Pax" in framework)
-
-
-@pytest.mark.parametrize(
-    ("note", "hidden"),
-    [
-        pytest.param("", (0.9, 0.9, 0.5), id="not said: as it usually runs"),
-        pytest.param("distributed optimizer without overlap", (0.0, 0.0, 0.0), id="none"),
-        pytest.param(
-            "gradient and parameter exchange overlapped", (0.9, 0.9, 0.5), id="both exchanges"
-        ),
-    ],
-)
-def test_a_note_says_what_is_overlapped(note: str, hidden: tuple[float, float, float]) -> None:
-    """Megatron-LM hides 0.4 of tensor parallel's collectives by itself, whatever a switch does."""
-    overlap = engine_of({"framework": "Megatron-LM", "year": "2024", "note": note}).overlap
-    assert (overlap.data_reduce, overlap.weight_gather, overlap.pipeline) == hidden
-    assert overlap.tensor == 0.4
-
-
-def test_recipes_of_nvidia_hide_more_of_tensor_parallel() -> None:
-    """By userbuffers, which Megatron-LM runs without unless told."""
-    hidden = [load_engine(name).overlap.tensor for name in ("nemo", "megatron-bridge", "mlperf")]
-    assert hidden == [0.7, 0.7, 0.7]
-
-
-def test_the_network_of_alps_is_named() -> None:
-    """Four GH200 on one NVLink: a node of its own, not Vista's of one."""
-    cells = ROW | {"gpu": "gh200", "gpus": "32", "gpus_per_node": "4"}
-    alps = cluster_of(cells | {"interconnect": "NVLink; Slingshot (Alps Clariden)"})
-    assert (alps.name, alps.gpu.name, alps.gpus_per_node) == ("alps-gh200", "gh200-660w", 4)
-    assert cluster_of(cells | {"interconnect": "InfiniBand"}).name == "gh200-vista"
-
-
-def test_notes_of_a_run_without_overlap() -> None:
-    """Losses in place of the logits, heads exchanged, and nothing hidden that a switch hides."""
-    megatron = {"framework": "megatron-lm 23e00ed, TE 2.11.0"}
-    note = "TE fused cross entropy; TP/DP/PP comm overlap all disabled; CP by all-to-all (Ulysses)"
-    said, plain = engine_of(megatron | {"note": note}), engine_of(megatron)
-    assert (said.kernels.fused_cross_entropy, said.kernels.logits_bytes) == (True, 2.0)
-    assert (said.kernels.context, plain.kernels.context) == ("all_to_all", "ring")
-    assert said.overlap.data_reduce == said.overlap.pipeline == 0
-    assert said.overlap.tensor == pytest.approx(2 / 5), "what Transformer Engine always hides"
-    assert said.overlap.context == plain.overlap.context
-    other = engine_of({"framework": "Megatron-DeepSpeed", "note": note})
-    assert other.overlap.tensor == 0, "what never hides stays seen"
-
-
-def test_a_recipe_that_hides_its_gradients_alone() -> None:
-    """Weights and tensor parallel's exchanges are seen, the gradients' reduction is not."""
-    note = {"framework": "nemo 25.04", "note": "only gradient reduction overlapped"}
-    said, plain = engine_of(note).overlap, engine_of(note | {"note": ""}).overlap
-    assert (said.weight_gather, said.tensor) == (0, pytest.approx(2 / 5))
-    assert said.data_reduce == plain.data_reduce > 0
-
-
-@pytest.mark.parametrize(
-    ("note", "hidden"),
-    [
-        pytest.param("EP all-to-all not overlapped", (0.0, 0.0), id="said not to be"),
-        pytest.param("EP all-to-all overlapped (1F1B)", (0.6, 0.6), id="wherever it goes"),
-        pytest.param("", (0.0, 0.6), id="not said: between nodes under several chunks"),
-    ],
-)
-def test_exchanges_are_hidden_as_said(note: str, hidden: tuple[float, float]) -> None:
-    """Megatron-Bridge's recipes differ in whether another micro-batch hides the exchange."""
-    overlap = engine_of({"framework": "megatron-bridge", "note": note}).overlap
-    assert (overlap.expert, overlap.expert_interleaved) == hidden
 
 
 def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:

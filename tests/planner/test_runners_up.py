@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
-from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -15,14 +15,14 @@ from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts import budget
 from meshplan.planner.report.runners_up import open_runners_line
-from meshplan.planner.search.found import Kind, kind_of
+from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
+from meshplan.planner.search.open_layouts import OpenLayouts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows_below import NEARLY
 from meshplan.planner.search.search import NoLayoutFits, layout_of_row
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
 
-KIND = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
 LONG_S = 1e6
 PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
 
@@ -55,7 +55,7 @@ def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
     near = [each for each in others if each.step_time_s < NEARLY * best.step_time_s]
     assert near
     for each in near:
-        pins = Pins({name: parse_pin(name, str(getattr(each.layout, name))) for name in KIND})
+        pins = Pins({name: parse_pin(name, str(getattr(each.layout, name))) for name in KIND_AXES})
         alone = solve(replace(asked, pins=pins), 1).solutions[0]
         assert each.step_time_s <= alone.step_time_s * (1 + 2e-6)
 
@@ -66,7 +66,7 @@ def every_kind_fixture() -> dict[Kind, float]:
     layouts = space_of(FEW_KINDS).layouts
     found = dict[Kind, float]()
     for kind in sorted({kind_of(layouts, row) for row in range(len(layouts))}):
-        axes = zip(KIND, map(str, kind), strict=True)
+        axes = zip(KIND_AXES, map(str, kind), strict=True)
         pins = Pins({name: parse_pin(name, degree) for name, degree in axes})
         try:
             found[kind] = solve(replace(FEW_KINDS, pins=pins), 1).solutions[0].step_time_s
@@ -90,7 +90,7 @@ def test_what_is_missing_is_no_faster_than_is_said(
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     assert found.kinds_bound_s is not None
-    shown = {_kind(each.layout): each.step_time_s for each in found.solutions}
+    shown = {kind_of_layout(each.layout): each.step_time_s for each in found.solutions}
     missing = [s for kind, s in every_kind.items() if s < shown.get(kind, math.inf) * (1 - 2e-6)]
     assert found.kinds_bound_s <= min(missing) * (1 + 2e-6)
     assert (found.kinds_bound_s >= found.solutions[-1].step_time_s * (1 - 2e-6)) == proved
@@ -98,11 +98,6 @@ def test_what_is_missing_is_no_faster_than_is_said(
     assert bool(open_runners_line(plan)) == (not proved)
     assert plan.search is not None
     assert plan.search.kinds_bound_s == found.kinds_bound_s
-
-
-def _kind(layout: Layout) -> Kind:
-    tp, cp, pp, ep = (getattr(layout, axis) for axis in KIND)
-    return tp, cp, pp, ep
 
 
 @pytest.fixture(name="proof")
@@ -142,3 +137,19 @@ def test_an_open_proof_leaves_runners_up_a_part_of_the_budget(
     proof.proved_s = proved * proof.best_s
     proof.find_runners_up(3, None)
     assert left == [budget.RUNNERS // part]
+
+
+def test_what_is_left_open_is_rows_crowds_and_layouts(proof: Simulated) -> None:
+    """Its least bound is that of all that is open, whichever of these holds it; and of what is not
+    below its own limit there is none.
+    """
+    opened, holders = OpenLayouts(proof.space, proof.prices, proof.passes), set[int]()
+    while math.isfinite(opened.least_s):
+        holders.add([opened._row_s, opened._crowd_s, opened.first_s].index(opened.least_s))
+        assert opened.least_asked_s() == opened.least_s
+        if not opened.closer(math.inf):
+            opened.pop()
+    assert holders == {0, 1, 2}
+    anew = OpenLayouts(proof.space, proof.prices, proof.passes)
+    anew.reopen([], lambda rows: np.zeros(len(rows)))
+    assert anew.least_asked_s() == math.inf > anew.least_s

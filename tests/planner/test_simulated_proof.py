@@ -82,14 +82,16 @@ def _counted(question: Question, result: SearchResult) -> bool:
 
 @pytest.mark.parametrize("block", range(5))
 def test_answers_are_those_of_playing_everything(block: int) -> None:
-    """Over random questions, 20 a block: the oracle shares the price of one layout alone."""
+    """Over 100 random questions: the oracle shares the price of one layout alone."""
     ended = against_oracle(range(block * 20, block * 20 + 20))
     assert ended["OPTIMAL"] >= 2
     assert ended["FEASIBLE"] <= 3
 
 
 def test_the_best_set_of_operations_to_recompute_is_found() -> None:
-    """Over random questions that are short of memory, with every set of the engine's."""
+    """Over 12 random questions (20 nightly) that are short of memory, with every set of the
+    engine's.
+    """
     ended = against_oracle(range(20, cases(32, nightly=40)), latent_question)
     assert ended["OPTIMAL"] >= 3
     assert ended["FEASIBLE"] <= 2

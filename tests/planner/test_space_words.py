@@ -13,9 +13,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.plan_file import SearchReport
-from meshplan.planner.report.proof import (
-    proof_lines,
-)
+from meshplan.planner.report.proof import proof_lines
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import Pins, parse_pins

@@ -12,13 +12,8 @@ from meshplan.planner.answer import ties
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.ties import Worst, chosen, moved_settings, worst_losses
-from meshplan.planner.report.proof import (
-    choice_line,
-    proof_lines,
-)
-from meshplan.planner.report.runners_up import (
-    slower_text,
-)
+from meshplan.planner.report.proof import choice_line, proof_lines
+from meshplan.planner.report.runners_up import slower_text
 from meshplan.planner.search.search import SearchResult
 
 
