@@ -25,8 +25,8 @@ fitted curve of the same group shape wins over the formula, times `Kernels.share
 for one message, curves of the node's kind of link (hardware_profiles/links): rings of 2 and 4 H100
 move 64 MiB at 0.58 and 0.73 of the bandwidth that large messages between 8 reach, which the formula
 takes for all. Between the sizes of groups that were measured seconds are linear in the ranks, and
-larger groups take as much longer than the largest as by the formula: both are assumptions. Weights
-and gradients go in many large messages and keep to the formula.
+larger groups take as many seconds more than the largest as by the formula: both are assumptions.
+Weights and gradients go in many large messages and keep to the formula.
 
 Deduplicated dispatch (DeepEP): a token crosses the network once for each of the n/r nodes that hold
 one of its experts, and inside a node once for each such rank (`dispatch.distinct`), n - n/r of n of
@@ -113,7 +113,7 @@ def _on_link_s(
     last = known[-1]
     if np.any(ranks > last):
         at_last_s = _formula_s(cluster, kind, size_bytes, Group(last, last), ALL_SENT)
-        found = where(ranks > last, found * formula_s / at_last_s, found)
+        found = where(ranks > last, found + formula_s - at_last_s, found)
     return where((group.nodes == 1) & (ranks >= known[0]), found, formula_s)
 
 

@@ -53,7 +53,7 @@ def test_groups_that_no_curve_of_a_link_is_of_lie_between_and_beyond(cluster: Cl
     """
     known = on_link(cluster, {2: (1e-3, 1e9), 4: (3e-3, 0.5e9)})
     longer = [collective_s(cluster, "all_gather", 2e9, Group(n, n)) for n in (4.0, 8.0)]
-    expected = [0.0, 2.001, 3.002, 4.003, 4.003 * longer[1] / longer[0]]
+    expected = [0.0, 2.001, 3.002, 4.003, 4.003 + longer[1] - longer[0]]
     ranks = np.array([1.0, 2.0, 3.0, 4.0, 8.0])
     assert collective_s(known, "all_gather", 2e9, Group(ranks, ranks)) == pytest.approx(expected)
     each = [collective_s(known, "all_gather", 2e9, Group(n, n)) for n in ranks.tolist()]
@@ -90,17 +90,11 @@ def seconds_of(name: str, kind: CollectiveKind, ranks: int) -> Floats:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", WITH_CURVES)
-def test_more_bytes_take_longer_up_to_the_largest_group_that_was_measured(
-    name: str, kind: CollectiveKind
-) -> None:
-    """Beyond it not always: the formula's share of latency, by which it takes longer, falls. On 72
-    GPUs of a GB200 rack an all-to-all of 8 MiB takes 14 % less than one of 4 MiB.
-    """
-    largest = max(fit.ranks_per_node for fit in load_cluster(name).node.collective_fits)
+def test_more_bytes_take_longer(name: str, kind: CollectiveKind) -> None:
+    """On groups that were measured, between them and beyond."""
     for ranks in range(2, load_cluster(name).gpus_per_node + 1):
         seconds = seconds_of(name, kind, ranks)
-        least = 1.0 if ranks <= largest else 0.86
-        assert (seconds >= least * np.maximum.accumulate(seconds)).all(), ranks
+        assert (np.diff(seconds) > 0).all(), ranks
 
 
 @pytest.mark.parametrize("kind", KINDS)
