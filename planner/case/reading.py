@@ -166,6 +166,8 @@ class Reading:
                     nothing is priced
     unread_if_accumulated
                     the same where sharded replicas add up several micro-batches without a pipeline
+    assumed         what the file leaves to something that is not read, and how it is priced; "":
+                    nothing. It is said in the verdict
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
@@ -184,6 +186,7 @@ class Reading:
     exposed: tuple[str, ...] = ()
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
+    assumed: str = ""
     notes: tuple[str, ...] = ()
     unread: tuple[Fact, ...] = ()
     unread_if_accumulated: tuple[Fact, ...] = ()

@@ -38,7 +38,9 @@ WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A config with everything that pricing needs; `notes` say what was assumed or left out."""
+    """A config with everything that pricing needs; `notes` say what was assumed or left out, and
+    `assumed` what a verdict depends on (`Reading.assumed`).
+    """
 
     model: Model
     layout: Layout
@@ -46,6 +48,7 @@ class Case:
     cluster: Cluster
     engine: Engine
     notes: tuple[str, ...] = ()
+    assumed: str = ""
 
 
 @cache
@@ -94,6 +97,7 @@ def resolve(
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
+        assumed=reading.assumed,
         notes=(
             *_replaced(given, reading), *_recounted(counted, layout, training), *said,
             *reading.notes, *unpriced(layout, engine),

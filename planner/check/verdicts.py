@@ -184,7 +184,7 @@ def _unpriced(
         path=place.path,
         framework=place.framework,
         verdict=verdict,
-        text=text,
+        text=f"{text}; assumed: {case.assumed}" if case.assumed else text,
         line=line,
         fix=fix,
         label=case.layout.full_label,

@@ -89,9 +89,21 @@ def test_each_launch_of_a_bridge_script_is_a_case() -> None:
     assert [c.facts["gpus"].value for c in cases] == [16, 16]
     assert [c.facts["zero_stage"].value for c in cases] == [1, 1]
     assert not first.unread
-    left = next(note for note in first.notes if note.startswith("left to the recipe"))
-    assert "context_parallel_size" in left
-    assert "pipeline_model_parallel_size" not in left.replace("virtual_pipeline", "")
+    degrees = "virtual_pipeline_model_parallel_size, context_parallel_size"
+    assert first.assumed.startswith(f"the recipe leaves {degrees}, expert_model")
+
+
+def test_a_verdict_says_what_it_assumes_of_a_recipe(tmp_path: Path) -> None:
+    """Nothing where the overrides state it all."""
+    said = "train.micro_batch_size=1 train.global_batch_size=32 model.context_parallel_size=1 "
+    said += "model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=1 "
+    more = "model.expert_model_parallel_size=1 model.recompute_granularity=null"
+    given = Settings(cluster="dgx-h100", model="llama-3-8b", seq_len=8192)
+    script = "torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_pretrain_config " + said
+    found = _started(tmp_path, script, given)
+    left = "expert_model_parallel_size, recompute_granularity"
+    assert found.text.endswith(f"; assumed: the recipe leaves {left} at 1 or none")
+    assert "assumed" not in _started(tmp_path, script + more, given).text
 
 
 @pytest.mark.parametrize("kind", ["peft", "vl_3b_sft"])
