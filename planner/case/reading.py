@@ -167,7 +167,7 @@ class Reading:
     unread_if_accumulated
                     the same where sharded replicas add up several micro-batches without a pipeline
     assumed         what the file leaves to something that is not read, and how it is priced; "":
-                    nothing. It is said in the verdict
+                    nothing. It is said beside the verdict
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """

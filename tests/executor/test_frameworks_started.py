@@ -10,6 +10,7 @@ from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import Start, UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
+from meshplan.planner.check.output import as_table, full_text
 from meshplan.planner.check.verdicts import Finding
 from tests.support.hand_priced import TOOLS
 
@@ -102,8 +103,9 @@ def test_a_verdict_says_what_it_assumes_of_a_recipe(tmp_path: Path) -> None:
     script = "torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_pretrain_config " + said
     found = _started(tmp_path, script, given)
     left = "expert_model_parallel_size, recompute_granularity"
-    assert found.text.endswith(f"; assumed: the recipe leaves {left} at 1 or none")
-    assert "assumed" not in _started(tmp_path, script + more, given).text
+    assert f"; assumed: the recipe leaves {left} at 1 or none" in full_text(found)
+    assert "fits (assumed)" in as_table([found], width=200)
+    assert _started(tmp_path, script + more, given).assumed == ""
 
 
 @pytest.mark.parametrize("kind", ["peft", "vl_3b_sft"])
