@@ -51,7 +51,7 @@ class Finding:
     step_time_low_s, step_time_high_s, reserved_low_bytes, reserved_high_bytes
                   between them the step time and the reserved memory of 8 of 10 runs fall
     stage, category  the fullest pipeline rank and its largest category of memory
-    assumed       what the verdict holds under, that no file says; "": nothing (`Reading.assumed`)
+    assumed       what the verdict holds under, that no file says; "": nothing
     """
 
     path: str

@@ -319,5 +319,5 @@ def test_overrides_leave_no_degree_to_the_recipe(chunks: int) -> None:
     exported = exporter_named("bridge")(layout_plan("llama-3.1-8b", layout, ONE_OF_EACH), 8)
     for name, text in exported.files.items():
         reading = read_config(text, name, "bridge")
-        assert reading.assumed == ""
+        assert not reading.left_to_recipe
         assert reading.facts.get("virtual_stages", Fact(1, 1)).value == chunks

@@ -90,22 +90,25 @@ def test_each_launch_of_a_bridge_script_is_a_case() -> None:
     assert [c.facts["gpus"].value for c in cases] == [16, 16]
     assert [c.facts["zero_stage"].value for c in cases] == [1, 1]
     assert not first.unread
-    degrees = "virtual_pipeline_model_parallel_size, context_parallel_size"
-    assert first.assumed.startswith(f"the recipe leaves {degrees}, expert_model")
+    left = {"virtual_stages", "context_parallel", "expert_parallel", "recompute"}
+    assert first.left_to_recipe.keys() == left
 
 
 def test_a_verdict_says_what_it_assumes_of_a_recipe(tmp_path: Path) -> None:
-    """Nothing where the overrides state it all."""
-    said = "train.micro_batch_size=1 train.global_batch_size=32 model.context_parallel_size=1 "
+    """Nothing where the overrides state it all, or an option does; a dense model has no experts."""
+    said = "train.micro_batch_size=1 train.global_batch_size=32 "
     said += "model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=1 "
-    more = "model.expert_model_parallel_size=1 model.recompute_granularity=null"
+    more = "model.context_parallel_size=1 model.recompute_granularity=null"
     given = Settings(cluster="dgx-h100", model="llama-3-8b", seq_len=8192)
     script = "torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_pretrain_config " + said
     found = _started(tmp_path, script, given)
-    left = "expert_model_parallel_size, recompute_granularity"
+    left = "context_parallel_size, recompute_granularity"
     assert f"; assumed: the recipe leaves {left} at 1 or none" in full_text(found)
     assert "fits (assumed)" in as_table([found], width=200)
     assert _started(tmp_path, script + more, given).assumed == ""
+    replayed = given.model_copy(update={"recompute": "full"})
+    left = "context_parallel_size"
+    assert _started(tmp_path, script, replayed).assumed == f"the recipe leaves {left} at 1 or none"
 
 
 @pytest.mark.parametrize("kind", ["peft", "vl_3b_sft"])

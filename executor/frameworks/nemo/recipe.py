@@ -1,15 +1,15 @@
 """What Megatron-Bridge's overrides leave to their recipe, which is a program and not read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from meshplan.executor.frameworks.documents.values import Values
-from meshplan.planner.case.reading import Fact
+from meshplan.executor.frameworks.megatron.settings import COUNTS
 
+_DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 _CHUNKS = "virtual_pipeline_model_parallel_size"
-_LEFT = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", _CHUNKS,
-    "context_parallel_size", "expert_model_parallel_size", "recompute_granularity",
-)  # fmt: skip
+_LEFT = {name: COUNTS[name] for name in _DEGREES} | {
+    "virtual_stages": _CHUNKS, "recompute": "recompute_granularity",
+}  # fmt: skip
+_SAYS_CHUNKS = {"pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage"}
 _SHARDS = {"use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2"}
 
 
@@ -20,13 +20,11 @@ def leaves_sharding(found: Iterable[str]) -> bool:
     return not (_SHARDS & _names(found) or any(name.startswith("peft.") for name in found))
 
 
-def left_to_recipe(found: Mapping[str, Fact], values: Values) -> str:
-    """The degrees and recompute that are not stated (null states them), and how they are priced."""
-    left = [name for name in _LEFT if name not in _names(found)]
-    ranks = values.count("pipeline_model_parallel_size")
-    if _CHUNKS in left and (ranks is None or ranks.value == 1):
-        left.remove(_CHUNKS)
-    return f"the recipe leaves {', '.join(left)} at 1 or none" if left else ""
+def left_to_recipe(found: Iterable[str]) -> dict[str, str]:
+    """`Reading.left_to_recipe`: what is not stated; null states it."""
+    stated = _names(found)
+    stated |= {_CHUNKS} if stated & _SAYS_CHUNKS else set()
+    return {ours: name for ours, name in _LEFT.items() if name not in stated}
 
 
 def _names(found: Iterable[str]) -> set[str]:
