@@ -51,9 +51,11 @@ def adapted_part(op: Operation, lora: Lora) -> Matmul | None:
     """What of it adapters are trained beside: all of its weights, or all but the key's."""
     if not (isinstance(op, Matmul) and is_linear(op) and _is_target(op, lora)):
         return None
-    if lora.but_key and op.joined > 1 and np.any(op.key_columns):
-        return replace(op, n=op.n - op.key_columns, joined=op.joined - 1, key_columns=0)
-    return op
+    if not (lora.but_key and np.any(op.key_columns)):
+        return op
+    if op.joined == 1:  # the key alone
+        return None
+    return replace(op, n=op.n - op.key_columns, joined=op.joined - 1, key_columns=0)
 
 
 def _is_target(op: Matmul, lora: Lora) -> bool:

@@ -160,7 +160,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         k=site.model.hidden,
         saved_bytes=site.itemsize * t * a_kv * d_v,
         cast_shares=site.entering_casts,
-        joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
+        joined=site.joined((not rank) + attention.own_keys * (1 + attention.own_values)),
         key_columns=0 if site.kernels.adapts_joined else a_kv * d,
     )
     if attention.key_steps:

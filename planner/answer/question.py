@@ -49,7 +49,6 @@ from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.engine_rules import (
     check_adapted,
-    check_adapters,
     check_images,
     check_packed,
     check_states,
@@ -165,8 +164,7 @@ def _trained(
     """With adapters, states and packed documents as asked for, where the engine has them."""
     if lora := _lora(a, engine, notes):
         training = replace(training, lora=lora)
-        check_adapters(training, model, engine)
-        check_adapted(lora, engine)
+        check_adapted(training, model, engine)
     training = _with_states(a, training, engine)
     check_images(training, model, engine)
     if a.packed_mean_length is not None:

@@ -166,6 +166,8 @@ class Reading:
                     nothing is priced
     unread_if_accumulated
                     the same where sharded replicas add up several micro-batches without a pipeline
+    left_to_recipe  fields of the layout that a recipe, a program that is not read, may set, and its
+                    words for them: priced as 1 or none, which is said beside the verdict
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
@@ -184,6 +186,7 @@ class Reading:
     exposed: tuple[str, ...] = ()
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
+    left_to_recipe: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unread: tuple[Fact, ...] = ()
     unread_if_accumulated: tuple[Fact, ...] = ()

@@ -38,7 +38,9 @@ WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A config with everything that pricing needs; `notes` say what was assumed or left out."""
+    """A config with everything that pricing needs; `notes` say what was assumed or left out, and
+    `assumed` what a verdict depends on and no file says ("": nothing).
+    """
 
     model: Model
     layout: Layout
@@ -46,6 +48,7 @@ class Case:
     cluster: Cluster
     engine: Engine
     notes: tuple[str, ...] = ()
+    assumed: str = ""
 
 
 @cache
@@ -94,11 +97,22 @@ def resolve(
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
+        assumed=_assumed(reading, given, model, layout),
         notes=(
             *_replaced(given, reading), *_recounted(counted, layout, training), *said,
             *reading.notes, *unpriced(layout, engine),
         ),
     )  # fmt: skip
+
+
+def _assumed(reading: Reading, given: Settings, model: Model, layout: Layout) -> str:
+    """What a recipe may set otherwise than it is priced."""
+    moot = {
+        "expert_parallel": not model.is_moe, "virtual_stages": layout.pipeline_parallel == 1,
+        "recompute": given.recompute is not None,
+    }  # fmt: skip
+    left = [word for name, word in reading.left_to_recipe.items() if not moot.get(name)]
+    return f"the recipe leaves {', '.join(left)} at 1 or none" if left else ""
 
 
 def _without_count(reading: Reading, given: Settings) -> tuple[Reading, Fact | None]:

@@ -51,7 +51,7 @@ from meshplan.planner.check.verdicts import (
     Verdict,
     judge,
 )
-from meshplan.planner.space.engine_rules import unpriced
+from meshplan.planner.space.engine_rules import check_adapted, unpriced
 
 NOT_SAID = Start()
 
@@ -224,6 +224,7 @@ def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Lim
     check_runners_up(plan, case.model)
     case = replace(case, notes=(*not_taken(given, plan, case.model), *case.notes))
     _check_stages(case, 1)
+    check_adapted(plan.training, case.model, case.engine)
 
     def line_of(text_of_finding: str) -> int:
         for word in re.findall(r"[a-z_]+", text_of_finding):

@@ -33,8 +33,11 @@ _HOME = "https://github.com/meshplan/meshplan"
 
 
 def noted(finding: Finding) -> list[tuple[int, str]]:
-    """The notes with the line that each is about: its own where it names one."""
-    plain = [one_line(ValueError(note)) for note in finding.notes]
+    """What the verdict assumes and the notes, with the line that each is about: its own where it
+    names one.
+    """
+    assumed = (f"assumed: {finding.assumed}",) if finding.assumed else ()
+    plain = [one_line(ValueError(note)) for note in (*assumed, *finding.notes)]
     found = [(_LINE.match(note), note) for note in plain]
     return [
         (int(match[1]), note[match.end() :]) if match else (finding.line, note)
@@ -43,8 +46,9 @@ def noted(finding: Finding) -> list[tuple[int, str]]:
 
 
 def full_text(finding: Finding) -> str:
-    """The text with its fix, as one line."""
-    text = finding.text + (f". Smallest fix: {finding.fix}" if finding.fix else "")
+    """The text with what it assumes and its fix, as one line."""
+    text = finding.text + (f"; assumed: {finding.assumed}" if finding.assumed else "")
+    text += f". Smallest fix: {finding.fix}" if finding.fix else ""
     return one_line(ValueError(text))
 
 
@@ -190,7 +194,7 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
     for finding in findings:
         if finding.verdict != "skipped":
             style = "green" if finding.verdict in PASSED else "red"
-            verdict = Text(finding.verdict, style=style)
+            verdict = Text(finding.verdict + " (assumed)" * bool(finding.assumed), style=style)
             table.add_row(Text(one_line_path(finding)), verdict, *_numbers(finding))
     with console.capture() as captured:
         if table.row_count:

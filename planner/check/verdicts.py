@@ -51,6 +51,7 @@ class Finding:
     step_time_low_s, step_time_high_s, reserved_low_bytes, reserved_high_bytes
                   between them the step time and the reserved memory of 8 of 10 runs fall
     stage, category  the fullest pipeline rank and its largest category of memory
+    assumed       what the verdict holds under, that no file says; "": nothing
     """
 
     path: str
@@ -73,6 +74,7 @@ class Finding:
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
     mfu: float | None = None
+    assumed: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -185,6 +187,7 @@ def _unpriced(
         framework=place.framework,
         verdict=verdict,
         text=text,
+        assumed=case.assumed,
         line=line,
         fix=fix,
         label=case.layout.full_label,

@@ -32,9 +32,7 @@ from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.evidence import evidence_lines
 from meshplan.planner.report.output import console, print_json
-from meshplan.planner.report.proof import (
-    proof_lines,
-)
+from meshplan.planner.report.proof import proof_lines
 from meshplan.planner.report.runners_up import (
     WHY_NOT,
     open_runners_line,

@@ -31,9 +31,7 @@ from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.layout_words import batch_words
 from meshplan.planner.report.output import console, listing
-from meshplan.planner.report.proof import (
-    proof_lines,
-)
+from meshplan.planner.report.proof import proof_lines
 from meshplan.planner.report.runners_up import (
     ONE_CHANGE,
     open_runners_line,

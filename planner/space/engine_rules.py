@@ -17,7 +17,7 @@ from meshplan.costmodels.layout import (
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
-from meshplan.costmodels.training import Lora, Optimizer, Precision, Training
+from meshplan.costmodels.training import Optimizer, Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.schema import Dtype, Gpu
@@ -218,6 +218,27 @@ def check_adapters(training: Training, model: Model, engine: Engine) -> None:
         )
 
 
+def check_adapted(training: Training, model: Model, engine: Engine) -> None:
+    """The same, and raise `InvalidLayout` where `engine` itself, not another that is priced by its
+    profile, cannot adapt or keep what `training` says.
+    """
+    check_adapters(training, model, engine)
+    lora = training.lora
+    if lora is None:
+        return
+    targets, base = engine.legality.lora_targets, lora.base_precision
+    if lora.targets not in targets:
+        raise InvalidLayout(
+            f"LoRA targets {lora.targets}: engine {engine.name} adapts {', '.join(targets)}"
+        )
+    if base not in ("bf16", *engine.legality.quantised_bases):
+        able = _engines(lambda rules: base in rules.quantised_bases)
+        raise InvalidLayout(
+            f"base precision {base}: engine {engine.name} does not quantise frozen weights so; "
+            f"engines that do: {able}"
+        )
+
+
 def check_states(training: Training, engine: Engine) -> None:
     """Raise `InvalidLayout` where AdamW's states cannot be kept as `training` says."""
     states = training.optimizer_states
@@ -252,21 +273,6 @@ def check_packed(training: Training, engine: Engine) -> None:
         raise InvalidLayout(
             f"packed mean length {mean}: engine {engine.name} has no FlashAttention, and a mask "
             "saves no work; leave it out"
-        )
-
-
-def check_adapted(lora: Lora, engine: Engine) -> None:
-    """Raise `InvalidLayout` where `engine` itself cannot adapt or keep what `lora` says."""
-    targets, base = engine.legality.lora_targets, lora.base_precision
-    if lora.targets not in targets:
-        raise InvalidLayout(
-            f"LoRA targets {lora.targets}: engine {engine.name} adapts {', '.join(targets)}"
-        )
-    if base not in ("bf16", *engine.legality.quantised_bases):
-        able = _engines(lambda rules: base in rules.quantised_bases)
-        raise InvalidLayout(
-            f"base precision {base}: engine {engine.name} does not quantise frozen weights so; "
-            f"engines that do: {able}"
         )
 
 

@@ -6,12 +6,15 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sites import site
 
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.operations.adapters import adapter_parameters
 from meshplan.costmodels.operations.kinds import Communication, Matmul
+from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.step.rank_memory import unpacked_bytes
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Lora, LoraTargets, Training
@@ -81,6 +84,22 @@ def test_adapters_by_hand(targets: str, engine: str, tp: int, trained: int) -> N
     assert parameters.dense == trained
     assert (parameters.expert, parameters.frozen) == (0, full.dense)
     assert model.end_parameters[0].dense == model.end_parameters[1].dense == 0
+
+
+@pytest.mark.parametrize(
+    ("targets", "by_hand"),
+    [
+        pytest.param("qkv", 5120 + 33792 + 4608, id="4096 + 1024, 1024 + 64 x 512, 4096 + 512"),
+        pytest.param("qv", 5120 + 33792, id="the one key, which is the value, left out"),
+    ],
+)
+def test_adapters_of_a_low_rank_query(targets: LoraTargets, by_hand: int) -> None:
+    """DeepSeek V4's query has a weight down and one up; its key has one, and is the value."""
+    model = model_from_config(load_model_config("deepseek-v4-flash"), "deepseek-v4-flash")
+    rank = site(model, b=1, t=1, sequence_parallel=False)
+    every = layer_operations(rank, model.kinds[0])
+    query_and_key = [op for op in every if op.name in ("q_down", "q_up", "qkv")]
+    assert adapter_parameters(query_and_key, Lora(rank=16, targets=targets)) == 16 * by_hand
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
-from meshplan.planner.case.reading import Exported
+from meshplan.planner.case.reading import Exported, Fact
 from meshplan.planner.case.resolve import Case, check_case, engine_named, model_named, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
@@ -307,3 +307,17 @@ def test_dense_layers_with_prediction_modules_are_read() -> None:
     assert with_two - without == 2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64**2 + 5 * 64)
     biased = read_config((text % 1).replace("--disable-bias-linear ", ""), "a.sh")
     assert "--mtp-num-layers" in str(biased.unread)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_overrides_leave_no_degree_to_the_recipe(chunks: int) -> None:
+    """Many recipes set chunks, recompute or experts' degree, which a plan without them unsets."""
+    layout = Layout(
+        data_parallel=4, pipeline_parallel=2, virtual_stages=chunks, zero_stage=1,
+        stages=even_stages(32, 2 * chunks), schedule="1f1b" if chunks == 1 else "interleaved_1f1b",
+    )  # fmt: skip
+    exported = exporter_named("bridge")(layout_plan("llama-3.1-8b", layout, ONE_OF_EACH), 8)
+    for name, text in exported.files.items():
+        reading = read_config(text, name, "bridge")
+        assert not reading.left_to_recipe
+        assert reading.facts.get("virtual_stages", Fact(1, 1)).value == chunks

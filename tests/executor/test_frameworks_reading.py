@@ -9,23 +9,9 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
 from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from meshplan.executor.frameworks.torchtitan.names import MODELS, model_of_function
-from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
-
-TITAN = """
-[training]
-local_batch_size = 8
-seq_len = 4096
-[parallelism]
-pipeline_parallel_degree = 2
-pipeline_parallel_schedule = "{schedule}"
-"""
-
-
-def _titan(schedule: str) -> Reading:
-    return read_config(TITAN.format(schedule=schedule), "config.toml")
-
 
 MEGATRON = (
     "pretrain_gpt.py --num-layers 16 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 "
@@ -51,7 +37,7 @@ num_processes: 8
         ),
         pytest.param(
             "a.yaml", "model: {tensor_model_parallel_size: 1}\noptimizer: "
-            "{optimizer_cpu_offload: true}", False, "left to the recipe",
+            "{optimizer_cpu_offload: true}", False, "use_distributed_optimizer is not",
             id="bridge: its default fraction is 0",
         ),
         pytest.param(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from meshplan.executor.frameworks.megatron.launch_script import arguments, read
+from meshplan.executor.frameworks.megatron.launch_script import read
+from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.launches import launches
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig

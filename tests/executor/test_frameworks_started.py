@@ -10,6 +10,8 @@ from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import Start, UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
+from meshplan.planner.check.output import as_table, full_text
+from meshplan.planner.check.verdicts import Finding
 from tests.support.hand_priced import TOOLS
 
 SIZED = """#!/bin/bash
@@ -88,9 +90,25 @@ def test_each_launch_of_a_bridge_script_is_a_case() -> None:
     assert [c.facts["gpus"].value for c in cases] == [16, 16]
     assert [c.facts["zero_stage"].value for c in cases] == [1, 1]
     assert not first.unread
-    left = next(note for note in first.notes if note.startswith("left to the recipe"))
-    assert "context_parallel_size" in left
-    assert "pipeline_model_parallel_size" not in left.replace("virtual_pipeline", "")
+    left = {"virtual_stages", "context_parallel", "expert_parallel", "recompute"}
+    assert first.left_to_recipe.keys() == left
+
+
+def test_a_verdict_says_what_it_assumes_of_a_recipe(tmp_path: Path) -> None:
+    """Nothing where the overrides state it all, or an option does; a dense model has no experts."""
+    said = "train.micro_batch_size=1 train.global_batch_size=32 "
+    said += "model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=1 "
+    more = "model.context_parallel_size=1 model.recompute_granularity=null"
+    given = Settings(cluster="dgx-h100", model="llama-3-8b", seq_len=8192)
+    script = "torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_pretrain_config " + said
+    found = _started(tmp_path, script, given)
+    left = "context_parallel_size, recompute_granularity"
+    assert f"; assumed: the recipe leaves {left} at 1 or none" in full_text(found)
+    assert "fits (assumed)" in as_table([found], width=200)
+    assert _started(tmp_path, script + more, given).assumed == ""
+    replayed = given.model_copy(update={"recompute": "full"})
+    left = "context_parallel_size"
+    assert _started(tmp_path, script, replayed).assumed == f"the recipe leaves {left} at 1 or none"
 
 
 @pytest.mark.parametrize("kind", ["peft", "vl_3b_sft"])
@@ -175,6 +193,12 @@ MBS=${MBS:-2}
 """
 
 
+def _started(folder: Path, script: str, given: Settings) -> Finding:
+    (folder / "run.sh").write_text(script)
+    (found,) = check_paths([folder / "run.sh"], TOOLS, given)
+    return found
+
+
 @pytest.mark.parametrize(
     ("launcher", "more", "expected"),
     [
@@ -185,7 +209,8 @@ MBS=${MBS:-2}
         ("deepspeed --num_gpus 8", "--deepspeed conf/ds.json", "dp8 zero1 mbs2"),
         ("deepspeed --num_gpus=4 --num_nodes 2", "", "dp8 zero0 mbs2"),
         ("deepspeed --include localhost:0,2", "--deepspeed conf/ds.json", "dp2 zero1 mbs2"),
-        ("deepspeed --include=a:0,1@b:0,1,2,3@a:1,4,5", "", "dp8 zero0 mbs2"),
+        ("deepspeed --include=a:0,1@b:0,1,2,3@a:01,4,5", "", "dp8 zero0 mbs2"),
+        ("deepspeed --include a@a:0,2", "", "dp2 zero0 mbs2"),
     ],
 )
 def test_a_trainers_command_is_read(
@@ -195,8 +220,7 @@ def test_a_trainers_command_is_read(
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "zero3.yaml").write_text(ZERO3)
     (tmp_path / "conf" / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
-    (tmp_path / "run.sh").write_text(COMMAND % (launcher, more))
-    (found,) = check_paths([tmp_path / "run.sh"], TOOLS, Settings(cluster="dgx-h100"))
+    found = _started(tmp_path, COMMAND % (launcher, more), Settings(cluster="dgx-h100"))
     assert found.label == f"{expected} recompute-full", found.text
 
 
@@ -214,9 +238,8 @@ def test_what_a_trainers_command_leaves_open_is_named(
     tmp_path: Path, launcher: str, more: str, said: str
 ) -> None:
     """Never priced as if it shards nothing, or trains what it does not."""
-    (tmp_path / "run.sh").write_text(COMMAND % (launcher, more))
     given = Settings(cluster="dgx-h100", gpus=4)
-    (found,) = check_paths([tmp_path / "run.sh"], TOOLS, given)
+    found = _started(tmp_path, COMMAND % (launcher, more), given)
     assert found.verdict in ("incomplete", "unreadable")
     assert said in found.text
 
@@ -232,18 +255,18 @@ def test_what_options_say_need_not_be_in_the_environment(tmp_path: Path) -> None
     """Model, length and batch of a script's start are the options'; its other variables are asked
     for: 64 sequences on 8 GPUs of micro-batch 2 are 4 of them, and no count of the file's is told.
     """
-    (tmp_path / "run.sh").write_text(OPEN)
     given = Settings(
         cluster="dgx-h100", gpus=8, model="llama-3.1-8b", seq_len=4096, global_batch_size=64,
         micro_batch_size=2,
     )  # fmt: skip
-    (asked,) = check_paths([tmp_path / "run.sh"], TOOLS, given)
+    asked = _started(tmp_path, OPEN, given)
     assert (asked.verdict, "--env RECOMPUTE=VALUE" in asked.text) == ("unreadable", True)
     said = given.model_copy(update={"environment": {"RECOMPUTE": "True"}})
-    (found,) = check_paths([tmp_path / "run.sh"], TOOLS, said)
+    found = _started(tmp_path, OPEN, said)
     assert found.label == "dp8 zero0 mbs2 recompute-full", found.text
     assert not [note for note in found.notes if "of the file" in note]
-    (short,) = check_paths([tmp_path / "run.sh"], TOOLS, said.model_copy(update={"seq_len": None}))
+    short = _started(tmp_path, OPEN, said.model_copy(update={"seq_len": None}))
+    assert "--model_max_length is '$LENGTH'" in short.text
     assert "--env LENGTH=VALUE" in short.text
 
 

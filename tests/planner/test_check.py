@@ -19,6 +19,7 @@ from hand_priced import (
 from random_plans import CLUSTER
 
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.training import Lora
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.memory_limit import limit_bytes
@@ -137,6 +138,23 @@ def test_time_is_priced_only_where_memory_fits(
         check_paths([path], replace(TOOLS, price=counted))
         compared = min(every, most)
         assert len(timed) == 1 + (compared if compared > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("lora", "verdict"),
+    [
+        (Lora(rank=16), "fits"),
+        (Lora(rank=16, targets="qv"), "illegal"),
+        (Lora(rank=16, base_precision="int8"), "illegal"),
+    ],
+)
+def test_a_plans_adapters_are_those_of_its_engine(tmp_path: Path, lora: Lora, verdict: str) -> None:
+    """Megatron-Bridge has one adapter beside query, key and value, and no weights of 8 bits."""
+    plan = a_plan()
+    said = {"engine": "megatron-bridge", "training": replace(plan.training, lora=lora)}
+    finding = check_plan(tmp_path / "plan.yaml", plan.model_copy(update=said))
+    assert finding.verdict == verdict, finding.text
+    assert ("megatron-bridge" in finding.text) == (verdict == "illegal")
 
 
 def test_drift_is_measured_against_the_plan(tmp_path: Path) -> None:

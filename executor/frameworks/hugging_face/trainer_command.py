@@ -15,14 +15,14 @@ from pathlib import Path
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
 from meshplan.executor.frameworks.hugging_face.trainers import LENGTHS, TRAINERS, read_values
-from meshplan.executor.frameworks.megatron.gpus import gpus_of
-from meshplan.executor.frameworks.megatron.launch_script import MAX_CASES, arguments
+from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
+    first_of,
     is_launched,
     launches,
     left_open,
     needed,
-    started_with,
 )
 from meshplan.executor.frameworks.shell.script import Script, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
@@ -42,24 +42,6 @@ _SAID_BY = {
 """Arguments, and the options that say the same."""
 
 
-class _Arguments(Values):
-    """A program's arguments; one that the script leaves open is named."""
-
-    def __init__(self, found: dict[str, Fact], waits: tuple[str, ...]) -> None:
-        super().__init__(found)
-        self.waits = waits
-
-    def get(self, *names: str) -> Fact | None:
-        fact = super().get(*names)
-        if fact is not None and "$" in str(fact.value):
-            how = started_with(str(fact.value), self.waits)
-            raise UnreadableConfig(
-                f"--{names[0]} is {shown(fact.value)}, which the script does not set; {how}",
-                fact.line,
-            )
-        return fact
-
-
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's batch and no launch of a format of its own."""
     return name.endswith(_SUFFIXES) and MARK in text
@@ -70,9 +52,9 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     script = read_script(text, start.environment if start else None)
     if not is_launched(script, _is_mark):
         raise NothingToRead(f"no command of this script takes {MARK}")
-    commands = launches(script, _is_mark)[:MAX_CASES]
+    commands, more = first_of(launches(script, _is_mark))
     first, *others = (_case(words, script, path, text, start) for words in commands)
-    return replace(first, others=tuple(others))
+    return replace(first, others=tuple(others), notes=(*more, *first.notes))
 
 
 def _is_mark(word: str) -> bool:
@@ -85,7 +67,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     launcher = arguments(words[:at])
     stated = arguments(words[at + 1 :])
-    values = _Arguments(needed(stated, start, _SAID_BY), script.waits)
+    values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     named, unread = _launcher(launcher, Path(path), start)
     reading = read_values(_TRAINER, values, path, named)

@@ -27,11 +27,10 @@ from dataclasses import dataclass, replace
 
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.documents.parse import read_yaml
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
-from meshplan.executor.frameworks.megatron.gpus import gpus_of
 from meshplan.executor.frameworks.megatron.model import model_settings
 from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
@@ -50,12 +49,14 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
+from meshplan.executor.frameworks.shell.arguments import FlagArguments, arguments
+from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
+    first_of,
     is_launched,
     launches,
     left_open,
     needed,
-    started_with,
 )
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.plan_file import Plan
@@ -96,8 +97,6 @@ _RUN = re.compile(r"MODEL_ARGS(_[0-9]+)?")
 _DEGREES = frozenset(
     ("tensor_model_parallel_size", "pipeline_model_parallel_size", "model_parallel_size")
 )
-_LISTS = ("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type")
-MAX_CASES = 64  # launches of one script
 _MARKS = frozenset(
     (*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer")
 )
@@ -231,9 +230,8 @@ def _unlaunched(reading: Reading, words: list[Fact]) -> Reading:
 
 def _joined(cases: list["_Command"], path: str, text: str, notes: tuple[str, ...]) -> Reading:
     """The first case, with the others."""
-    if len(cases) > MAX_CASES:
-        notes += (f"{len(cases)} launches: the first {MAX_CASES} are judged",)
-    first, *others = (_reading(case, path, text, notes) for case in cases[:MAX_CASES])
+    judged_cases, more = first_of(cases)
+    first, *others = (_reading(case, path, text, (*notes, *more)) for case in judged_cases)
     return replace(first, others=tuple(others))
 
 
@@ -291,34 +289,9 @@ _SUMS = (
 )
 
 
-class _Arguments(Values):
-    """A script's arguments: a flag without a value is true, whatever stands behind it."""
-
-    def __init__(self, found: Mapping[str, Fact], waits: tuple[str, ...] = ()) -> None:
-        super().__init__(found)
-        self.waits = waits
-
-    def get(self, *names: str) -> Fact | None:
-        fact = super().get(*names)
-        if fact is not None and "$" in str(fact.value):
-            name = next(name for name in names if name in self.found).replace("_", "-")
-            raise UnreadableConfig(
-                f"--{name} is {shown(fact.value)}, which the script does not set; "
-                f"{started_with(str(fact.value), self.waits)}",
-                fact.line,
-            )
-        return fact
-
-    def flag(self, *names: str) -> Fact | None:
-        fact = Values.get(self, *names)
-        if fact is None:
-            return None
-        return Fact(str(fact.value).lower() not in ("false", "0"), fact.line)
-
-
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
     _check_program(command.name)
-    values = _Arguments(command.program, command.waits)
+    values = FlagArguments(command.program, command.waits)
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
@@ -327,7 +300,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
         put(facts, context_kind=Fact("ring", 1))  # its default, p2p
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
-    put(facts, gpus=gpus_of(_Arguments(command.launcher), text))
+    put(facts, gpus=gpus_of(FlagArguments(command.launcher), text))
     unread = [*deepspeed_facts(values, facts), *optimizer_unread(values, "--optimizer")]
     if "global_batch_size" not in facts.keys() | command.left:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
@@ -354,28 +327,3 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         notes=(*notes, *more, *noted, *ungrouped(values), *values.suspects(_MARKS)),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
-
-
-def arguments(words: list[Fact]) -> dict[str, Fact]:
-    """`--flag value` pairs by name with underscores; several values become a list, none is true."""
-    found: dict[str, Fact] = {}
-    name, collected, line = "", [], 0
-    for word in [*words, Fact("--", 0)]:
-        text = str(word.value)
-        if not text.startswith("--"):
-            collected.append(text)
-            continue
-        if name:
-            _store(found, name, collected, line)
-        flag, _, value = text[2:].partition("=")
-        name, line = flag.strip().replace("-", "_"), word.line
-        collected = [value] if value else []
-    return found
-
-
-def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:
-    kept = [text.strip("\"'") for text in texts if text != "\\"]
-    if name in _LISTS:
-        found[name] = Fact(kept, line)
-    else:
-        found[name] = Fact(kept[0] if kept else True, line)

@@ -27,7 +27,7 @@ Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/confi
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
@@ -55,6 +55,7 @@ from meshplan.executor.frameworks.nemo.overrides import (
     is_words,
     words_of,
 )
+from meshplan.executor.frameworks.nemo.recipe import leaves_sharding, left_to_recipe
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
 from meshplan.executor.frameworks.shell.launches import started_with
@@ -163,11 +164,12 @@ _DEGREES = frozenset(
         *("recompute_granularity", "use_megatron_fsdp", "num_layers", "hidden_size"),
     )
 )
-_LEFT = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
-    "recompute_granularity",
-)  # fmt: skip
+_OFF = {
+    "model.sequence_parallel": False, "model.expert_model_parallel_size": 1,
+    "model.recompute_granularity": None, "model.virtual_pipeline_model_parallel_size": None,
+    "model.pipeline_model_parallel_layout": None,
+}  # fmt: skip
+"""What a recipe may switch on, said where the layout does not have it."""
 _JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 
 
@@ -235,9 +237,7 @@ def _flat(settings: Mapping[str, object]) -> dict[str, object]:
         flat[f"{_SECTIONS.get(name, 'model')}.{field}"] = value
         if name in _ALSO:
             flat[f"{_ALSO[name]}.{field}"] = value
-    if settings.get("sequence_parallel") is None:
-        flat["model.sequence_parallel"] = False
-    return flat
+    return flat | {name: value for name, value in _OFF.items() if name not in flat}
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -275,7 +275,10 @@ def _reading(run: Run, path: str) -> Reading:
     config = model_config_of(values)
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
-    run_notes = run.notes if nemo else (*run.notes, *_of_recipe(found, values, facts))
+    run_notes = run.notes
+    if not nemo and leaves_sharding(found):
+        facts["zero_stage"] = Fact(1, 1)
+        run_notes += ("use_distributed_optimizer is not stated: on, as NVIDIA's recipes have it",)
     wide = values.flag("grad_reduce_in_fp32")
     userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
@@ -295,24 +298,10 @@ def _reading(run: Run, path: str) -> Reading:
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
+        left_to_recipe={} if nemo else left_to_recipe(found),
         notes=(*run_notes, *notes, *noted, *values.suspects(COUNTS.values())),
         unread=(*run.unread, *unread, *model_unread(values), *not_understood),
     )
-
-
-def _of_recipe(found: Mapping[str, Fact], values: Values, facts: dict[str, Fact]) -> Iterator[str]:
-    """What the overrides leave to their recipe, which is a program and not read; the distributed
-    optimizer is on in NVIDIA's (recipes/common.py, _pretrain_common and _sft_common).
-    """
-    switch = ("use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2")
-    if not any(values.found.get(name) for name in switch) and not any(
-        name.startswith("peft.") for name in found
-    ):
-        facts["zero_stage"] = Fact(1, 1)
-        yield "use_distributed_optimizer is not stated: on, as NVIDIA's recipes have it"
-    left = [name for name in _LEFT if name not in values.found]
-    if left:
-        yield f"left to the recipe, which is not read, and taken as 1 or none: {', '.join(left)}"
 
 
 def _implied(found: Mapping[str, Fact], precision: Precision) -> set[str]:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.megatron.gpus import gpus_of
-from meshplan.executor.frameworks.megatron.launch_script import MAX_CASES, arguments
 from meshplan.executor.frameworks.nemo.overrides import override
-from meshplan.executor.frameworks.shell.launches import is_launched, launches, left_open
+from meshplan.executor.frameworks.shell.arguments import arguments
+from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.launches import first_of, is_launched, launches, left_open
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import Fact, Start
 
@@ -42,10 +42,9 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     if not is_launched(script, _is_override):
         return []
     commands = launches(script, _is_override)
-    notes = (*script.notes, *left_open(commands))
-    if len(commands) > MAX_CASES:
-        notes += (f"{len(commands)} launches: the first {MAX_CASES} are judged",)
-    return [_run(words, text, notes, script.waits) for words in commands[:MAX_CASES]]
+    judged, more = first_of(commands)
+    notes = (*script.notes, *left_open(commands), *more)
+    return [_run(words, text, notes, script.waits) for words in judged]
 
 
 def _is_override(word: str) -> bool:

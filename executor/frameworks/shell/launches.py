@@ -1,8 +1,9 @@
 """Which of a script's commands launch the training: those with the framework's flags."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from meshplan.executor.frameworks.shell.script import Script
 from meshplan.planner.case.reading import Fact, Start
@@ -10,6 +11,8 @@ from meshplan.planner.case.reading import Fact, Start
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
 _STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
 _SHOWN = 6  # of what a script is started with
+_MAX_CASES = 64  # launches of one script
+T = TypeVar("T")
 _OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA", re.I)
 
 
@@ -31,6 +34,13 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
         said = [Fact(text, fact.line) for fact in values for text in str(fact.value).split()]
         rest += said if any(known(str(word.value)) for word in said) else []
     return [rest] if rest else []
+
+
+def first_of(cases: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:
+    """As many launches as are judged, and a note of the others."""
+    if len(cases) <= _MAX_CASES:
+        return cases, ()
+    return cases[:_MAX_CASES], (f"{len(cases)} launches: the first {_MAX_CASES} are judged",)
 
 
 def is_launched(script: Script, known: Callable[[str], bool]) -> bool:

@@ -6,7 +6,8 @@ No command is run and no file is looked at. The environment and the script's own
 unknown: empty in conditions, named (`$TP`) in the words of a command.
 
 Source: GNU Bash manual 5.2, chapter 3. The tests compare with what bash does.
-Leaves out: files that are sourced, `read`, `trap`, subshells' own variables, job control.
+Leaves out: files that are sourced, `read` but of a here-string, `trap`, subshells' own variables,
+job control.
 """
 
 import re

@@ -10,9 +10,7 @@ from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.report.evidence import NONE, predicted_text, unseen_text
 from meshplan.planner.report.page.markup import element, listed, note, number, table
-from meshplan.planner.report.runners_up import (
-    lost_text,
-)
+from meshplan.planner.report.runners_up import lost_text
 from meshplan.planner.runs.evidence import NEAR
 
 

@@ -33,9 +33,7 @@ from meshplan.planner.report.page.memory import (
 from meshplan.planner.report.page.scatter import scatter
 from meshplan.planner.report.page.steps import steady_period, step_data
 from meshplan.planner.report.page.waterfall import waterfall
-from meshplan.planner.report.proof import (
-    proof_lines,
-)
+from meshplan.planner.report.proof import proof_lines
 from meshplan.planner.report.runners_up import (
     WHY_NOT,
     open_runners_line,

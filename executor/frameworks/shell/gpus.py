@@ -9,8 +9,11 @@ _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchr
 
 
 def gpus_of(launcher: Values, text: str) -> Fact | None:
-    """GPUs of the launch: the launcher's arguments, else Slurm's headers."""
+    """GPUs by the launcher's arguments, else by Slurm's headers; raises `IllegalConfig`."""
     if included := launcher.found.get("include"):
+        for name in ("num_gpus", "num_nodes"):
+            if name in launcher.found:
+                raise IllegalConfig(f"DeepSpeed takes no --{name} beside --include", included.line)
         return _included(included)
     for each_name, nodes_name in _LAUNCHERS:
         each, nodes = launcher.found.get(each_name), launcher.found.get(nodes_name)
@@ -24,16 +27,19 @@ def gpus_of(launcher: Values, text: str) -> Fact | None:
 
 
 def _included(stated: Fact) -> Fact | None:
-    """GPUs of DeepSpeed's `--include host1:0,1@host2:0,1`; None where a host is named whole or not
-    yet known (deepspeedai/DeepSpeed deepspeed/launcher/runner.py, parse_resource_filter).
+    """GPUs of DeepSpeed's `--include host1:0,1@host2:0,1`, each counted once; None where a host is
+    named whole, or its GPUs are not yet known.
+
+    Source: deepspeedai/DeepSpeed@2d991ba3 deepspeed/launcher/runner.py (parse_node_config_list,
+    parse_resource_filter).
     """
-    gpus: set[tuple[str, str]] = set()
+    hosts: dict[str, set[int]] = {}
     for node in str(stated.value).split("@"):
-        host, _, slots = node.partition(":")
-        if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", slots.strip()):
+        host, colon, gpus = node.partition(":")
+        if colon and not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", gpus):
             return None
-        gpus |= {(host.strip(), slot) for slot in slots.strip().split(",")}
-    return Fact(len(gpus), stated.line)
+        hosts.setdefault(host, set()).update(map(int, gpus.split(",") if colon else ()))
+    return Fact(sum(map(len, hosts.values())), stated.line) if all(hosts.values()) else None
 
 
 def _slurm_gpus(text: str) -> Fact | None:

@@ -1,0 +1,31 @@
+"""What Megatron-Bridge's overrides leave to their recipe, which is a program and not read."""
+
+from collections.abc import Iterable
+
+from meshplan.executor.frameworks.megatron.settings import COUNTS
+
+_DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+_CHUNKS = "virtual_pipeline_model_parallel_size"
+_LEFT = {name: COUNTS[name] for name in _DEGREES} | {
+    "virtual_stages": _CHUNKS, "recompute": "recompute_granularity",
+}  # fmt: skip
+_SAYS_CHUNKS = {"pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage"}
+_SHARDS = {"use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2"}
+
+
+def leaves_sharding(found: Iterable[str]) -> bool:
+    """Whether a recipe decides how states are sharded: in NVIDIA's the distributed optimizer is on
+    (recipes/common.py, _pretrain_common and _sft_common).
+    """
+    return not (_SHARDS & _names(found) or any(name.startswith("peft.") for name in found))
+
+
+def left_to_recipe(found: Iterable[str]) -> dict[str, str]:
+    """`Reading.left_to_recipe`: what is not stated; null states it."""
+    stated = _names(found)
+    stated |= {_CHUNKS} if stated & _SAYS_CHUNKS else set()
+    return {ours: name for ours, name in _LEFT.items() if name not in stated}
+
+
+def _names(found: Iterable[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in found}

@@ -1,0 +1,70 @@
+"""The `--flag value` arguments of a command, by name."""
+
+from collections.abc import Mapping
+
+from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.planner.case.reading import Fact, UnreadableConfig
+
+_LISTS = ("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type")
+
+
+class Arguments(Values):
+    """A program's arguments; one that the script leaves open is named.
+
+    `waits`: what of the script's start decided its conditions.
+    """
+
+    dash = "_"  # as its parser writes a name's words apart
+
+    def __init__(self, found: Mapping[str, Fact], waits: tuple[str, ...] = ()) -> None:
+        super().__init__(found)
+        self.waits = waits
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and "$" in str(fact.value):
+            name = next(name for name in names if self.found.get(name) is fact)
+            option, how = name.replace("_", self.dash), started_with(str(fact.value), self.waits)
+            raise UnreadableConfig(
+                f"--{option} is {shown(fact.value)}, which the script does not set; {how}",
+                fact.line,
+            )
+        return fact
+
+
+class FlagArguments(Arguments):
+    """The same of Megatron's parser: a flag without a value is true, whatever stands behind it."""
+
+    dash = "-"
+
+    def flag(self, *names: str) -> Fact | None:
+        fact = Values.get(self, *names)
+        if fact is None:
+            return None
+        return Fact(str(fact.value).lower() not in ("false", "0"), fact.line)
+
+
+def arguments(words: list[Fact]) -> dict[str, Fact]:
+    """`--flag value` pairs by name with underscores; several values become a list, none is true."""
+    found: dict[str, Fact] = {}
+    name, collected, line = "", [], 0
+    for word in [*words, Fact("--", 0)]:
+        text = str(word.value)
+        if not text.startswith("--"):
+            collected.append(text)
+            continue
+        if name:
+            _store(found, name, collected, line)
+        flag, _, value = text[2:].partition("=")
+        name, line = flag.strip().replace("-", "_"), word.line
+        collected = [value] if value else []
+    return found
+
+
+def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:
+    kept = [text.strip("\"'") for text in texts if text != "\\"]
+    if name in _LISTS:
+        found[name] = Fact(kept, line)
+    else:
+        found[name] = Fact(kept[0] if kept else True, line)
