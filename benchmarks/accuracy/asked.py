@@ -57,17 +57,23 @@ def _times(some: Iterable[Ratio]) -> list[float]:
     return [abs(1 / ratio.step_time - 1) for ratio in some]
 
 
+def _figure(value: float, most: float) -> str:
+    """With as many decimals as show on which side of what was asked it lies."""
+    alike = f"{value:.1%}" == f"{most:.1%}" and value > most
+    return f"{value:.2%}" if alike else f"{value:.1%}"
+
+
 def _two(what: str, errors: Sequence[float], most: tuple[float, float]) -> Line:
     """Median and 90th percentile, each at most what was asked."""
     middle, high = float(np.median(errors)), float(np.percentile(errors, 90))
     return Line(
-        f"{what} ({len(errors):,} runs)", f"{middle:.1%} / {high:.1%}",
+        f"{what} ({len(errors):,} runs)", f"{_figure(middle, most[0])} / {_figure(high, most[1])}",
         f"{most[0]:.1%} / {most[1]:.0%}", middle <= most[0] and high <= most[1],
     )  # fmt: skip
 
 
 def _one(what: str, value: float, most: float, said: str = "") -> Line:
-    return Line(what, f"{value:.1%}", f"{most:.0%}", value <= most, said)
+    return Line(what, _figure(value, most), f"{most:.0%}", value <= most, said)
 
 
 def times() -> Iterator[Line]:
