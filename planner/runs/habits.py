@@ -76,8 +76,10 @@ for the weight's gradient (float8_linear.py, matmul_with_hp_or_float8_args). Lea
 which are cast as often.
 """
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
-COMPILED = (*OF_FSDP2, "llm-foundry")
-"""Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
+COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
+"""Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
+framework that is not known, where its row says that nothing was compiled.
+"""
 
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""

@@ -63,6 +63,20 @@ def test_what_is_trained_and_how(name: str, engine: str, stage: int, states: str
     assert reading.recompute.mode == "full"
 
 
+@pytest.mark.parametrize(
+    ("more", "engine"),
+    [
+        pytest.param("", "torchtitan", id="chunks, the default since 2026"),
+        pytest.param("loss_type: nll\n", "accelerate", id="all logits at once"),
+        pytest.param("loss_type: nll\nuse_liger_kernel: true\n", "torchtitan", id="Liger's loss"),
+        pytest.param("loss_type: dft\n", "accelerate", id="weighed by probabilities"),
+    ],
+)
+def test_which_loss_has_all_logits_at_once(more: str, engine: str) -> None:
+    """huggingface/trl@f2cd5771 trl/trainer/sft_config.py, loss_type."""
+    assert read_config(launched("fsdp2") + more, "sft.yaml").engine == engine
+
+
 def test_it_is_checked_end_to_end(tmp_path: Path) -> None:
     """8B under ZeRO-3 on 8 H100; that it is trained by next tokens is said to be assumed."""
     path = tmp_path / "sft.yaml"
