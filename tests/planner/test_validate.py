@@ -358,8 +358,8 @@ def test_hybrids_that_nothing_was_fitted_to(capsys):
 
 
 def test_memory_of_adapters_by_pytorchs_kernels(capsys):
-    """LitGPT's LoRA of 7B to 13B on one A10G or A100, without checkpoints: what norms in fp32,
-    rotation and SwiGLU of several kernels keep is there, and the sequences that ran out do.
+    """LitGPT's LoRA of 7B to 13B on one A10G or A100, without checkpoints: what norms,
+    rotation and SwiGLU of several kernels keep is counted, and what ran out of memory does.
     """
     rows = [row for row in read_runs(ELSEWHERE) if row["suite"] == "litgptft"]
     found = [row for row in predict_rows(rows) if "nf4" not in row.run.id]

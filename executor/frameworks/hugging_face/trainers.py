@@ -9,9 +9,9 @@
 
 All run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
 engines `deepspeed` and `accelerate`: PyTorch's kernels, and all logits at once. Where the loss is
-made in pieces (`_IN_PIECES`) FSDP is priced as `torchtitan`, whose loss is, and whose kernels are
-fused as Liger's are. A key that is in no list, and one that changes memory or time
-in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
+made in pieces (`_IN_PIECES`) they are `deepspeed-chunked-loss` and `torchtitan`, whose loss is, and
+whose kernels are fused as Liger's are. A key that is in no list, and one that changes memory or
+time in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
 incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
@@ -69,12 +69,13 @@ _IN_PIECES = (
     *("cut_cross_entropy", "chunked_cross_entropy"),
 )
 """Switches with which no more than a part of the logits is there at once: Liger's product with its
-loss (in transformers 5.24, TRL and LLaMA-Factory a switch, axolotl's own a second one), Apple's cut
+loss (of transformers, TRL and LLaMA-Factory a switch, axolotl's own a second one), Apple's cut
 cross entropy, and axolotl's chunks.
 """
 _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
-PIECES_ENGINE = "torchtitan"
+_AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
+_WITH_PIECES = {FSDP_ENGINE: "torchtitan", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 _TUNING = re.compile(r"instruct|chat|base|hf|it|pt|bf16|thinking|v\d+(\.\d+)?|\d{4}")
 
 
@@ -182,9 +183,9 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
     unread += [*sharding.unread, *_kind(values)]
-    engine = sharding.engine
-    if _loss_in_pieces(trainer, values) and engine == FSDP_ENGINE:
-        engine = PIECES_ENGINE
+    pieces = _loss_in_pieces(trainer, values)
+    engine = _WITH_PIECES[sharding.engine] if pieces else sharding.engine
+    notes += [] if pieces else [_AT_ONCE]
     if sharding.engine == DEEPSPEED_ENGINE:
         notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
     if sharding.engine == FSDP_ENGINE:
