@@ -9,6 +9,8 @@ from typing import Any
 from meshplan.hardware_profiles.engine_schema import Engine
 
 HERE = Path(__file__).parent / "engines"
+VARIANTS = HERE / "variants"
+"""What configurations are priced as that `check` reads; no plan is made for them."""
 
 
 class UnknownEngine(ValueError):
@@ -16,14 +18,19 @@ class UnknownEngine(ValueError):
 
 
 def engine_names() -> tuple[str, ...]:
-    """The engines that `load_engine` knows."""
+    """The engines that plans are made for."""
     return tuple(sorted(path.stem for path in HERE.glob("*.toml")))
+
+
+@cache
+def _variant_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in VARIANTS.glob("*.toml")))
 
 
 @cache
 def load_engine(name: str) -> Engine:
     """The habits of the engine called `name`; raises `UnknownEngine`."""
-    if name not in engine_names():
+    if name not in (*engine_names(), *_variant_names()):
         close = get_close_matches(name, engine_names(), n=2)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(engine_names())}")
@@ -33,7 +40,8 @@ def load_engine(name: str) -> Engine:
 @cache
 def _document(name: str) -> dict[str, Any]:
     """The file's tables over those of the engine that it is `based_on`."""
-    own = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+    folder = HERE if name in engine_names() else VARIANTS
+    own = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
     if "based_on" not in own:
         return own
     whole = _document(own.pop("based_on")) | {"aliases": []}

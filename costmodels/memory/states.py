@@ -1,7 +1,8 @@
 """Device memory of one pipeline rank at its peak.
 
     weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is
-                 sharded), and 8-bit copies where the engine keeps them beside (`copies_8bit`)
+                 sharded, or unsharded the 16-bit weight itself), and 8-bit copies
+                 where the engine keeps them beside (`copies_8bit`)
     gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
                                  scatters them in each micro-batch), and whole the sums of bf16
                  gradients where they have a buffer of their own
@@ -129,7 +130,8 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     master = away * state.offloads_master
     gone = state.master_computes and state.master_bytes > 0
     gone = gone & (master == 0)  # what is on the host cannot be gathered
-    weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
+    itself = (zero == 0) & (state.master_bytes == state.weight_bytes)  # no shard, no cast
+    weights = where(((zero >= 3) | itself) & gone, 0.0, state.weight_bytes / over_3)
     beside = state.bucket_bytes * ((ranks > 1) & (zero < 2)) + state.bf16_sums_bytes * sharding.sums
     waits = (zero >= 2) & (sharding.pipelined > 0) & state.pipeline_keeps_gradients
     each = where(waits, max(state.gradient_bytes, state.reduce_bytes), state.gradient_bytes)

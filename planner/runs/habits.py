@@ -59,6 +59,11 @@ FP32_LOSS = {"fused_cross_entropy": False, "logits_bytes": 14.0}
 prime-rl's (PrimeIntellect-ai/prime-rl@11d87ee8 src/prime_rl/trainer/model.py, forward) and, not in
 chunks, torchtune's (meta-pytorch/torchtune@bd2a0fc7 torchtune/modules/transformer.py, unembed).
 """
+BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
+"""Of 16-bit logits PyTorch's loss has 16-bit log-probabilities and gradients: before it the logits
+and the copy that their rows less the last are; after it the gradients of both its steps
+(ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
+"""
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
@@ -76,8 +81,10 @@ for the weight's gradient (float8_linear.py, matmul_with_hp_or_float8_args). Lea
 which are cast as often.
 """
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
-COMPILED = (*OF_FSDP2, "llm-foundry")
-"""Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses."""
+COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
+"""Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
+framework that is not known, where its row says that nothing was compiled.
+"""
 
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
@@ -215,8 +222,7 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= KERNELS.get(word, {})
     if facts.fused_loss == "te":
         said |= TE_LOSS
-    if facts.fused_loss == "fp32":
-        said |= FP32_LOSS
+    said |= {"fp32": FP32_LOSS, "bf16": BF16_LOSS}.get(facts.fused_loss, {})
     if facts.gradient_add == "added":
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:

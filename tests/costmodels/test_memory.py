@@ -12,6 +12,7 @@ from meshplan.costmodels.memory.states import (
     Sharding,
     activation_peak,
     gathered_bytes,
+    kept_state,
     state_memory,
 )
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -28,6 +29,8 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 
 ZERO = State(weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8, reduce_bytes=2)
+
+BF16_STATES = Training(seq_len=1, global_batch_size=1, optimizer_states="bf16")
 
 
 def sharding(zero_stage: int, ranks: float, pipelined: float = 0.0) -> Sharding:
@@ -49,6 +52,23 @@ def test_states_of_the_zero_paper(zero_stage: int, gigabytes: float):
     """Published: 7.5e9 parameters over 64 ranks (1910.02054, figure 1)."""
     states = state_memory(ZERO, RankParameters(dense=7.5e9), sharding(zero_stage, 64.0))
     assert float(states.allocated) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "each"),
+    [
+        pytest.param(0, 2 + 2 + 4, id="the weight itself, its gradient, two moments"),
+        pytest.param(
+            2, 2 + (2 + 2 + 4) / 8, id="whole weights beside eighths of them and the rest"
+        ),
+        pytest.param(3, (2 + 2 + 4) / 8, id="eighths"),
+    ],
+)
+def test_weights_that_are_trained_in_16_bits(zero_stage: int, each: float):
+    """Unsharded they are there once: FSDP2's whole weights are gathered copies of its shards."""
+    states = kept_state(load_engine("accelerate").state, BF16_STATES)
+    memory = state_memory(states, RankParameters(dense=8e9), sharding(zero_stage, 8.0))
+    assert memory.allocated == pytest.approx(each * 8e9)
 
 
 @given(

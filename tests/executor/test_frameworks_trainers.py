@@ -93,21 +93,21 @@ BARE = AXOLOTL.replace("deepspeed: configs/zero3.json\n", "").replace(
     [
         # axolotl-ai-cloud/axolotl@067b021c examples/qat_nvfp4/Gemma3-12B_baseline.yml (Apache-2.0)
         pytest.param("fsdp_config:\n  activation_checkpointing: true\n  state_dict_type: X\n",
-                     ("torchtitan", 3, "full"), id="FSDP's own recompute"),
+                     ("accelerate", 3, "full"), id="FSDP's own recompute"),
         # examples/archived/dbrx/16bit-lora.yaml
         pytest.param("fsdp: [full_shard, auto_wrap]\nfsdp_config:\n"
-                     "  fsdp_activation_checkpointing: true\n", ("torchtitan", 3, "full"),
+                     "  fsdp_activation_checkpointing: true\n", ("accelerate", 3, "full"),
                      id="under FSDP1's name"),
         # examples/llama-3/qlora-fsdp-70b.yaml: an empty key above says nothing
         pytest.param("deepspeed:\nfsdp:\n  - full_shard\n  - auto_wrap\n",
-                     ("torchtitan", 3, "none"), id="an empty deepspeed, and FSDP"),
+                     ("accelerate", 3, "none"), id="an empty deepspeed, and FSDP"),
         # examples/archived/cerebras/btlm-ft.yml
         pytest.param("deepspeed:\nfsdp:\n#  - full_shard\nfsdp_config:\n",
-                     ("torchtitan", 0, "none"), id="nothing but empty keys"),
-        pytest.param("fsdp_config: {reshard_after_forward: false}\n", ("torchtitan", 2, "none"),
+                     ("accelerate", 0, "none"), id="nothing but empty keys"),
+        pytest.param("fsdp_config: {reshard_after_forward: false}\n", ("accelerate", 2, "none"),
                      id="FSDP2 that keeps weights"),
         pytest.param("fsdp: [full_shard]\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n",
-                     ("torchtitan", 2, "none"), id="FSDP1's strategy"),
+                     ("accelerate", 2, "none"), id="FSDP1's strategy"),
         pytest.param("deepspeed:\n  zero_optimization: {stage: 2}\n", ("deepspeed", 2, "none"),
                      id="DeepSpeed's content in the file"),
     ],
@@ -117,6 +117,63 @@ def test_sharding_of_axolotl(more: str, said: tuple[str, int, str]) -> None:
     reading = read_config(BARE + more, "train.yaml")
     assert (reading.engine, reading.facts["zero_stage"].value, reading.recompute.mode) == said
     assert not reading.unread
+
+
+LIGER = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
+CUT = "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "engine"),
+    [
+        pytest.param("", "accelerate", id="transformers' own loss"),
+        pytest.param("use_liger_kernel: true\n", "torchtitan", id="Liger's"),
+        pytest.param(LIGER + "liger_fused_linear_cross_entropy: true\n", "torchtitan",
+                     id="axolotl's plugin and its switch"),
+        pytest.param(LIGER + "liger_rope: true\n", "accelerate", id="its rotation alone"),
+        pytest.param(CUT, "torchtitan", id="Apple's cut cross entropy, on where it is named"),
+        pytest.param(CUT + "cut_cross_entropy: false\n", "accelerate", id="and switched off"),
+        pytest.param("chunked_cross_entropy: true\n", "torchtitan", id="axolotl's chunks"),
+    ],
+)  # fmt: skip
+def test_which_loss_has_all_logits_at_once(more: str, engine: str) -> None:
+    """No more than a part of them is there where the file says so, else all of them in fp32."""
+    reading = read_config(BARE + more, "train.yaml")
+    assert (reading.engine, reading.unread) == (engine, ())
+
+
+# Llama 3.1 8B, QLoRA of rank 32 on all linear layers, checkpoints, by Hugging Face's modules with
+# FlashAttention-2: the longest sequence on a card of 24 GB is 5,789 tokens
+# (docs.unsloth.ai/basics/unsloth-benchmarks)
+QLORA = (
+    BARE
+    + """gradient_checkpointing: true
+adapter: qlora
+load_in_4bit: true
+lora_r: 32
+lora_target_linear: true
+"""
+)
+MEASURED_24_GB = 5789
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more", "verdict"),
+    [
+        pytest.param(4096, "", "fits", id="as measured"),
+        pytest.param(8192, "", "does not fit", id="14 bytes of each of 8,192 x 128,256 logits"),
+        pytest.param(8192, "use_liger_kernel: true\n", "fits", id="Liger's loss"),
+    ],
+)
+def test_qlora_on_one_rtx_4090(tmp_path: Path, tokens: int, more: str, verdict: str) -> None:
+    """The verdict is that of the measured limit."""
+    assert (tokens <= MEASURED_24_GB or bool(more)) == (verdict == "fits")
+    text = QLORA.replace("sequence_len: 4096", f"sequence_len: {tokens}")
+    path = tmp_path / "qlora.yaml"
+    path.write_text(text.replace("micro_batch_size: 2", "micro_batch_size: 1") + more)
+    given = Settings(cluster="workstation-4x4090", gpus=1)
+    (found,) = check_paths([path], tools(), given)
+    assert found.verdict == verdict, found.text
 
 
 # axolotl-ai-cloud/axolotl@067b021c examples/llama-3/fft-8b.yaml, whose README says "Single GPU @
@@ -209,7 +266,7 @@ def test_the_optimizer_of_an_inline_deepspeed_may_be_on_the_host() -> None:
 def test_facts_of_training_arguments() -> None:
     """FSDP with tensor parallelism, as transformers takes it."""
     reading = read_config(json.dumps(TRAINER), "args.json")
-    assert (reading.framework, reading.engine) == ("hf-trainer", "torchtitan")
+    assert (reading.framework, reading.engine) == ("hf-trainer", "accelerate")
     expected = {"model": "llama-3.2-1b", "zero_stage": 3, "tensor_parallel": 2}
     assert {key: reading.facts[key].value for key in expected} == expected
     assert reading.recompute.mode == "none"

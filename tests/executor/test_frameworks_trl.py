@@ -45,8 +45,8 @@ def launched(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "engine", "stage", "states"),
     [
-        ("zero3", "deepspeed", 3, None),
-        ("zero1", "deepspeed", 1, None),
+        ("zero3", "deepspeed-chunked-loss", 3, None),
+        ("zero1", "deepspeed-chunked-loss", 1, None),
         ("fsdp2", "torchtitan", 3, None),
         ("multi_gpu", "torchtitan", 0, "bf16"),  # DDP on the 16-bit weights that dtype loads
     ],
@@ -61,6 +61,36 @@ def test_what_is_trained_and_how(name: str, engine: str, stage: int, states: str
     assert {key: facts[key] for key in expected} == expected
     assert facts.get("optimizer_states") == states
     assert reading.recompute.mode == "full"
+
+
+@pytest.mark.parametrize(
+    ("more", "engine"),
+    [
+        pytest.param("", "torchtitan", id="chunks, the default since 2026"),
+        pytest.param("loss_type: nll\n", "accelerate", id="all logits at once"),
+        pytest.param("loss_type: nll\nuse_liger_kernel: true\n", "torchtitan", id="Liger's loss"),
+        pytest.param("loss_type: dft\n", "accelerate", id="weighed by probabilities"),
+    ],
+)
+def test_which_loss_has_all_logits_at_once(more: str, engine: str) -> None:
+    """huggingface/trl@f2cd5771 trl/trainer/sft_config.py, loss_type."""
+    assert read_config(launched("fsdp2") + more, "sft.yaml").engine == engine
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict"),
+    [
+        pytest.param("", "fits", id="256 tokens' logits at once"),
+        pytest.param("loss_type: nll\n", "does not fit", id="14 bytes x 32,768 x 151,936 = 69.7e9"),
+    ],
+)
+def test_a_long_sequence_needs_a_loss_in_pieces(tmp_path: Path, more: str, verdict: str) -> None:
+    """8B under ZeRO-3 on 8 H100, one sequence of 32,768 tokens each."""
+    text = launched("zero3").replace("max_length: 4096", "max_length: 32768") + more
+    path = tmp_path / "sft.yaml"
+    path.write_text(text.replace("train_batch_size: 2", "train_batch_size: 1"))
+    (found,) = check_paths([path], tools(), Settings(cluster="dgx-h100", gpus=8))
+    assert found.verdict == verdict, found.text
 
 
 def test_it_is_checked_end_to_end(tmp_path: Path) -> None:

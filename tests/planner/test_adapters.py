@@ -17,7 +17,7 @@ ONE = ("plan", "llama-3.1-8b", "--gpus", "1", "--cluster", "dgx-h100", "--global
 AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
 datasets: [{path: x, type: alpaca}]
 sequence_len: 4096
-micro_batch_size: 2
+micro_batch_size: 1
 gradient_accumulation_steps: 4
 optimizer: adamw_torch
 bf16: true
@@ -234,7 +234,7 @@ def test_bf16_states_from_a_question_to_an_export(tmp_path: Path) -> None:
     assert "optimizer_states" not in json.loads(same)["training"]
     refused = run(*ONE, "--optimizer-states", "bf16")
     assert refused.exit_code == 2
-    assert "engines that do: automodel, automodel-fp32-loss, generic, torchtitan" in refused.stderr
+    assert "engines that do: accelerate, automodel, automodel-fp32-loss, generic" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,14 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
     """Eager PyTorch, under FSDP2 or FSDP1, fuses no pointwise kernels and is slower; words of
     others mean nothing.
     """
-    for framework in ("torchtitan", "nemo-automodel", "PyTorch FSDP1", "litgpt FSDP1 eager"):
+    unknown = "litgpt"  # is run by PyTorch alone where its row says so
+    for framework in (
+        "torchtitan",
+        "nemo-automodel",
+        "PyTorch FSDP1",
+        "litgpt FSDP1 eager",
+        unknown,
+    ):
         eager = engine_of({"framework": framework, "note": "eager"}).kernels
         assert (eager.fused_norm, eager.fused_gated, eager.fused_rope) == (False,) * 3
     eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels
@@ -116,6 +123,8 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     said = engine_of(row | {"fused_loss": "fp32", "attention_kernel": "flash2"}).kernels
     assert (said.logits_bytes, said.fused_cross_entropy) == (14.0, False)
     assert (said.attention, said.uses_sdpa) == ("flash2", False)
+    narrow = engine_of(row | {"fused_loss": "bf16"}).kernels
+    assert (narrow.logits_bytes, narrow.fused_cross_entropy) == (6.0, False)
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
     assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "flash1"
 

@@ -355,3 +355,23 @@ def test_hybrids_that_nothing_was_fitted_to(capsys):
     assert error.median < 0.20
     simple = [abs(r.simple_step_time_s / r.run.measured.step_time_s - 1) for r in found]
     assert error.median < statistics.median(simple)
+
+
+def test_memory_of_adapters_by_pytorchs_kernels(capsys):
+    """LitGPT's LoRA of 7B to 13B on one A10G or A100, without checkpoints: what norms,
+    rotation and SwiGLU of several kernels keep is counted, and what ran out of memory does.
+    """
+    rows = [row for row in read_runs(ELSEWHERE) if row["suite"] == "litgptft"]
+    found = [row for row in predict_rows(rows) if "nf4" not in row.run.id]
+    full = [row for row in found if row.run.measured.oom]
+    errors = [
+        abs(row.allocated_gib / row.run.measured.allocated_gib - 1)
+        for row in found
+        if row not in full
+    ]
+    with capsys.disabled():
+        print(f"LitGPT's LoRA, {len(errors)} runs: allocated within {max(errors):.1%}")
+    assert len(errors) == 6
+    assert max(errors) < 0.05
+    assert full
+    assert not any(row.fits for row in full)

@@ -25,7 +25,7 @@ from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, Reading, UnreadableConfig
 
-FSDP_ENGINE, DEEPSPEED_ENGINE = "torchtitan", "deepspeed"
+FSDP_ENGINE, DEEPSPEED_ENGINE = "accelerate", "deepspeed"
 KEYS = ("hf_trainer_keys.toml",)
 _STAGES = {
     "full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2,

@@ -8,8 +8,10 @@
     hf-trainer       JSON or YAML of `TrainingArguments` (transformers 5.23, training_args.py)
 
 All run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
-engines `deepspeed` and `torchtitan`. A key that is in no list, and one that changes memory or time
-in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
+engines `deepspeed` and `accelerate`: PyTorch's kernels, and all logits at once. Where the loss is
+made in pieces (`_IN_PIECES`) they are `deepspeed-chunked-loss` and `torchtitan`, whose loss is, and
+whose kernels are fused as Liger's are. A key that is in no list, and one that changes memory or
+time in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
 incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
@@ -62,6 +64,18 @@ _WIDE_STATES = ("paged_adamw", "paged_adamw_32bit")
 _PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
             "swanlab")  # fmt: skip
 """axolotl's integrations that change nothing without the keys that say it, which are judged."""
+_IN_PIECES = (
+    *("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy"),
+    *("cut_cross_entropy", "chunked_cross_entropy"),
+)
+"""Switches with which no more than a part of the logits is there at once: Liger's product with its
+loss (of transformers, TRL and LLaMA-Factory a switch, axolotl's own a second one), Apple's cut
+cross entropy, and axolotl's chunks.
+"""
+_CUT = "axolotl.integrations.cut_cross_entropy."
+"""The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
+_AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
+_WITH_PIECES = {FSDP_ENGINE: "torchtitan", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 _TUNING = re.compile(r"instruct|chat|base|hf|it|pt|bf16|thinking|v\d+(\.\d+)?|\d{4}")
 
 
@@ -169,6 +183,9 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
     unread += [*sharding.unread, *_kind(values)]
+    pieces = _loss_in_pieces(trainer, values)
+    engine = _WITH_PIECES[sharding.engine] if pieces else sharding.engine
+    notes += [] if pieces else [_AT_ONCE]
     if sharding.engine == DEEPSPEED_ENGINE:
         notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
     if sharding.engine == FSDP_ENGINE:
@@ -179,7 +196,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     unread += more
     notes += [
         *(*sharding.notes, *noted_axes),
-        f"priced as the engine {sharding.engine} runs a whole model: assumed of {trainer.name}",
+        f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}",
     ]
     if trainer.name == "trl":
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
@@ -190,11 +207,25 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     unread += more
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
-        framework=trainer.name, engine=sharding.engine, path=path, facts=facts,
+        framework=trainer.name, engine=engine, path=path, facts=facts,
         unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
     )  # fmt: skip
+
+
+def _loss_in_pieces(trainer: Trainer, values: Values) -> bool:
+    """Whether not all logits are there at once: TRL's default (`chunked_nll` of
+    huggingface/trl@f2cd5771 trl/trainer/sft_config.py), or a switch.
+    """
+    switched = [values.on(name) for name in _IN_PIECES]  # each counts as read
+    plugins = values.get("plugins")
+    named = plugins.value if plugins and isinstance(plugins.value, list) else []
+    cut = any(str(name).startswith(_CUT) for name in named)
+    off = values.get("cut_cross_entropy")
+    loss = values.get("loss_type") if trainer.name == "trl" else None
+    chunks = trainer.name == "trl" and (loss is None or loss.value == "chunked_nll")
+    return chunks or any(switched) or (cut and off is None)
 
 
 def _precision(values: Values) -> Fact | None:

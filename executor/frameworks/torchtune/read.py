@@ -27,11 +27,11 @@ from meshplan.executor.frameworks.adapters import of_torchtune
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
-from meshplan.executor.frameworks.hugging_face.trainer_sharding import FSDP_ENGINE
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Recompute
 
+ENGINE = "torchtitan"
 KEYS = ("torchtune_keys.toml",)
 OPTIMIZERS = {
     "torch.optim.AdamW": "adamw", "torch.optim.SGD": "sgd", "bitsandbytes.optim.AdamW8bit":
@@ -74,7 +74,7 @@ def read(text: str, path: str) -> Reading:
     below = [(name, fact) for name, fact in values.unasked() if name.startswith(_JUDGED_BELOW)]
     not_understood, noted = judged([*top_level(values), *below], KEYS, "{}")
     return Reading(
-        framework="torchtune", engine=FSDP_ENGINE, path=path, facts=facts, unknown_model=unknown,
+        framework="torchtune", engine=ENGINE, path=path, facts=facts, unknown_model=unknown,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
         notes=(*_assumed(values), *noted), unread=(*unread, *not_understood),
     )  # fmt: skip
@@ -135,7 +135,7 @@ def _another_loss(values: Values) -> list[Fact]:
 
 
 def _assumed(values: Values) -> list[str]:
-    said = [f"priced as the engine {FSDP_ENGINE} runs a whole model: assumed of torchtune"]
+    said = [f"priced as the engine {ENGINE} runs a whole model: assumed of torchtune"]
     if not values.on("dataset.packed"):
         said.append("samples that are not packed are priced as whole sequences")
-    return [*said, "logits, which the loss makes in pieces, are priced as made at once"]
+    return [*said, "logits, which the loss makes in pieces, are priced as made in eight"]
