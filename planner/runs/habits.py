@@ -36,6 +36,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_routing": {"routing_kernels": 26},
     "no_choosing": {"routing_kernels": 22},
     "no_grouping": {"products_apart": True},
+    "dropout": {"dropout": True},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
 13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,

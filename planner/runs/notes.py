@@ -34,7 +34,8 @@ FACTS = {
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks;"
     " no_norm: norms, no_gated: SwiGLU, no_rope: Megatron's rotation, no_routing: its router and"
     " permutation as kernels of PyTorch's, no_choosing: its router alone;"
-    " no_grouping: each expert's products are kernels of their own",
+    " no_grouping: each expert's products are kernels of their own;"
+    " dropout: of hidden states, whose masks are kept",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss; bf16: PyTorch's own loss of 16-bit logits",

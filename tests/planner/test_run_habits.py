@@ -150,6 +150,19 @@ def _forward_launches(model: StepModel) -> float:
     return float(model.pricer.launches(model.operations(0)))
 
 
+def test_a_row_with_dropout_keeps_the_masks_of_hidden_states() -> None:
+    """A byte a number of hidden states, behind attention and behind the feed-forward layer."""
+    row = ROW | {"framework": "Megatron-LM (main, 2026)"}
+    both = ({"fused_kernels": "dropout"}, {})
+    said, unsaid = (engine_of(row | words).kernels for words in both)
+    assert said == unsaid.model_copy(update={"dropout": True})
+    with_masks, without = (
+        sum(op.saved_bytes for op in step_model(run_of(row | words), Tuning()).operations(0))
+        for words in both
+    )
+    assert with_masks > without
+
+
 def test_casts_without_a_compiler() -> None:
     """torchao's tensorwise cast is six kernels of PyTorch's, 33 bytes a number, and runs twice."""
     eager = engine_of(TITAN | {"precision": "fp8", "compiled": "0"}).kernels
