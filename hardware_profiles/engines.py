@@ -10,7 +10,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 
 HERE = Path(__file__).parent / "engines"
 VARIANTS = HERE / "variants"
-"""What configurations are priced as that `check` reads; no plan is made for them."""
+"""Engines that are on no list: what some configurations are priced as that `check` reads."""
 
 
 class UnknownEngine(ValueError):
@@ -18,7 +18,7 @@ class UnknownEngine(ValueError):
 
 
 def engine_names() -> tuple[str, ...]:
-    """The engines that plans are made for."""
+    """The engines that are listed."""
     return tuple(sorted(path.stem for path in HERE.glob("*.toml")))
 
 

@@ -191,6 +191,7 @@ def test_axolotl_trains_the_16_bit_weights_that_it_loads(tmp_path: Path) -> None
     )
     assert found.verdict == "fits", found.text
     assert found.peak_bytes > 8.03e9 * 6.03
+    assert any("moves states to the host" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config
+from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
 from meshplan.planner.cli.check import tools
@@ -151,3 +152,12 @@ def test_what_is_not_modelled_is_named(more: str, named: str) -> None:
     """Of another trainer, of adapters and of shapes that the file changes."""
     unread = read_config(launched("zero3") + more, "sft.yaml").unread
     assert any(named in str(fact.value) for fact in unread), unread
+
+
+def test_an_engine_that_is_on_no_list_shares_what_its_base_has_learnt() -> None:
+    """DeepSpeed's habits, constants and ranges, but for the loss."""
+    own, base = load_engine("deepspeed-chunked-loss"), load_engine("deepspeed")
+    assert own.name not in engine_names()
+    assert (own.state, own.legality, own.overlap) == (base.state, base.legality, base.overlap)
+    assert own.fitted_as == "deepspeed"
+    assert own.kernels.loss_chunk_bytes > base.kernels.loss_chunk_bytes == 0

@@ -241,6 +241,11 @@ def _precision(values: Values) -> Fact | None:
 def _optimizer(values: Values, facts: dict[str, Fact], name: str, notes: list[str]) -> list[Fact]:
     """Adds the optimizer; of adapters alone one with smaller states counts as AdamW."""
     stated = values.get(name)
+    if stated is not None and str(stated.value).startswith("paged_"):
+        notes.append(
+            f"line {stated.line}: {name} {shown(stated.value)} moves states to the host where "
+            "memory is short, which is not priced: less of the device is enough"
+        )
     if _tunes_adapters(values) and stated is not None and str(stated.value) in _SMALLER_STATES:
         facts["optimizer"] = Fact("adamw", stated.line)
         notes.append(
