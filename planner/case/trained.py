@@ -90,9 +90,10 @@ def trained_line(job: Job) -> str:
     trained, whole = trained_parameters(job), whole_parameters(job)
     share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
     but = " but routed experts" if job.model.is_moe and lora.with_key == "all_linear" else ""
-    return f"trained: {_words(lora)}{but} ({share}); {BASE_WORDS[lora.base_precision]}"
+    return f"trained: {lora_words(lora)}{but} ({share}); {BASE_WORDS[lora.base_precision]}"
 
 
-def _words(lora: Lora) -> str:
+def lora_words(lora: Lora) -> str:
+    """The adapters."""
     dropout = f" behind dropout of {lora.dropout:g}" if lora.dropout else ""
     return f"LoRA of rank {lora.rank}{dropout} beside {TARGET_WORDS[lora.targets]}"
