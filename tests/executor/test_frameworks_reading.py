@@ -213,6 +213,16 @@ def test_an_override_of_the_gradients_is_read() -> None:
     assert read_config(text, "a.yaml").engine == "megatron-bridge"
 
 
+@pytest.mark.parametrize(("said", "engine"), [
+    ("mixed_precision: fp16_mixed", "megatron-bridge"), ("mixed_precision: bf16_mixed", "megatron"),
+    ("mixed_precision: {fp16: true, grad_reduce_in_fp32: true}", "megatron"),
+])  # fmt: skip
+def test_a_recipe_of_precision_says_its_gradients(said: str, engine: str) -> None:
+    """Bridge's fp16_mixed has grad_reduce_in_fp32=False, its bf16_mixed True."""
+    text = f"model: {{tensor_model_parallel_size: 1}}\n{said}\n"
+    assert read_config(text, "a.yaml").engine == engine
+
+
 @pytest.mark.parametrize("name", ["megatron-bridge", "nemo"])
 def test_an_engines_name_is_its_frameworks(name: str) -> None:
     """What `plan --engine` calls it, `export --to` and `check --framework` understand."""
