@@ -1,8 +1,10 @@
 """What a step trains, where that is not every weight: how much of the model, and in words."""
 
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.first_stage import tower_parameters_per_rank
@@ -61,6 +63,14 @@ class Job(Protocol):
     def cluster(self) -> Cluster: ...
     @property
     def engine(self) -> Engine: ...
+
+
+def not_priced(config: Mapping[str, Any], model: Model, training: Training) -> Iterator[str]:
+    """The parts of a model's configuration that no price holds, such as a tower, in words."""
+    tower = model.tower.words if model.tower and training.images else None
+    for part in left_out(config):
+        if part != tower and not part.startswith(QUANTIZATION):
+            yield f"the {part} is not priced"
 
 
 def trained_parameters(job: Job) -> int:
