@@ -101,19 +101,16 @@ def resolve(
         assumed=_assumed(reading, given, model, layout),
         notes=(
             *_replaced(given, reading), *_recounted(counted, layout, training), *said,
-            *reading.notes, *_not_priced(facts, reading, model, training),
+            *reading.notes, *_not_priced(facts, model, training),
             *unpriced(layout, engine),
         ),
     )  # fmt: skip
 
 
-def _not_priced(
-    facts: dict[str, Fact], reading: Reading, model: Model, training: Training
-) -> Iterator[str]:
-    """What no price holds of the model that the file or an option names, or whose shape it has."""
+def _not_priced(facts: dict[str, Fact], model: Model, training: Training) -> Iterator[str]:
+    """What no price holds of the model that the file or an option names."""
     named = facts.get("model")
-    config = load_model_config(str(named.value)) if named else reading.model_config
-    return not_priced(config, model, training) if config else iter(())
+    return not_priced(load_model_config(str(named.value)), model, training) if named else iter(())
 
 
 def _assumed(reading: Reading, given: Settings, model: Model, layout: Layout) -> str:
