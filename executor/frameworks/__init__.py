@@ -4,7 +4,7 @@
 belongs to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,11 +69,12 @@ _READERS: dict[str, tuple[Claims, Read]] = {
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
     "automodel": (automodel.claims, whole(automodel.read)),
     "hf-script": (trainer_command.claims, trainer_command.read),
-    "refused": (refused.claims_refused, whole(refused.refuse)),
-    "script": (refused.claims_script, whole(refused.refuse_script)),
 }  # fmt: skip
 READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
-"""Trainers' formats, and those that are known by name and refused."""
+"""Trainers' formats."""
+REFUSED = Format("refused", refused.claims_refused, whole(refused.refuse))
+SCRIPT = Format("script", refused.claims_script, whole(refused.refuse_script))
+"""What is recognised in order to be refused by its own name; nobody asks for it."""
 
 FRAMEWORKS = {
     name: Framework(name, claims, read, title, export)
@@ -113,11 +114,13 @@ def exporter_named(name: str) -> Callable[[Plan, int], Exported]:
     return VARIANTS[name] if name in VARIANTS else framework_named(name).export
 
 
-def framework_named(name: str) -> Framework:
-    """The framework called `name`, which is written too; raises `UnreadableConfig`."""
+def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
+    """The framework called `name`, which is written too; raises `UnreadableConfig`, which names
+    those that are known, and `also` others.
+    """
     own = ALIASES.get(name, name)
     if own not in FRAMEWORKS:
-        known = ", ".join((*FRAMEWORKS, *ALIASES))
+        known = ", ".join((*FRAMEWORKS, *ALIASES, *also))
         raise UnreadableConfig(f"no framework {name!r}; known are {known}")
     return FRAMEWORKS[own]
 
@@ -125,7 +128,7 @@ def framework_named(name: str) -> Framework:
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
     every: tuple[Format, ...] = (
-        READ_ONLY["refused"], *FRAMEWORKS.values(), *READ_ONLY.values()
+        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), SCRIPT
     )  # fmt: skip
     return next((each for each in every if each.claims(name, text)), None)
 
@@ -138,10 +141,10 @@ def read_config(
     `start`: what the file is started with, where it leaves that open.
     """
     found: Format | None
-    if framework in READ_ONLY:
-        found = READ_ONLY[framework]
+    if framework is None:
+        found = recognise(path, text)
     else:
-        found = framework_named(framework) if framework else recognise(path, text)
+        found = READ_ONLY.get(framework) or framework_named(framework, READ_ONLY)
     if found is None:
         raise UnreadableConfig(
             f"no format recognised (known: {', '.join((*FRAMEWORKS, *READ_ONLY))}); name it with "
