@@ -1,6 +1,8 @@
 """Writing a file for the user: as a whole, and what goes wrong is one line."""
 
 import os
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from meshplan.hardware_profiles.whole_file import write_whole
@@ -10,19 +12,31 @@ class CannotWrite(ValueError):
     """A file that cannot be written; one line with the path and the reason."""
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Refuse before the work what could not be written after it; raises `CannotWrite`."""
+def check_writable(*paths: Path | None, read: Iterable[Path] = ()) -> None:
+    """Refuse before the work what could not be written after it, or would replace a file that is
+    `read`; raises `CannotWrite`.
+    """
     for path in filter(None, paths):
         try:
-            if path.is_dir():
-                raise CannotWrite(f"cannot write {path}: it is a folder")
-            path.stat()
+            old = path.stat()
         except FileNotFoundError:
-            pass
+            if not os.access(path.parent, os.W_OK):
+                why = "no such folder, or it may not be written to"
+                raise CannotWrite(f"cannot write {path}: {why}") from None
+            continue
         except OSError as error:
             raise CannotWrite(f"cannot write {path}: {error.strerror}") from None
-        if not os.access(path.parent, os.W_OK):
-            raise CannotWrite(f"cannot write {path}: no such folder, or it may not be written to")
+        if stat.S_ISDIR(old.st_mode):
+            raise CannotWrite(f"cannot write {path}: it is a folder")
+        if stat.S_ISREG(old.st_mode) and any(_is(each, old) for each in read):
+            raise CannotWrite(f"cannot write {path}: it is read; name another file")
+
+
+def _is(path: Path, other: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), other)
+    except OSError:
+        return False
 
 
 def write_text(path: Path, text: str | bytes) -> None:

@@ -76,7 +76,7 @@ def explain(
 
     Example: meshplan explain plan.yaml --html plan.html --trace plan.json
     """
-    check_writable(html, trace)
+    check_writable(html, trace, read=(plan,))
     loaded = read_plan(plan)
     now = priced(case_of(loaded))
     current, moved = repriced(loaded, now), has_moved(loaded, now)

@@ -82,7 +82,7 @@ def learn(
     from meshplan.planner.learn.report import print_learned
 
     source = LogSource(read=tools().read, given=_given(locals()), framework=framework)
-    check_writable(out)
+    check_writable(out, read=(*logs, *(config or ())))
     if which:
         _which(logs, source, as_json=as_json)
         return

@@ -36,6 +36,20 @@ def test_what_cannot_be_written(tmp_path: Path, name: str, why: str) -> None:
         check_writable(tmp_path / name)
 
 
+@pytest.mark.parametrize("words", [("explain", "in", "--html"), ("learn", "in", "-o")])
+def test_what_is_read_is_not_replaced(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor behind a link: the file is as it was."""
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_text("mine")
+    Path("link").symlink_to("in")
+    done = CliRunner().invoke(app, [*words, "link"])
+    said = "error: cannot write link: it is read; name another file\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
+    assert Path("in").read_text() == "mine"
+
+
 @pytest.mark.parametrize("words", [
     QUESTION, ("explain", "plan.yaml", "--html"), ("explain", "plan.yaml", "--json", "--trace"),
     ("learn", "absent.log"), ("profile", "--quick", "--device", "cpu"),
