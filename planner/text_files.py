@@ -20,15 +20,16 @@ def check_writable(*paths: Path | None, read: Iterable[Path] = ()) -> None:
         try:
             old = path.stat()
         except FileNotFoundError:
-            if not os.access(path.parent, os.W_OK):
-                why = "no such folder, or it may not be written to"
-                raise CannotWrite(f"cannot write {path}: {why}") from None
-            continue
+            old = None
         except OSError as error:
             raise CannotWrite(f"cannot write {path}: {error.strerror}") from None
-        if stat.S_ISDIR(old.st_mode):
+        if old and stat.S_ISDIR(old.st_mode):
             raise CannotWrite(f"cannot write {path}: it is a folder")
-        if stat.S_ISREG(old.st_mode) and any(_is(each, old) for each in read):
+        if old and not stat.S_ISREG(old.st_mode):
+            continue  # a device or a pipe
+        if not os.access(path.parent, os.W_OK):
+            raise CannotWrite(f"cannot write {path}: no such folder, or it may not be written to")
+        if old and any(_is(each, old) for each in read):
             raise CannotWrite(f"cannot write {path}: it is read; name another file")
 
 
