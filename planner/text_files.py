@@ -1,5 +1,8 @@
 """Writing a file for the user: as a whole, and what goes wrong is one line."""
 
+import os
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from meshplan.hardware_profiles.whole_file import write_whole
@@ -7,6 +10,34 @@ from meshplan.hardware_profiles.whole_file import write_whole
 
 class CannotWrite(ValueError):
     """A file that cannot be written; one line with the path and the reason."""
+
+
+def check_writable(*paths: Path | None, read: Iterable[Path] = ()) -> None:
+    """Refuse before the work what could not be written after it, or would replace a file that is
+    `read`; raises `CannotWrite`.
+    """
+    for path in filter(None, paths):
+        try:
+            old = path.stat()
+        except FileNotFoundError:
+            old = None
+        except OSError as error:
+            raise CannotWrite(f"cannot write {path}: {error.strerror}") from None
+        if old and stat.S_ISDIR(old.st_mode):
+            raise CannotWrite(f"cannot write {path}: it is a folder")
+        if old and not stat.S_ISREG(old.st_mode):
+            continue  # a device or a pipe
+        if not os.access(path.parent, os.W_OK):
+            raise CannotWrite(f"cannot write {path}: no such folder, or it may not be written to")
+        if old and any(_is(each, old) for each in read):
+            raise CannotWrite(f"cannot write {path}: it is read; name another file")
+
+
+def _is(path: Path, other: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), other)
+    except OSError:
+        return False
 
 
 def write_text(path: Path, text: str | bytes) -> None:

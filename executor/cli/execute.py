@@ -118,7 +118,7 @@ def execute(
             warmup=warmup, steps=steps, all_micro_batches=all_micro_batches,
         )  # fmt: skip
         raise typer.Exit(run_for_real(plan, wanted, as_json=as_json))
-    folder = (out or plan.with_suffix(".run")).resolve()
+    folder = (out or plan.parent / f"{plan.stem}.run").absolute()
     with _ends(folder, launcher):
         order = Order(
             plan=plan, engine=engine, job=job, top=top, trace=trace,

@@ -29,6 +29,7 @@ from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.cli.options import panel
 from meshplan.planner.report.terminal import as_written
+from meshplan.planner.text_files import check_writable
 
 QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minutes on a busy host
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
@@ -54,7 +55,7 @@ def profile(
     Example: meshplan profile -o my-cluster.toml --quick
     """
     options = Options(
-        out=out.resolve(),
+        out=out.absolute(),
         quick=quick,
         limit_s=QUICK_LIMIT_S if quick else minutes * 60,
         restart=restart,
@@ -105,7 +106,8 @@ def _start(
     if print_only:
         typer.echo(starter.shown(job, out))
         return
-    out.mkdir(parents=True, exist_ok=True)
+    check_writable(options.out)
+    out.mkdir(exist_ok=True)
     try:
         with _Watch(progress) as watch:
             starter.start(job, out, watch)

@@ -4,7 +4,7 @@
 belongs to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,72 +29,69 @@ from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import Exported, Reading, Start, UnreadableConfig
 
-
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """One format.
-
-    claims  whether a file (its name, its text) looks like this format
-    read    text and path to a `Reading`; raises `UnreadableConfig` and `IllegalConfig`
-    export  a plan and the GPUs of a node to files and a launch command
-    started the same as `read` of a file that leaves something to its start, which is said
-    """
-
-    name: str
-    title: str
-    claims: Callable[[str, str], bool]
-    read: Callable[[str, str], Reading]
-    export: Callable[[Plan, int], Exported]
-    started: Callable[[str, str, Start], Reading] | None = None
+Read = Callable[[str, str, Start | None], Reading]
+Claims = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format that is read and not written; `claims`, `read`, `started` as in `Framework`."""
+    """A format that is read.
+
+    claims  whether a file (its name, its text) looks like this format
+    read    text, path and what the file is started with, where it leaves that open, to a `Reading`;
+            raises `UnreadableConfig` and `IllegalConfig`
+    """
 
     name: str
-    claims: Callable[[str, str], bool]
-    read: Callable[[str, str], Reading]
-    started: Callable[[str, str, Start], Reading] | None = None
+    claims: Claims
+    read: Read
 
 
-STARTED = {**trainers.STARTED, "hf-script": trainer_command.read, "gpt-neox": neox.read}
-READ_ONLY = {
-    name: Format(name, claims, read, STARTED.get(name))
-    for name, (claims, read) in {
-        "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
-        **trainers.READERS, "torchtune": (torchtune.claims, torchtune.read),
-        "automodel": (automodel.claims, automodel.read),
-        "hf-script": (trainer_command.claims, trainer_command.read),
-        "refused": (refused.claims_refused, refused.refuse),
-        "script": (refused.claims_script, refused.refuse_script),
-    }.items()
+@dataclass(frozen=True, slots=True)
+class Framework(Format):
+    """A format that is written too.
+
+    export  a plan and the GPUs of a node to files and a launch command
+    """
+
+    title: str
+    export: Callable[[Plan, int], Exported]
+
+
+def whole(read: Callable[[str, str], Reading]) -> Read:
+    """Of a format that leaves nothing to its start."""
+    return lambda text, path, _: read(text, path)
+
+
+_READERS: dict[str, tuple[Claims, Read]] = {
+    "gpt-neox": (neox.claims, neox.read),
+    "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
+    **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
+    "automodel": (automodel.claims, whole(automodel.read)),
+    "hf-script": (trainer_command.claims, trainer_command.read),
 }  # fmt: skip
-"""Trainers' formats, and those that are known by name and refused."""
+READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
+"""Trainers' formats."""
+REFUSED = Format("refused", refused.claims_refused, whole(refused.refuse))
+SCRIPT = Format("script", refused.claims_script, whole(refused.refuse_script))
+"""What is recognised in order to be refused by its own name; nobody asks for it."""
 
 FRAMEWORKS = {
-    framework.name: framework
-    for framework in (
-        Framework("nanotron", "nanotron", nanotron.claims, nanotron_read.read, nanotron.export),
-        Framework(
-            "accelerate", "Accelerate", accelerate.claims, accelerate.read, accelerate.export
-        ),
-        Framework(
+    name: Framework(name, claims, read, title, export)
+    for name, title, claims, read, export in (
+        ("nanotron", "nanotron", nanotron.claims, whole(nanotron_read.read), nanotron.export),
+        ("accelerate", "Accelerate", accelerate.claims, whole(accelerate.read), accelerate.export),
+        (
             "transformers", "transformers' DistributedConfig", transformers_config.claims,
-            transformers_config.read, transformers_config.export,
+            whole(transformers_config.read), transformers_config.export,
         ),
-        Framework("deepspeed", "DeepSpeed", deepspeed.claims, deepspeed.read, deepspeed.export),
-        Framework(
-            "torchtitan", "torchtitan", torchtitan.claims, torchtitan_read.read, torchtitan.export
+        ("deepspeed", "DeepSpeed", deepspeed.claims, whole(deepspeed.read), deepspeed.export),
+        (
+            "torchtitan", "torchtitan", torchtitan.claims, whole(torchtitan_read.read),
+            torchtitan.export,
         ),
-        Framework(
-            "megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export,
-            megatron.read,
-        ),
-        Framework(
-            "bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export,
-            bridge.read,
-        ),
+        ("megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export),
+        ("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),
     )
 }  # fmt: skip
 
@@ -117,20 +114,22 @@ def exporter_named(name: str) -> Callable[[Plan, int], Exported]:
     return VARIANTS[name] if name in VARIANTS else framework_named(name).export
 
 
-def framework_named(name: str) -> Framework:
-    """The framework called `name`, which is written too; raises `UnreadableConfig`."""
+def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
+    """The framework called `name`, which is written too; raises `UnreadableConfig`, which names
+    those that are known, and `also` others.
+    """
     own = ALIASES.get(name, name)
     if own not in FRAMEWORKS:
-        known = ", ".join((*FRAMEWORKS, *ALIASES))
+        known = ", ".join((*FRAMEWORKS, *ALIASES, *also))
         raise UnreadableConfig(f"no framework {name!r}; known are {known}")
     return FRAMEWORKS[own]
 
 
-def recognise(name: str, text: str) -> Framework | Format | None:
+def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
-    every: list[Framework | Format] = [
-        READ_ONLY["refused"], *FRAMEWORKS.values(), *READ_ONLY.values()
-    ]  # fmt: skip
+    every: tuple[Format, ...] = (
+        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), SCRIPT
+    )  # fmt: skip
     return next((each for each in every if each.claims(name, text)), None)
 
 
@@ -141,14 +140,14 @@ def read_config(
 
     `start`: what the file is started with, where it leaves that open.
     """
-    found: Framework | Format | None
-    if framework in READ_ONLY:
-        found = READ_ONLY[framework]
+    found: Format | None
+    if framework is None:
+        found = recognise(path, text)
     else:
-        found = framework_named(framework) if framework else recognise(path, text)
+        found = READ_ONLY.get(framework) or framework_named(framework, READ_ONLY)
     if found is None:
         raise UnreadableConfig(
             f"no format recognised (known: {', '.join((*FRAMEWORKS, *READ_ONLY))}); name it with "
             "--framework"
         )
-    return found.started(text, path, start) if found.started and start else found.read(text, path)
+    return found.read(text, path, start)

@@ -141,7 +141,7 @@ def training_unsaid(training: Training) -> list[CannotSay]:
         why = "the training code says it"
         unsaid.append(CannotSay("training.optimizer_states", training.optimizer_states, why))
     if training.lora:
-        why = "adapters are not in this file: the training code adds them"
+        why = "not written: all weights train unless the training code adds adapters"
         unsaid.append(CannotSay(LORA, lora_words(training.lora), why))
     return unsaid
 

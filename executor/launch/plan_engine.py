@@ -115,15 +115,16 @@ def _price_if_legal(
 def _priced(plan: Plan, layout: Layout, name: str, priced_by: Cluster | None) -> Prediction | None:
     """What `name` takes for `layout`; None without a profile."""
     model, engine = model_from_config(plan.model.config, plan.model.name), load_engine(name)
+    fix = "" if name == plan.engine else f"; plan with --engine {name}"
     try:
         check_layout(layout, model, plan.training)
         check_engine(layout, model, plan.training, engine)
         if name == NATIVE:
             check_engine_layout(layout, model, plan.training)
     except InvalidLayout as error:
-        raise CannotRun(f"{error}; plan with --engine {name}") from None
+        raise CannotRun(f"{error}{fix}") from None
     if unknown := unpriced(layout, engine):
-        raise CannotRun(f"{unknown[0]}; plan with --engine {name}")
+        raise CannotRun(f"{unknown[0]}{fix}")
     if priced_by is None:
         return None
     if name == plan.engine:

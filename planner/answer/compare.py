@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Images, Lora
 from meshplan.costmodels.units import (
     SECONDS_PER_HOUR,
     TRILLION,
@@ -32,6 +33,7 @@ from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
+from meshplan.planner.case.trained import BASE_WORDS, lora_words
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES
 from meshplan.planner.space.pins import Pins, parse_pin
@@ -207,19 +209,38 @@ def differences(question: Question, yours: Case) -> Iterator[str]:
     for field in fields(question.training):
         old, new = getattr(yours.training, field.name), getattr(question.training, field.name)
         if old != new:
-            yield f"your config has {TRAINING.get(field.name, field.name)} {old}, not {new}"
+            plain = isinstance(old, (int, float, str)) and new is not None
+            ours = str(new) if plain else stated(field.name, new)
+            yield f"your config has {stated(field.name, old)}, not {ours}"
     if yours.engine.name != question.engine.name:
         yield f"your config runs on {yours.engine.name}, not {question.engine.name}"
     if not _same_model(question.model, yours.model):
         yield f"your config trains {yours.model.name}, not {question.model.name}"
 
 
-TRAINING = {
-    "seq_len": "sequences of",
-    "global_batch_size": "a batch of",
-    "precision": "precision",
-    "optimizer": "the optimizer",
+STATED = {
+    "seq_len": ("sequences of {}", ""),
+    "global_batch_size": ("a batch of {}", ""),
+    "precision": ("precision {}", ""),
+    "optimizer": ("the optimizer {}", ""),
+    "expert_imbalance": ("busiest experts at {} of the mean", ""),
+    "packed_mean_length": ("documents of {} tokens in a sequence", "whole sequences"),
+    "optimizer_states": ("optimizer states in {}", "those the engine usually keeps"),
+    "lora": ("{}", "all weights trained"),
+    "images": ("{}", "no images or sound"),
 }
+"""What is said of a field of `Training`, and of one that is None."""
+
+
+def stated(name: str, value: object) -> str:
+    """A field of `Training` in words."""
+    words, absent = STATED[name]
+    if isinstance(value, Lora):
+        return f"{lora_words(value)} ({BASE_WORDS[value.base_precision]})"
+    if isinstance(value, Images):
+        what = "images" if value.sense == "vision" else "sound"
+        return f"{value.tokens:,} tokens of {what}" + ", the tower frozen" * value.frozen
+    return absent if value is None else words.format(value)
 
 
 def _same_model(one: Model, other: Model) -> bool:

@@ -86,12 +86,12 @@ def text_of(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else None
         raise UnreadableConfig(f"cannot be read: {reason or one_line(error)}") from None
     if b"\0" in data:
-        raise UnreadableConfig("a binary file; not a training config")
+        raise UnreadableConfig("a binary file; not text")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise UnreadableConfig("not UTF-8 text; not a training config", line) from None
+        raise UnreadableConfig("not UTF-8 text", line) from None
     if not text.strip():
         raise NothingToRead("empty")
     return text

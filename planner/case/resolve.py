@@ -29,6 +29,7 @@ from meshplan.planner.case.reading import (
 )
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stated_layout import stated_layout
+from meshplan.planner.case.trained import not_priced
 from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
 from meshplan.planner.space.exchange_rules import check_exchanges
 
@@ -100,9 +101,16 @@ def resolve(
         assumed=_assumed(reading, given, model, layout),
         notes=(
             *_replaced(given, reading), *_recounted(counted, layout, training), *said,
-            *reading.notes, *unpriced(layout, engine),
+            *reading.notes, *_not_priced(facts, model, training),
+            *unpriced(layout, engine),
         ),
     )  # fmt: skip
+
+
+def _not_priced(facts: dict[str, Fact], model: Model, training: Training) -> Iterator[str]:
+    """What no price holds of the model that the file or an option names."""
+    named = facts.get("model")
+    return not_priced(load_model_config(str(named.value)), model, training) if named else iter(())
 
 
 def _assumed(reading: Reading, given: Settings, model: Model, layout: Layout) -> str:

@@ -1,8 +1,10 @@
 """What a step trains, where that is not every weight: how much of the model, and in words."""
 
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.first_stage import tower_parameters_per_rank
@@ -63,6 +65,14 @@ class Job(Protocol):
     def engine(self) -> Engine: ...
 
 
+def not_priced(config: Mapping[str, Any], model: Model, training: Training) -> Iterator[str]:
+    """The parts of a model's configuration that no price holds, such as a tower, in words."""
+    tower = model.tower.words if model.tower and training.images else None
+    for part in left_out(config):
+        if part != tower and not part.startswith(QUANTIZATION):
+            yield f"the {part} is not priced"
+
+
 def trained_parameters(job: Job) -> int:
     """Parameters of the whole model that a step updates."""
     if job.training.lora is None:
@@ -90,9 +100,10 @@ def trained_line(job: Job) -> str:
     trained, whole = trained_parameters(job), whole_parameters(job)
     share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
     but = " but routed experts" if job.model.is_moe and lora.with_key == "all_linear" else ""
-    return f"trained: {_words(lora)}{but} ({share}); {BASE_WORDS[lora.base_precision]}"
+    return f"trained: {lora_words(lora)}{but} ({share}); {BASE_WORDS[lora.base_precision]}"
 
 
-def _words(lora: Lora) -> str:
+def lora_words(lora: Lora) -> str:
+    """The adapters."""
     dropout = f" behind dropout of {lora.dropout:g}" if lora.dropout else ""
     return f"LoRA of rank {lora.rank}{dropout} beside {TARGET_WORDS[lora.targets]}"

@@ -40,6 +40,7 @@ from meshplan.planner.case.settings import (
     one_line,
     settings_near,
 )
+from meshplan.planner.case.trained import not_priced
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (
     PASSED,
@@ -260,8 +261,9 @@ def case_of(plan: Plan) -> Case:
     changed = plan.cluster.sha256 not in (cluster_hash(cluster), "0" * len(plan.cluster.sha256))
     note = f"the profile {plan.cluster.name} changed since the plan was written"
     engine = engine_named(plan.engine).model_copy(update={"learned": plan.learned})
+    model = model_from_config(plan.model.config, plan.model.name)
     return Case(
-        model=model_from_config(plan.model.config, plan.model.name),
+        model=model,
         layout=layout,
         training=plan.training,
         cluster=as_planned(cluster, plan),
@@ -269,6 +271,7 @@ def case_of(plan: Plan) -> Case:
         notes=(
             *([EDITED] if plan.edited else []),
             *([note] if changed else []),
+            *not_priced(plan.model.config, model, plan.training),
             *unpriced(layout, engine),
         ),
     )

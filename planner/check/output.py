@@ -52,9 +52,14 @@ def full_text(finding: Finding) -> str:
     return one_line(ValueError(text))
 
 
+def verdict_words(finding: Finding) -> str:
+    """The verdict, and that it holds under something that no file says."""
+    return finding.verdict + " (assumed)" * bool(finding.assumed)
+
+
 def summary(findings: list[Finding]) -> str:
     """`3 configs: 2 fit, 1 does not fit` and so on; what was skipped apart."""
-    counts = Counter(finding.verdict for finding in findings)
+    counts = Counter(verdict_words(finding) for finding in findings)
     skipped = counts.pop("skipped", 0)
     total = sum(counts.values())
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -194,7 +199,7 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
     for finding in findings:
         if finding.verdict != "skipped":
             style = "green" if finding.verdict in PASSED else "red"
-            verdict = Text(finding.verdict + " (assumed)" * bool(finding.assumed), style=style)
+            verdict = Text(verdict_words(finding), style=style)
             table.add_row(Text(one_line_path(finding)), verdict, *_numbers(finding))
     with console.capture() as captured:
         if table.row_count:

@@ -59,7 +59,7 @@ from meshplan.planner.report.tables import (
 from meshplan.planner.report.timeline import step_timeline
 from meshplan.planner.report.trace import chrome_trace
 from meshplan.planner.runs.evidence import nearest_runs
-from meshplan.planner.text_files import write_text
+from meshplan.planner.text_files import check_writable, write_text
 
 DRIFT = 0.001
 
@@ -76,6 +76,7 @@ def explain(
 
     Example: meshplan explain plan.yaml --html plan.html --trace plan.json
     """
+    check_writable(html, trace, read=(plan,))
     loaded = read_plan(plan)
     now = priced(case_of(loaded))
     current, moved = repriced(loaded, now), has_moved(loaded, now)

@@ -33,6 +33,7 @@ from meshplan.planner.learn.cases import (
 )
 from meshplan.planner.report.output import print_json
 from meshplan.planner.report.terminal import as_written
+from meshplan.planner.text_files import check_writable
 
 Logs = Annotated[list[Path], typer.Argument(help="Training logs, each of one run.")]
 Configs = Annotated[
@@ -81,6 +82,7 @@ def learn(
     from meshplan.planner.learn.report import print_learned
 
     source = LogSource(read=tools().read, given=_given(locals()), framework=framework)
+    check_writable(out, read=(*logs, *(config or ())))
     if which:
         _which(logs, source, as_json=as_json)
         return

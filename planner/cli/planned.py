@@ -27,6 +27,7 @@ from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.search.second_core import done_meanwhile
+from meshplan.planner.text_files import check_writable
 
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours
@@ -79,6 +80,7 @@ def arguments_of(given: Mapping[str, Any]) -> Arguments:
 
 def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
+    check_writable(wanted.out)
     asked, sizes, yours = _asked(arguments, gpus, wanted)
     result, fewest = _searched(asked, wanted)
     plan = full_plan(asked, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out)

@@ -1,6 +1,5 @@
 """`meshplan sweep`: the proved plan of every combination, and what each costs in days and money."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from meshplan.planner.sweep.outcome import Sweep, document, outcome
 from meshplan.planner.sweep.ranges import count, numbers, run_tokens, words
 from meshplan.planner.sweep.report import csv_text, print_sweep
 from meshplan.planner.sweep.solve import answers
-from meshplan.planner.text_files import CannotWrite, write_text
+from meshplan.planner.text_files import check_writable, write_text
 
 axis = panel("The axes: 8,16,64, 8..4096 (doubling) or 8..64+8")
 of_run, output = panel("The run"), panel("The answer")
@@ -169,13 +168,7 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
         from meshplan.planner.report.picture import check_plot
 
         check_plot(plot)
-    for path in (csv, plot):
-        if path is None:
-            continue
-        if path.is_dir():
-            raise CannotWrite(f"cannot write {path}: it is a folder")
-        if not os.access(path.parent, os.W_OK):
-            raise CannotWrite(f"cannot write {path}: no such folder, or it may not be written to")
+    check_writable(csv, plot)
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:

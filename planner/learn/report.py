@@ -12,9 +12,11 @@ from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import LoggedRun
 from meshplan.planner.learn.diagnose import Diagnosis
 from meshplan.planner.learn.learn import interval_width
+from meshplan.planner.learn.reasons import Reason, explained
 from meshplan.planner.learn.teach import Lesson
 
 SAYS_LITTLE = 0.95
+SHOWN = 0.005  # of the gap: what the table tells apart
 
 
 def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console) -> None:
@@ -163,6 +165,15 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
             f"{reason.explains:.0%}", format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
         )  # fmt: skip
     console.print(table)
+    if any(_counts_less(reason, d) for reason in d.reasons):
+        _say(console, "what is so many times as slow counts less the more unusual the factor is "
+                      "(1.6 is one standard deviation, assumed)")  # fmt: skip
+
+
+def _counts_less(reason: Reason, d: Diagnosis) -> bool:
+    """Whether it would close more of the gap than it is said to explain."""
+    whole = explained(d.measured_s, d.prediction.step_time_s, reason.step_time_s)
+    return reason.evidence == "priced by the cost model" and whole - reason.explains >= SHOWN
 
 
 def _print_levers(d: Diagnosis, console: Console) -> None:

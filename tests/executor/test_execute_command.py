@@ -81,6 +81,15 @@ def test_an_unreadable_plan_is_a_usage_error(tmp_path: Path) -> None:
     assert "not a plan file" in answer.output
 
 
+@pytest.mark.parametrize("path", ["/", ".", "..", ""])
+def test_a_folder_is_no_plan(path: str) -> None:
+    """A path without a name of its own is a usage error as well."""
+    answer = CliRunner().invoke(APP, [path, "--print"])
+    assert answer.exit_code == 2
+    assert answer.exception is None or isinstance(answer.exception, SystemExit)
+    assert "cannot be read: Is a directory" in answer.output
+
+
 def test_two_processes_train(tmp_path: Path) -> None:
     """The native engine trains on gloo; the result is complete, and outside an impossible band. The
     file's 1 us is not what its layout takes: the run is compared with what it does take.

@@ -158,7 +158,7 @@ def test_trainers_that_also_generate_are_refused_by_name(text: str, name: str) -
     found = recognise("a.yaml", text)
     assert found is not None
     with pytest.raises(UnreadableConfig, match=name):
-        found.read(text, "a.yaml")
+        found.read(text, "a.yaml", None)
 
 
 REGISTRY = """

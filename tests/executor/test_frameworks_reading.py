@@ -9,7 +9,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
 from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from meshplan.executor.frameworks.torchtitan.names import MODELS, model_of_function
-from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
 
@@ -213,6 +213,16 @@ def test_an_override_of_the_gradients_is_read() -> None:
     assert read_config(text, "a.yaml").engine == "megatron-bridge"
 
 
+@pytest.mark.parametrize(("said", "engine"), [
+    ("mixed_precision: fp16_mixed", "megatron-bridge"), ("mixed_precision: bf16_mixed", "megatron"),
+    ("mixed_precision: {fp16: true, grad_reduce_in_fp32: true}", "megatron"),
+])  # fmt: skip
+def test_a_recipe_of_precision_says_its_gradients(said: str, engine: str) -> None:
+    """Bridge's fp16_mixed has grad_reduce_in_fp32=False, its bf16_mixed True."""
+    text = f"model: {{tensor_model_parallel_size: 1}}\n{said}\n"
+    assert read_config(text, "a.yaml").engine == engine
+
+
 @pytest.mark.parametrize("name", ["megatron-bridge", "nemo"])
 def test_an_engines_name_is_its_frameworks(name: str) -> None:
     """What `plan --engine` calls it, `export --to` and `check --framework` understand."""
@@ -275,3 +285,17 @@ def test_a_script_of_a_plan_with_userbuffers_sets_them() -> None:
         text = exported.files["train.sh"]
         assert ("--tp-comm-overlap" in text) == switched
         assert read_config(text, "train.sh").userbuffers == switched
+
+
+@pytest.mark.parametrize("name", ["refused", "script", "", "axolott"])
+def test_only_formats_that_are_read_can_be_named(name: str) -> None:
+    """What is recognised to be refused is no name; the message lists all that are, each of which
+    reads, or refuses a file in words.
+    """
+    with pytest.raises(UnreadableConfig, match=f"no framework '{name}'; known are") as refused:
+        read_config("a: 1", "a.yaml", name)
+    known = str(refused.value).partition("known are ")[2].split(", ")
+    assert {"axolotl", "gpt-neox", "torchtune", "nemo", "megatron"} <= set(known)
+    for each in known:
+        with pytest.raises((UnreadableConfig, IllegalConfig)):
+            read_config("}", "a.yaml", each)

@@ -387,7 +387,7 @@ def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> 
     found = recognise(name, text)
     assert found is not None
     with pytest.raises(UnreadableConfig, match=f"{title}.*not read"):
-        found.read(text, name)
+        found.read(text, name, None)
 
 
 def test_a_script_of_megatron_is_not_refused() -> None:

@@ -136,3 +136,15 @@ def test_the_run_of_another_engine_says_so(tmp_path: Path) -> None:
     assert "where megatron-bridge takes 7 s" in answer.output
     ran = read_plan(tmp_path / "plan.run" / "plan.yaml")
     assert ran == for_engine(_made_for("megatron-bridge"), "native", CLUSTER)
+
+
+@pytest.mark.parametrize(("made_for", "advised"), [("native", False), ("generic", True)])
+def test_nobody_is_sent_to_the_engine_that_he_planned_with(made_for: str, advised: bool) -> None:
+    """What native does not run: a plan of another engine is to be made for native, one of its own
+    was.
+    """
+    plan = _made_for(made_for)
+    layout = replace(DP2, optimizer_offload=0.5)
+    with pytest.raises(CannotRun, match="optimizer_offload") as refused:
+        for_engine(plan.model_copy(update={"layout": layout}), "native", CLUSTER)
+    assert ("; plan with --engine native" in str(refused.value)) == advised

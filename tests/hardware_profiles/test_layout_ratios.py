@@ -1,9 +1,13 @@
 """How often the layout that is predicted faster is faster."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.accuracy import layout_ratios
 from benchmarks.accuracy.layout_ratios import as_csv, held, of_one_kind
 from meshplan.hardware_profiles.layout_ratios import (
     FILE,
@@ -101,3 +105,48 @@ def test_both_of_a_pair_are_predicted_by_constants_of_one_kind() -> None:
 def test_the_file_is_read_as_it_was_written() -> None:
     """Writing what was read gives the file."""
     assert as_csv(pairs()) == FILE.read_text(encoding="utf-8")
+
+
+def a_run(name: str, **said: Any) -> Any:
+    """One of the layouts of a question, measured in 2 s."""
+    usual = {"label": name, "grade": "A", "group": ("one question",), "step_time_s": 2.0}
+    at = usual | said
+    return SimpleNamespace(
+        id=name, grade=at["grade"], group=at["group"], layout=SimpleNamespace(label=at["label"]),
+        measured=SimpleNamespace(step_time_s=at["step_time_s"]),
+    )  # fmt: skip
+
+
+def a_ratio(name: str, left_out: str = "layout", engine: str = "native") -> Ratio:
+    """Of that run, measured in four times what was predicted."""
+    return Ratio(
+        run=name, engine=engine, gpu="hopper", suite="s", left_out=left_out, gpus=8,
+        precision="bf16", model="dense", step_time=4.0, reserved=None,
+    )  # fmt: skip
+
+
+def test_what_is_compared_is_of_one_question_and_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one question are together where constants of one kind and one engine predict them:
+    what is known of one run's source and not of another's would be a difference of its own. Of runs
+    of one layout the first; none of grade C, none that is predicted not to fit.
+    """
+    runs = {
+        "a": a_run("a"), "b": a_run("b"), "again": a_run("again", label="b", step_time_s=9.0),
+        "by source": a_run("by source"), "by source too": a_run("by source too"),
+        "other engine": a_run("other engine"), "other question": a_run("other question", group=()),
+        "c": a_run("c", grade="C"), "too large": a_run("too large"),
+    }  # fmt: skip
+    kinds = {"by source": "source", "by source too": "source"}
+    every = [
+        a_ratio(name, kinds.get(name, "layout"), "other" if name == "other engine" else "native")
+        for name in runs
+    ]
+    monkeypatch.setattr(layout_ratios, "ELSEWHERE", ())
+    monkeypatch.setattr(layout_ratios, "runs_of", lambda _: list(runs.values()))
+    monkeypatch.setattr(layout_ratios, "ratios", lambda: (*every, a_ratio("no run of the files")))
+    monkeypatch.setattr(layout_ratios, "_fits", lambda run: run.id != "too large")
+    found = layout_ratios.questions()
+    assert sorted(sorted(timed.run.id for timed in group) for group in found) == [
+        ["a", "b"], ["by source", "by source too"], ["other engine"], ["other question"],
+    ]  # fmt: skip
+    assert {timed.predicted_s for group in found for timed in group} == {0.5}

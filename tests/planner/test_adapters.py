@@ -8,6 +8,8 @@ from typer.testing import CliRunner, Result
 
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config
+from meshplan.executor.frameworks.adapters import _HF, _MEGATRON
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.case.trained import trained_line
@@ -323,3 +325,13 @@ def test_what_would_train_all_weights_is_not_executed(
     refused = run("execute", str(file), "--engine", engine, "--print")
     assert refused.exit_code == 2
     assert said in refused.stderr
+
+
+def test_what_configs_may_adapt_is_what_their_engines_do() -> None:
+    """A set of modules that a format states is one that `plan` can ask of the engine that runs it,
+    and the other way round: PEFT and AutoModel match any names, Megatron-Bridge has fused ones.
+    """
+    for names, engines in ((_HF, ("accelerate", "automodel", "deepspeed")),
+                           (_MEGATRON, ("megatron-bridge", "nemo", "mlperf"))):  # fmt: skip
+        for engine in engines:
+            assert set(load_engine(engine).legality.lora_targets) == set(names), engine

@@ -49,6 +49,14 @@ def test_github_annotates_the_right_line() -> None:
     assert lines[-1] == "3 configs checked: 1 fits, 1 does not fit, 1 unreadable (1 file skipped)"
 
 
+def test_what_fits_under_an_assumption_is_counted_apart() -> None:
+    """In the last line as in the table."""
+    assumed = replace(FITS, assumed="no recomputation, which its program chooses")
+    last = "3 configs checked: 1 fits, 2 fits (assumed)"
+    assert as_table([FITS, assumed, assumed], width=200).endswith(last)
+    assert as_github([FITS, assumed, assumed]).endswith(last)
+
+
 def test_a_note_stands_at_its_own_line() -> None:
     """A note that names a line is annotated there, and not at the finding's."""
     finding = replace(BIG, notes=("line 12: x is priced as y", "no line"))

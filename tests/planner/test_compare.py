@@ -2,17 +2,19 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.executor.frameworks import read_config
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.compare import (
+    STATED,
     Comparison,
     Quantity,
     Yours,
@@ -116,6 +118,26 @@ def test_another_batch_is_another_question() -> None:
     own = same_question(ASKED.question, case)
     assert own.training.global_batch_size == 32
     assert replace(own, training=ASKED.question.training) == ASKED.question
+
+
+def test_every_fact_of_training_is_compared_in_words() -> None:
+    """Each field of `Training` has words of its own, present and absent; no object is printed."""
+    case = yours(YOURS % 32).case
+    other = {
+        "lora": (Lora(rank=8, targets="qv"), "LoRA of rank 8 beside query and value "
+                 "(frozen weights not quantised), not all weights trained"),
+        "images": (Images(tokens=2048, frozen=True),
+                   "2,048 tokens of images, the tower frozen, not no images or sound"),
+        "packed_mean_length": (512, "documents of 512 tokens in a sequence, not whole sequences"),
+        "optimizer_states": (
+            "bf16", "optimizer states in bf16, not those the engine usually keeps"
+        ),
+        "expert_imbalance": (1.5, "busiest experts at 1.5 of the mean, not 1.0"),
+    }  # fmt: skip
+    for name, (value, words) in other.items():
+        theirs = replace(case, training=replace(case.training, **{name: value}))
+        assert list(differences(ASKED.question, theirs)) == [f"your config has {words}"]
+    assert set(STATED) == {field.name for field in fields(Training)}
 
 
 SCRIPT = (

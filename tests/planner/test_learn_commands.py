@@ -168,6 +168,17 @@ def test_diagnose(logs: list[str]) -> None:
     assert [note.partition(" is ")[0] for note in taken] == ["--gpus 3", "--vocab-size 77"]
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
+
+
+def test_an_unusual_factor_is_said_to_count_less(tmp_path: Path) -> None:
+    """A run three times as long: what is 3 x as slow closes the gap and explains little of it, and
+    the line below says why.
+    """
+    write_plan(PLANS[0], tmp_path / "plan.yaml")
+    out = _called(
+        "diagnose", str(_megatron(tmp_path / "a.log", 3 * model_of(PLANS[0]).time().step_time_s))
+    )[1]
+    assert "counts less the more unusual the factor is (1.6 is one" in " ".join(out.split())
     assert "\\" not in out
 
 

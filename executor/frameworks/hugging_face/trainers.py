@@ -353,10 +353,7 @@ def _kind(values: Values) -> list[Fact]:
     return [fact for name, usual in _KINDS.items() for fact in values.besides(usual, name, why)]
 
 
-READERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], Reading]]] = {
+Claims = Callable[[str, str], bool]
+READERS: dict[str, tuple[Claims, Callable[[str, str, Start | None], Reading]]] = {
     trainer.name: (partial(claims, trainer), partial(read, trainer)) for trainer in TRAINERS
 }
-STARTED: dict[str, Callable[[str, str, Start], Reading]] = {
-    trainer.name: partial(read, trainer) for trainer in TRAINERS
-}
-"""The same of a file whose launcher is named."""

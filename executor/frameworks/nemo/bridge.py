@@ -15,7 +15,7 @@
     userbuffers          comm_overlap.tp_comm_overlap, NeMo's model.ub_tp_comm_overlap
     lora                 peft.dim, peft.target_modules, of a recipe for PEFT
     gradients of 16 bit  mixed_precision, built from its class: grad_reduce_in_fp32: false (the
-                         engines whose recipes do so; a recipe's name means 32 bit)
+                         engines whose recipes do so), or fp16_mixed; other recipes' names mean 32
 
 A recipe states the model and every default; the overrides state the layout. Written as YAML (for
 `--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a
@@ -103,6 +103,8 @@ MIXED: dict[str, Precision] = {
     "bf16": "bf16",
     "16": "fp16",
 }
+_NARROW_RECIPES = ("fp16_mixed", "fp16-mixed")
+"""Recipes of `MIXED` whose gradients have 16 bit."""
 _CLASS = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 _BFLOAT16 = {"_target_": "torch.bfloat16", "_call_": False}
 _OWN_FIELDS: dict[Precision, dict[str, object]] = {
@@ -279,7 +281,8 @@ def _reading(run: Run, path: str) -> Reading:
     if not nemo and leaves_sharding(found):
         facts["zero_stage"] = Fact(1, 1)
         run_notes += ("use_distributed_optimizer is not stated: on, as NVIDIA's recipes have it",)
-    wide = values.flag("grad_reduce_in_fp32")
+    wide, recipe = values.flag("grad_reduce_in_fp32"), values.get("mixed_precision")
+    sums = wide.value if wide else recipe is None or recipe.value not in _NARROW_RECIPES
     userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
@@ -288,7 +291,7 @@ def _reading(run: Run, path: str) -> Reading:
         raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
     return Reading(
         framework="bridge",
-        engine="megatron-bridge" if wide and not wide.value else "megatron",
+        engine="megatron" if sums else "megatron-bridge",
         path=path,
         facts=facts,
         placement=placement,
