@@ -182,7 +182,7 @@ class OpenLayouts:
         elif self._crowd_s <= self.first_s:
             self._split_crowds(limit_s)
         else:
-            return self._bounded_anew(limit_s) or self._filled(limit_s)
+            return self.bounded_anew(limit_s) or self._filled(limit_s)
         return True
 
     def _open_rows(self, limit_s: float) -> None:
@@ -296,7 +296,7 @@ class OpenLayouts:
             return cut_bounds(same, passes, rough, limit_s, longest if known else None)
         return bounds_of_splits(same, passes, limit_s, longest if known else None)
 
-    def _bounded_anew(self, limit_s: float) -> bool:
+    def bounded_anew(self, limit_s: float) -> bool:
         """Bound the first again, and what is like it, if chains of its shape were learnt since."""
         first = self._layouts[0]
         shape = self.shape(first.row, first.variant)

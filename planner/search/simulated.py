@@ -209,12 +209,20 @@ class Simulated(SimulatedPlans):
         """Whether the layout with the smallest bound of those bounded closely is settled at once,
         before its turn: far below the limit, so that what it finds saves bounds.
         """
+        self._anew(limit_s)
         if math.isinf(self.open.first_s) or self.open.first_s > limit_s * DEEP:
             return False
         first = self.open.first
         like = kind_of(self.space.layouts, first.row), first.variant
         known, self._ahead = like in self._ahead, self._ahead | {like}
         return not known
+
+    def _anew(self, limit_s: float) -> None:
+        """Bound what is far below the limit by the chains that are known by now, which is charged."""
+        before = self.open.work
+        while self.open.first_s <= limit_s * DEEP and self.open.bounded_anew(limit_s):
+            pass
+        self.tally.left -= self.open.work - before
 
     def _closer(self, limit_s: float) -> bool:
         """`OpenLayouts.closer`, which is charged."""
