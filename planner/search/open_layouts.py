@@ -39,7 +39,7 @@ MOST_LAYOUTS = 256  # of a crowd, bounded split by split at a time
 MOST_CROWDS = 32  # of which some are bounded together, each on its own
 FEWEST_FILLED, MOST_FILLED = 4, 48  # that are bounded together by what must recompute
 FEW_LAYOUTS = 192  # a half of which is not worth a process
-ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
+ROUGHLY, QUICKLY, CLOSELY = 60, 100, 250  # work of a bound of a layout; and closely, for each
 CELLS = 4  # chunks of its splits, or stages and layers, one more
 
 
@@ -276,10 +276,10 @@ class OpenLayouts:
         for part in parts:
             count = self.chains.count(self.shape(int(rows[part[0]]), variant))
             same = run_as(self.space, self.prices, rows[part], variant)
-            closer = self._bounds(same, rows[part], limit_s, count)
+            closer, looked_at = self._bounds(same, rows[part], limit_s, count)
             bounds[part], known[part] = np.maximum(bounds[part], closer), count
             many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
-            work += len(part) * (CLOSELY + same.chunks * many // CELLS)
+            work += len(part) * QUICKLY + looked_at * (CLOSELY + same.chunks * many // CELLS)
         return _Bounded(rows, bounds, known, work)
 
     def _listed(self, variant: Variant) -> bool:
@@ -289,11 +289,15 @@ class OpenLayouts:
     def _chains_known(self, variant: Variant, rows: Ints) -> bool:
         return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
-    def _bounds(self, same: SamePipeline, rows: Ints, limit_s: float, known: int) -> Floats:
+    def _bounds(
+        self, same: SamePipeline, rows: Ints, limit_s: float, known: int
+    ) -> tuple[Floats, int]:
+        """The bounds, and how many layouts were looked at closely."""
         passes, longest = Passes.of(self.passes, rows, same), self.chains.bounds_s
         if same.vpp == 1:
             rough = simulated_bounds(same, passes, limit_s)
-            return cut_bounds(same, passes, rough, limit_s, longest if known else None)
+            bounds = cut_bounds(same, passes, rough, limit_s, longest if known else None)
+            return bounds, len(rows)
         return bounds_of_splits(same, passes, limit_s, longest if known else None)
 
     def bounded_anew(self, limit_s: float) -> bool:

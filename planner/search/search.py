@@ -184,7 +184,7 @@ def _simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
-        budget=budget, more=costs.BUDGET - budget,
+        budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
