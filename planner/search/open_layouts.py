@@ -39,7 +39,7 @@ MOST_LAYOUTS = 256  # of a crowd, bounded split by split at a time
 MOST_CROWDS = 32  # of which some are bounded together, each on its own
 FEWEST_FILLED, MOST_FILLED = 4, 48  # that are bounded together by what must recompute
 FEW_LAYOUTS = 192  # a half of which is not worth a process
-ROUGHLY, QUICKLY, CLOSELY = 60, 100, 250  # work of a bound of a layout; and closely, for each
+ROUGHLY, QUICKLY, CLOSELY = 60, 120, 250  # work of a bound of a layout; and closely, for each
 CELLS = 4  # chunks of its splits, or stages and layers, one more
 
 
@@ -48,6 +48,7 @@ class Open(NamedTuple):
 
     order  of equal bounds      known  so many chains of its shape were known when it was bounded
     filled  it is bounded by what each rank of each split must recompute, too
+    mean    the number of the mean of chains by which it is bounded
     """
 
     bound_s: float
@@ -57,6 +58,7 @@ class Open(NamedTuple):
     cut: Cut | None
     known: int
     filled: bool = False
+    mean: int = 0
 
 
 class _Crowd(NamedTuple):
@@ -143,10 +145,14 @@ class OpenLayouts:
         """Take out the first: what was opened since sorts behind it."""
         heapq.heappop(self._layouts)
 
-    def push_cut(self, bound_s: float, layout: Open, cut: Cut) -> None:
-        """Open a cut of a layout."""
+    def cut_of(self, bound_s: float, layout: Open, cut: Cut) -> Open:
+        """A cut of a layout, to be pushed."""
         order = (*layout.order[:2], next(self._numbers))
-        heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
+        return layout._replace(bound_s=bound_s, order=order, cut=cut)
+
+    def push(self, cut: Open) -> None:
+        """Open a cut of a layout."""
+        heapq.heappush(self._layouts, cut)
 
     def cuts(self) -> list[Open]:
         """The cuts of layouts."""
@@ -297,7 +303,7 @@ class OpenLayouts:
         if same.vpp == 1:
             rough = simulated_bounds(same, passes, limit_s)
             bounds = cut_bounds(same, passes, rough, limit_s, longest if known else None)
-            return bounds, len(rows)
+            return bounds, int((rough < limit_s).sum())
         return bounds_of_splits(same, passes, limit_s, longest if known else None)
 
     def bounded_anew(self, limit_s: float) -> bool:
