@@ -15,6 +15,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.cuts import budget
 from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut
@@ -215,7 +216,7 @@ class Mixes:
 
     entry: Open
     limit_s: float
-    shape: ClassVar = ("interleaved_1f1b", 2, 2, 8)
+    shape: ClassVar[Shape] = ("interleaved_1f1b", 2, 2, 8)
 
     def by_known(self, _: Mean) -> MixAnswer:
         return MixAnswer(6.0, math.inf, None, knapsacks=1)
