@@ -53,9 +53,7 @@ def _each_alone(
 
 
 @pytest.mark.parametrize(("chunks", "every", "close"), [("1", 1, 0.75), ("2..", 7, 0.9)])
-def test_no_cut_is_faster_than_the_bound_of_its_row(
-    chunks: str, every: int, close: float
-) -> None:
+def test_no_cut_is_faster_than_the_bound_of_its_row(chunks: str, every: int, close: float) -> None:
     """Cuts of one chunk per rank and of several, played; some are close to it."""
     closest, asked, draw = 0.0, 0, random.Random(1)
     schedules = set[str]()
