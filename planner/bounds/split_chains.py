@@ -46,13 +46,13 @@ def bounds_of_splits(
 
 
 def split_bounds_s(
-    same: SamePipeline, passes: Passes, limit_s: float
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """The splits that may be below the limit by `rough_split_bounds_s`, the layout of each, and the
     longest chain with the least recomputation that fits; and [.., rank] the chains of the ranks
     with nothing recomputed.
     """
-    split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s)
+    split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s, known)
     if not len(layout):
         return split, layout, least, by_rank
     if same.first:

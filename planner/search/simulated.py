@@ -325,6 +325,9 @@ class Simulated(SimulatedPlans):
         own = costs.CHAINED * actions + costs.CHAINS
         self.tally.left -= own if answer.mean else costs.KNOWN_MEAN
         self.tally.left -= costs.KNAPSACKS * answer.knapsacks
+        if answer.mean:
+            shape, ratio = self.open.shape(entry.row, entry.variant), answer.bound_s / entry.bound_s
+            self.open.chains.keep_mean(shape, answer.mean.chains, ratio)
         if answer.mean is None and answer.bound_s < limit_s(entry.row) * SETTLED:
             number = self._ahead_of_turn.number(self.open.shape(entry.row, entry.variant))
             self.open.push(entry._replace(bound_s=answer.bound_s, mean=number))
