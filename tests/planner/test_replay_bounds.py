@@ -59,7 +59,8 @@ def test_what_is_replayed_is_where_it_costs_a_chain_least(
 def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
     """Of cuts that must recompute, the fastest of all mixes takes as long as the bound at least;
     with a chain that is known too, and with means of the chains of two cuts. Often enough the bound
-    says more than nothing recomputed, and with means more than with the chain.
+    says more than nothing recomputed, and with means more than with the chain: not always, for
+    memory is priced by the likeliest split, which may be another one then.
     """
     compared = closer = by_means = 0
     for seed in range(cases(30, nightly=60)):
@@ -83,7 +84,6 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
                         assert bound_s <= min(steps) * CLOSE
                         compared += 1
                         closer += bound_s > times.step_s(tuple(Stage(n, 0, 0) for n in cut))
-            assert (bounds[2] * CLOSE >= bounds[1]).all()
             by_means += bool((bounds[2] > bounds[1] * CLOSE).any())
     assert compared > 25
     assert closer > 10
