@@ -141,8 +141,11 @@ class Periods:
     def _above(
         self, state: list[float], drift: list[float], length: int, cycles: int
     ) -> list[float]:
-        """Of each kept end by how much more than `drift` a cycle adds after so many."""
-        nearly = after = _moved(state, drift, cycles)
+        """Of each kept end by how much more than `drift` a cycle adds after so many. What all ends
+        drift adds nothing to that, but for rounding, and is left out.
+        """
+        least = min(drift)
+        nearly = after = _moved(state, [each - least for each in drift], cycles)
         for _ in range(length):
             after = self.ends_after(after)[-len(state) :]
         return [b - a - each for a, b, each in zip(nearly, after, drift, strict=True)]

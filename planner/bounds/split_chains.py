@@ -24,11 +24,11 @@ CELLS, FEWEST, MOST = 2**17, 8, 64  # chunks of splits of so many rows at a time
 
 def bounds_of_splits(
     same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
-) -> Floats:
+) -> tuple[Floats, int]:
     """[row] the least over the list of splits of the longest chain; `limit_s` where none is below
-    that.
+    that. And how many rows were not above it by the chains that cost least to find.
     """
-    bounds = np.full(len(same), limit_s)
+    bounds, looked_at = np.full(len(same), limit_s), 0
     cells = len(same.splits or ()) * same.chunks
     step = max(FEWEST, min(MOST, CELLS // max(1, cells)))
     for first in range(0, len(same), step):
@@ -36,22 +36,23 @@ def bounds_of_splits(
         block = block[rows_below(same.take(block), passes.take(block), limit_s)]
         if not len(block):
             continue
+        looked_at += len(block)
         some, of_some = same.take(block), passes.take(block)
         split, layout, least, _ = rough_split_bounds_s(some, of_some, limit_s, known)
         if same.first and len(split):
             least = _of_first_mixes(some, of_some, (layout, split, least), limit_s, known)
         np.minimum.at(bounds, block[layout], least)
-    return bounds
+    return bounds, looked_at
 
 
 def split_bounds_s(
-    same: SamePipeline, passes: Passes, limit_s: float
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """The splits that may be below the limit by `rough_split_bounds_s`, the layout of each, and the
     longest chain with the least recomputation that fits; and [.., rank] the chains of the ranks
     with nothing recomputed.
     """
-    split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s)
+    split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s, known)
     if not len(layout):
         return split, layout, least, by_rank
     if same.first:

@@ -130,27 +130,38 @@ def cut_bounds(
     no cut is below that. `known` are bounds of each split of a list.
     """
     kinds = [kind for kind, count in enumerate(same.kind_counts) if count]
-    bounds, high = np.minimum(known_s, limit_s), np.full(len(same), limit_s)
+    bounds = np.minimum(known_s, limit_s)
     rows = np.flatnonzero(bounds < limit_s)
-    if same.pp == 1 or not len(rows):
+    if same.pp == 1 or not len(rows) or (same.splits is None and len(kinds) == 1):
         return bounds
-    if same.splits is not None:
-        some, of_rows = same.take(rows), passes.take(rows)
-        listed = _of_list(StageChains(some, of_rows), LayoutStages(some))
-        if known and listed.size:
-            listed = np.maximum(listed, known(some, SplitTimes.of(some, of_rows), None))
-        least = listed.min(axis=1, initial=np.inf)
-        bounds[rows] = np.minimum(np.maximum(bounds[rows], least), limit_s)
-    if len(kinds) == 1 or same.splits is not None:
+    some, of_rows = same.take(rows), passes.take(rows)
+    chains, memory = StageChains(some, of_rows), LayoutStages(some)
+    if same.splits is None:
+        bounds[rows] = _of_any_cut(chains, memory, bounds[rows], limit_s)
         return bounds
-    chains, memory = StageChains(same, passes), LayoutStages(same)
-    fills = _fills(chains, memory, rows, high[rows])
-    bounds[rows[~fills]], rows = limit_s, rows[fills]
+    listed = _of_list(chains, memory)
+    if known and listed.size:
+        listed = np.maximum(listed, known(some, SplitTimes.of(some, of_rows), None))
+    least = listed.min(axis=1, initial=np.inf)
+    bounds[rows] = np.minimum(np.maximum(bounds[rows], least), limit_s)
+    return bounds
+
+
+def _of_any_cut(
+    chains: StageChains, memory: LayoutStages, known_s: Floats, limit_s: float
+) -> Floats:
+    """[row] the largest limit, in steps between a known bound and the limit, at which no cut is
+    found: whether one is at the limit first, for most there is none.
+    """
+    rows = np.arange(len(known_s))
+    rows = rows[_fills(chains, memory, rows, np.full(len(rows), limit_s))]
+    bounds = np.full(len(known_s), limit_s)
+    low, high = known_s[rows], bounds[rows]
     for _ in range(HALVINGS):
-        middle = (bounds[rows] + high[rows]) / 2
+        middle = (low + high) / 2
         fills = _fills(chains, memory, rows, middle)
-        bounds[rows] = np.where(fills, bounds[rows], middle)
-        high[rows] = np.where(fills, middle, high[rows])
+        low, high = np.where(fills, low, middle), np.where(fills, middle, high)
+    bounds[rows] = low
     return bounds
 
 

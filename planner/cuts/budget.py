@@ -19,6 +19,7 @@ RUNNERS, OPEN = 12_000_000, 3  # the most for runners-up; so large a part where 
 RUNNERS_UP = 6  # and the least, so small a part of all
 CLOSER = 12  # and for closer bounds of what the rest leaves
 WIDE, MORE = 0.97, 1_000_000  # what is open below so much of the best gets more of what rows took
+BEYOND = 15_000_000  # and then so much: some 1.3 seconds
 EARLY = 6  # so small a part is spent before layers are moved: a better plan leaves less
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound

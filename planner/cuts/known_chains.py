@@ -5,7 +5,7 @@ with the same schedule, ranks, chunks and micro-batches. Near what it was found 
 one, and costs a sum where a simulation costs a pass over all actions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline
 Shape = tuple[Schedule, int, int, int]
 MOST_ACTIONS = 30_000  # of a step whose chain is looked for
 PLAYED = 6  # micro-batches for each rank, about, that are played of a long step
-MOST_CHAINS = 12  # of a shape
+MOST_CHAINS, MOST_MEANS = 12, 4  # of a shape
 CLOSER = 1.002  # a chain is worth keeping where the known ones were further off
 SAFETY = 1 - 1e-9
 FAR = 1e-9  # a step surely takes longer
@@ -35,11 +35,12 @@ def actions_of(shape: Shape) -> int:
 
 class KnownChains:
     """By shape, chains as rows: how often each place of `Work.table`, hops, and a 1 for the rank
-    where it ends.
+    where it ends; and means of chains, whose bound is the mean of theirs.
     """
 
     def __init__(self) -> None:
         self._known: dict[Shape, Floats] = {}
+        self._means: dict[Shape, Floats] = {}
 
     def bound_s(
         self, shape: Shape, times: CutTimes, stages: Sequence[Stage], after: After
@@ -53,8 +54,8 @@ class KnownChains:
         return float((known @ row).max() + after.rest_s) * SAFETY
 
     def count(self, shape: Shape) -> int:
-        """How many chains of a shape are known."""
-        return len(self._known.get(shape, ()))
+        """How many chains of a shape are known, and means of them."""
+        return len(self._known.get(shape, ())) + len(self._means.get(shape, ()))
 
     def of(self, shape: Shape) -> list[Chain]:
         """The chains of a shape."""
@@ -72,9 +73,11 @@ class KnownChains:
         micro-batches, with what the rank reduces where a chain ends, and with `replays`.
         """
         shape = (same.schedule, same.pp, same.vpp, int(times.m[0]))
-        known, late = self._known.get(shape), times.late[[SHOWN, BEYOND_ANY]].max(axis=0)
-        if known is None:
+        rows = [each[shape] for each in (self._known, self._means) if shape in each]
+        late = times.late[[SHOWN, BEYOND_ANY]].max(axis=0)
+        if not rows:
             return np.full(late.shape[1:], FAR)
+        known = np.concatenate(rows)
         hops = np.broadcast_to(times.hop[:, None], (1, *late.shape[1:]))
         forward, input_grad, weight_grad = times[:3]
         both = input_grad + weight_grad
@@ -100,8 +103,21 @@ class KnownChains:
 
     def keep(self, shape: Shape, chain: Chain) -> None:
         """Keep a chain of a shape; of too many the last stay."""
-        _, pp, vpp, _ = shape
-        known = self._known.get(shape, np.zeros((0, 4 * pp * vpp + 1 + pp)))
-        ends = [float(rank == chain.rank) for rank in range(pp)]
-        row = [*chain.counts, chain.hops, *ends]
+        row = _row(shape, chain)
+        known = self._known.get(shape, np.zeros((0, len(row))))
         self._known[shape] = np.vstack([known[1 - MOST_CHAINS :], row])
+
+    def keep_mean(self, shape: Shape, shares: Iterable[tuple[float, Chain]], ratio: float) -> None:
+        """Keep a mean of chains, each with its share, by which a step lasts `ratio` times as long
+        as was known; the first few of a shape.
+        """
+        if ratio < CLOSER or len(self._means.get(shape, ())) >= MOST_MEANS:
+            return
+        row = np.sum([share * _row(shape, chain) for share, chain in shares], axis=0)
+        self._means[shape] = np.vstack([self._means.get(shape, np.zeros((0, len(row)))), row])
+
+
+def _row(shape: Shape, chain: Chain) -> Floats:
+    """A chain as `KnownChains` holds it."""
+    ends = [float(rank == chain.rank) for rank in range(shape[1])]
+    return np.array([*chain.counts, chain.hops, *ends])

@@ -112,7 +112,7 @@ def _splits_below(
     tally: costs.Tally,
 ) -> Iterator[Cut]:
     """Each time one was simulated, more is known of the others."""
-    split, _, bounds, by_rank = split_bounds_s(problem.alone, passes, limit_s())
+    split, _, bounds, by_rank = split_bounds_s(problem.alone, passes, limit_s(), known.bounds_s)
     if not len(split):
         return
     fits = some_mix_fits(problem)[split]

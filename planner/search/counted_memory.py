@@ -156,7 +156,7 @@ class CountedMemory:
         if variant.virtual_stages > 1:
             below = np.flatnonzero(bounds_of_any_split(same, passes, limit_s) < limit_s)
         if len(below):
-            found[below] = bounds_of_splits(same.take(below), passes.take(below), limit_s)
+            found[below], _ = bounds_of_splits(same.take(below), passes.take(below), limit_s)
         return found
 
     def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:

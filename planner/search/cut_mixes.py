@@ -18,6 +18,8 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.second_core import done_of_each, is_idle
 
+RAISED = 1.0005  # times its bound: a cut of which a known mean says so much waits for others
+
 
 class CutMixes:
     """The mixes of a cut of `problem` whose step has to be below `limit_s`."""
@@ -65,7 +67,7 @@ class AheadOfTurn:
     def __init__(self, mixes_of: Callable[[Open, float], CutMixes]) -> None:
         self.mixes_of = mixes_of
         self._known: dict[tuple[int, ...], tuple[float, MixAnswer]] = {}
-        self._means: dict[Shape, Mean] = {}
+        self._means: dict[Shape, tuple[int, Mean | None]] = {}
 
     def by_chains(
         self,
@@ -76,19 +78,29 @@ class AheadOfTurn:
         """Of the cut of `entry`, whose row has a limit; `following`: those that are next."""
         own_s = limit_s(entry.row)
         mixes = self.mixes_of(entry, own_s)
-        settled = self._settled(mixes)
-        if settled:
-            return settled
+        known = self._by_known(entry, mixes)
+        if known:
+            return known
         found = self._in_full(entry, mixes, limit_s, following)
         if found.mean:
-            self._means[mixes.shape] = found.mean
+            number, _ = self._means.get(mixes.shape, (0, None))
+            self._means[mixes.shape] = number + 1, found.mean
         return found
 
-    def _settled(self, mixes: CutMixes) -> MixAnswer | None:
-        """By the last mean of the shape, if that is enough."""
-        mean = self._means.get(mixes.shape)
-        found = mixes.by_known(mean) if mean else None
-        return found if found and found.bound_s >= mixes.limit_s * SETTLED else None
+    def number(self, shape: Shape) -> int:
+        """Of the last mean of a shape."""
+        return self._means.get(shape, (0, None))[0]
+
+    def _by_known(self, entry: Open, mixes: CutMixes) -> MixAnswer | None:
+        """By the last mean of the shape, if it was not asked before and settles the cut, or says
+        that others come first.
+        """
+        number, mean = self._means.get(mixes.shape, (0, None))
+        if mean is None or entry.mean == number:
+            return None
+        found = mixes.by_known(mean)
+        least_s = min(mixes.limit_s * SETTLED, entry.bound_s * RAISED)
+        return found if found.bound_s >= least_s else None
 
     def _in_full(
         self,
@@ -102,10 +114,13 @@ class AheadOfTurn:
             return known
         new = [each for each in following() if each.order not in self._known] if is_idle() else []
         asked = [(each, limit_s(each.row)) for each in new]
-        pieces = [mixes, *(self.mixes_of(*each) for each in asked)]
-        first, *rest = done_of_each(
-            lambda one: None if one is not mixes and self._settled(one) else one.by_chains(), pieces
-        )
+        pieces = [(entry, mixes), *((each, self.mixes_of(each, at_s)) for each, at_s in asked)]
+
+        def done(piece: tuple[Open, CutMixes]) -> MixAnswer | None:
+            known = piece[0] is not entry and self._by_known(*piece)
+            return None if known else piece[1].by_chains()
+
+        first, *rest = done_of_each(done, pieces)
         for (each, at_s), answer in zip(asked, rest, strict=True):
             if answer is not None:  # else it will be settled in its turn
                 self._known[each.order] = at_s, answer

@@ -39,7 +39,7 @@ MOST_LAYOUTS = 256  # of a crowd, bounded split by split at a time
 MOST_CROWDS = 32  # of which some are bounded together, each on its own
 FEWEST_FILLED, MOST_FILLED = 4, 48  # that are bounded together by what must recompute
 FEW_LAYOUTS = 192  # a half of which is not worth a process
-ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
+ROUGHLY, QUICKLY, CLOSELY = 60, 120, 250  # work of a bound of a layout; and closely, for each
 CELLS = 4  # chunks of its splits, or stages and layers, one more
 
 
@@ -48,6 +48,7 @@ class Open(NamedTuple):
 
     order  of equal bounds      known  so many chains of its shape were known when it was bounded
     filled  it is bounded by what each rank of each split must recompute, too
+    mean    the number of the mean of chains by which it is bounded
     """
 
     bound_s: float
@@ -57,6 +58,7 @@ class Open(NamedTuple):
     cut: Cut | None
     known: int
     filled: bool = False
+    mean: int = 0
 
 
 class _Crowd(NamedTuple):
@@ -143,10 +145,14 @@ class OpenLayouts:
         """Take out the first: what was opened since sorts behind it."""
         heapq.heappop(self._layouts)
 
-    def push_cut(self, bound_s: float, layout: Open, cut: Cut) -> None:
-        """Open a cut of a layout."""
+    def cut_of(self, bound_s: float, layout: Open, cut: Cut) -> Open:
+        """A cut of a layout, to be pushed."""
         order = (*layout.order[:2], next(self._numbers))
-        heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
+        return layout._replace(bound_s=bound_s, order=order, cut=cut)
+
+    def push(self, cut: Open) -> None:
+        """Open a cut of a layout."""
+        heapq.heappush(self._layouts, cut)
 
     def cuts(self) -> list[Open]:
         """The cuts of layouts."""
@@ -182,7 +188,7 @@ class OpenLayouts:
         elif self._crowd_s <= self.first_s:
             self._split_crowds(limit_s)
         else:
-            return self._bounded_anew(limit_s) or self._filled(limit_s)
+            return self.bounded_anew(limit_s) or self._filled(limit_s)
         return True
 
     def _open_rows(self, limit_s: float) -> None:
@@ -276,10 +282,10 @@ class OpenLayouts:
         for part in parts:
             count = self.chains.count(self.shape(int(rows[part[0]]), variant))
             same = run_as(self.space, self.prices, rows[part], variant)
-            closer = self._bounds(same, rows[part], limit_s, count)
+            closer, looked_at = self._bounds(same, rows[part], limit_s, count)
             bounds[part], known[part] = np.maximum(bounds[part], closer), count
             many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
-            work += len(part) * (CLOSELY + same.chunks * many // CELLS)
+            work += len(part) * QUICKLY + looked_at * (CLOSELY + same.chunks * many // CELLS)
         return _Bounded(rows, bounds, known, work)
 
     def _listed(self, variant: Variant) -> bool:
@@ -289,14 +295,18 @@ class OpenLayouts:
     def _chains_known(self, variant: Variant, rows: Ints) -> bool:
         return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
-    def _bounds(self, same: SamePipeline, rows: Ints, limit_s: float, known: int) -> Floats:
+    def _bounds(
+        self, same: SamePipeline, rows: Ints, limit_s: float, known: int
+    ) -> tuple[Floats, int]:
+        """The bounds, and how many layouts were looked at closely."""
         passes, longest = Passes.of(self.passes, rows, same), self.chains.bounds_s
         if same.vpp == 1:
             rough = simulated_bounds(same, passes, limit_s)
-            return cut_bounds(same, passes, rough, limit_s, longest if known else None)
+            bounds = cut_bounds(same, passes, rough, limit_s, longest if known else None)
+            return bounds, int((rough < limit_s).sum())
         return bounds_of_splits(same, passes, limit_s, longest if known else None)
 
-    def _bounded_anew(self, limit_s: float) -> bool:
+    def bounded_anew(self, limit_s: float) -> bool:
         """Bound the first again, and what is like it, if chains of its shape were learnt since."""
         first = self._layouts[0]
         shape = self.shape(first.row, first.variant)

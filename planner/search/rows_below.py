@@ -100,7 +100,9 @@ def _each(parts: list[Coefficients]) -> Iterator[Coefficients]:
 
 
 def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
-    """A lower bound of every variant of each row: each rank busy with the mean work."""
+    """A lower bound of every variant and cut of each row: the mean over the ranks of the mean work
+    and the way down to them, on which each rank before does the first forward of a layer at least.
+    """
     p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
     modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
@@ -109,18 +111,9 @@ def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
     each = work / pp + 2 * p.blocking_s + p.micro_batch_s
     late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
     bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
-    return bounds
-
-
-def bounds_of_any_cut(space: Space, passes: PassSeconds, bounds: Floats) -> Floats:
-    """`bounds` of rows where they run several chunks per rank, however these are cut: before the
-    first forward of a rank one of at least a layer is done on each rank before it.
-    """
-    modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
-    forward = passes.layer_s[:, :, modes, 0].min(axis=(1, 2))
-    later = (space.layouts.pipeline_parallel - 1) / 2  # the ranks before the mean rank
-    first = later * 2 / space.layouts.pipeline_parallel  # the ranks behind the first, of all
+    forward = p.layer_s[:, :, modes, 0].min(axis=(1, 2))
+    later = (pp - 1) / 2  # the ranks before the mean rank
+    first = later * 2 / pp  # the ranks behind the first, of all
     layers = later - first * space.legality.layers_count_ends
-    waits = later * (passes.blocking_s + passes.hop_s) + first * passes.embedding_s[:, 0]
-    found: Floats = bounds + layers * forward + waits
-    return found
+    bounds += layers * forward + later * (p.blocking_s + p.hop_s) + first * p.embedding_s[:, 0]
+    return bounds

@@ -48,7 +48,7 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import Given, bounds_of_any_cut
+from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -184,7 +184,7 @@ def _simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
         rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
-        budget=budget, more=costs.BUDGET - budget,
+        budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
@@ -225,7 +225,7 @@ def _every_cut_s(proof: Simulated) -> float:
     """The least bound of any cut of what is bounded by a list of cuts, infinite where none of it is
     below the best.
     """
-    bounds = bounds_of_any_cut(proof.space, proof.passes, proof.open.row_bounds)
+    bounds = proof.open.row_bounds
     listed = proof.space.listed(np.flatnonzero(bounds < proof.best_s))
     return float(bounds[listed].min(initial=math.inf))
 

@@ -209,12 +209,21 @@ class Simulated(SimulatedPlans):
         """Whether the layout with the smallest bound of those bounded closely is settled at once,
         before its turn: far below the limit, so that what it finds saves bounds.
         """
+        self._anew(limit_s)
         if math.isinf(self.open.first_s) or self.open.first_s > limit_s * DEEP:
             return False
         first = self.open.first
         like = kind_of(self.space.layouts, first.row), first.variant
         known, self._ahead = like in self._ahead, self._ahead | {like}
         return not known
+
+    def _anew(self, limit_s: float) -> None:
+        """Bound what is far below the limit by the chains known by now, which is charged."""
+        before = self.open.work
+        while math.isfinite(self.open.first_s) and self.open.first_s <= limit_s * DEEP:
+            if not self.open.bounded_anew(limit_s):
+                break
+        self.tally.left -= self.open.work - before
 
     def _closer(self, limit_s: float) -> bool:
         """`OpenLayouts.closer`, which is charged."""
@@ -237,14 +246,15 @@ class Simulated(SimulatedPlans):
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]
-            if self.tally.left > 0:
+            if self._goes_on():
                 found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
+                    entry = self.open.cut_of(least_s, layout, cut)
                     if not left and self._dives(least_s):
-                        left += self._recompute(layout._replace(bound_s=least_s, cut=cut), limit_s)
+                        left += self._recompute(entry, limit_s)
                     else:
-                        self.open.push_cut(least_s, layout, cut)
+                        self.open.push(entry)
                     continue
             if least_s < limit_s(row) * SETTLED:
                 left.append(layout._replace(bound_s=least_s, cut=cut))
@@ -306,7 +316,7 @@ class Simulated(SimulatedPlans):
 
     def _recompute(self, entry: Open, limit_s: Callable[[int], float]) -> list[Open]:
         """Simulate mixes of a cut that must recompute; itself if it stays open. A step whose chain
-        would take too long to find is left.
+        would take too long to find is left. What a known mean says first may put others before it.
         """
         if self._too_long(entry):
             return [entry]
@@ -315,6 +325,13 @@ class Simulated(SimulatedPlans):
         own = costs.CHAINED * actions + costs.CHAINS
         self.tally.left -= own if answer.mean else costs.KNOWN_MEAN
         self.tally.left -= costs.KNAPSACKS * answer.knapsacks
+        if answer.mean:
+            shape, ratio = self.open.shape(entry.row, entry.variant), answer.bound_s / entry.bound_s
+            self.open.chains.keep_mean(shape, answer.mean.chains, ratio)
+        if answer.mean is None and answer.bound_s < limit_s(entry.row) * SETTLED:
+            number = self._ahead_of_turn.number(self.open.shape(entry.row, entry.variant))
+            self.open.push(entry._replace(bound_s=answer.bound_s, mean=number))
+            return []
         return self._answered(entry, answer, limit_s(entry.row))
 
     def _following(self, limit_s: Callable[[int], float]) -> list[Open]:

@@ -350,6 +350,36 @@ def test_a_cycle_of_several_micro_batches_is_leapt_over(more_s: float, monkeypat
     assert sum(played) < 160_000 / 40
 
 
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2)]
+)
+def test_a_leap_over_many_unequal_stages_is_found_at_once(
+    schedule: Schedule, vpp: int, monkeypatch
+):
+    """The more micro-batches, the more rounding would hide in the ends that a leap is tried at:
+    24,000 of 16 ranks are some million actions, of which few thousand are played.
+    """
+    draw, played, run = np.random.default_rng(2), list[int](), steady_state.run
+    forward, backward, weight = (
+        tuple(draw.uniform(0.1, 0.15, 16 * vpp).tolist()) for _ in range(3)
+    )
+
+    def counted(*given) -> None:
+        played.append(len(given[1]))
+        run(*given)
+
+    monkeypatch.setattr(steady_state, "run", counted)
+    long, longer = (
+        max(end_s(schedule, 16, vpp, m, Work(forward, backward, weight, 0.005)))
+        for m in (24_000, 48_000)
+    )
+    busy = np.zeros(16)
+    for chunk, each in enumerate(zip(forward, backward, weight, strict=True)):
+        busy[rank_of_chunk(schedule, 16, chunk)] += sum(each)
+    assert longer - long == pytest.approx(24_000 * busy.max(), rel=1e-6)
+    assert sum(played) < 60_000
+
+
 if __name__ == "__main__":
     for name, ranks, chunks, count in GOLDEN:
         text = golden_grid(name, ranks, chunks, count)

@@ -15,6 +15,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.cuts import budget
 from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut
@@ -215,7 +216,7 @@ class Mixes:
 
     entry: Open
     limit_s: float
-    shape: ClassVar = ("interleaved_1f1b", 2, 2, 8)
+    shape: ClassVar[Shape] = ("interleaved_1f1b", 2, 2, 8)
 
     def by_known(self, _: Mean) -> MixAnswer:
         return MixAnswer(6.0, math.inf, None, knapsacks=1)
@@ -225,14 +226,21 @@ class Mixes:
 
 
 def test_a_known_mean_settles_what_it_can_before_a_mean_is_found() -> None:
-    """The first cut of a shape has none to ask; 6 s are not enough below 7 s."""
+    """The first cut of a shape has none to ask. Below 7 s 6 s settle nothing, but say that cuts
+    with smaller bounds come first; a cut that has this bound, or was told so by the last mean of
+    the three that are found here, is asked in full.
+    """
     entry = Open(1.0, (0, 0, 0), 0, Variant("interleaved_1f1b", 2, (0, 2)), None, 0)
     turns = AheadOfTurn(Mixes)  # type: ignore[arg-type]
 
-    def bound_s(limit_s: float) -> float:
+    def bound_s(limit_s: float, entry: Open = entry) -> float:
         return turns.by_chains(entry, lambda _: limit_s, lambda: []).bound_s
 
-    assert [bound_s(5.0), bound_s(5.0), bound_s(7.0)] == [4.0, 6.0, 4.0]
+    assert [bound_s(5.0), bound_s(5.0), bound_s(7.0)] == [4.0, 6.0, 6.0]
+    assert bound_s(7.0, entry._replace(bound_s=6.0)) == 4.0
+    assert turns.number(Mixes.shape) == 2
+    assert bound_s(7.0, entry._replace(mean=1)) == 6.0
+    assert bound_s(7.0, entry._replace(mean=2)) == 4.0
 
 
 def test_with_one_processor_nothing_is_found_ahead_of_its_turn(

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 
@@ -12,12 +13,15 @@ from nightly import cases
 from simulated_oracle import DENSE, PINNED, every_plan, random_question
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_times import Replays
-from meshplan.planner.cuts.known_chains import KnownChains
+from meshplan.planner.cuts.known_chains import MOST_MEANS, KnownChains, Shape
+from meshplan.planner.cuts.recompute_chains import Mean, RecomputeChains
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -54,9 +58,11 @@ def test_what_is_replayed_is_where_it_costs_a_chain_least(
 
 def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
     """Of cuts that must recompute, the fastest of all mixes takes as long as the bound at least;
-    with a chain that is known too. Often enough the bound says more than nothing recomputed.
+    with a chain that is known too, and with means of the chains of two cuts. Often enough the bound
+    says more than nothing recomputed, and with means more than with the chain: not always, for
+    memory is priced by the likeliest split, which may be another one then.
     """
-    compared = closer = 0
+    compared = closer = by_means = 0
     for seed in range(cases(30, nightly=60)):
         for problem, passes, times in _problems(random.Random(seed), _short_of_memory(seed)):
             known = KnownChains()
@@ -64,8 +70,13 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
             plans = _fitting(problem)
             if plans:
                 known.learn(shape, times, plans[0], 2.0)
-            for chains in (None, known.bounds_s):
+            means = deepcopy(known)
+            for plan in plans[:: max(1, len(plans) - 1)]:
+                means.keep_mean(shape, _mean_of(problem, times, plan).chains, 2.0)
+            bounds = list[Floats]()
+            for chains in (None, known.bounds_s, means.bounds_s):
                 split, _, least, _ = rough_split_bounds_s(problem.alone, passes, 1e9, chains)
+                bounds.append(least)
                 for at, bound_s in zip(split.tolist(), least, strict=True):
                     cut = (problem.splits or ())[at]
                     steps = [times.step_s(each) for each in plans if _counts(each) == cut]
@@ -73,8 +84,24 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
                         assert bound_s <= min(steps) * CLOSE
                         compared += 1
                         closer += bound_s > times.step_s(tuple(Stage(n, 0, 0) for n in cut))
+            by_means += bool((bounds[2] > bounds[1] * CLOSE).any())
     assert compared > 25
     assert closer > 10
+    assert by_means > 2
+
+
+def test_means_are_kept_where_they_bring_something() -> None:
+    """Half of each of two chains; the first few of a shape, and none that is no closer."""
+    shape: Shape = ("interleaved_1f1b", 2, 2, 8)
+    one, two = Chain((2,) * 16, 3, 0), Chain((4,) * 16, 1, 1)
+    known = KnownChains()
+    known.keep_mean(shape, [(0.5, one), (0.5, two)], 1.0)
+    assert known.count(shape) == 0
+    for _ in range(MOST_MEANS + 1):
+        known.keep_mean(shape, [(0.5, one), (0.5, two)], 1.1)
+    assert known.count(shape) == MOST_MEANS
+    assert known._means[shape][0].tolist() == [3.0] * 16 + [2.0, 0.5, 0.5]
+    assert known.of(shape) == []
 
 
 def _short_of_memory(seed: int) -> Question:
@@ -109,6 +136,16 @@ def _problems(
         layout = layout_of_row(proof.space.layouts, row, variant, StagePlan(stages, 0, ()))
         times = CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
         yield problem, Passes.of(proof.passes, np.array([row]), problem.alone), times
+
+
+def _mean_of(problem: StageProblem, times: CutTimes, stages: tuple[Stage, ...]) -> Mean:
+    """The mean of chains of the split of `stages`, which has a plan."""
+    counts = _counts(stages)
+    bare = tuple(Stage(n, 0, 0) for n in counts)
+    alone = replace(problem, splits=(counts,))
+    mean = RecomputeChains(alone, times, bare, times.after_s(bare)).answer(math.inf).mean
+    assert mean is not None
+    return mean
 
 
 def _fitting(problem: StageProblem) -> list[tuple[Stage, ...]]:

@@ -45,8 +45,8 @@ MODELS = (
 MOST_PLANS = 6_000
 
 
-def small_question(seed: int, most_layers: int = 8) -> Question:
-    """Four layers or more on two pipeline ranks or more, in several chunks each, in an engine that
+def small_question(seed: int, most_layers: int = 8, chunks: str = "2..") -> Question:
+    """Four layers or more on two pipeline ranks or more, in so many chunks each, in an engine that
     cuts anywhere; with the memory that some cut needs with nothing recomputed, or a part of it.
     """
     draw = random.Random(f"small cuts {seed}")
@@ -56,7 +56,7 @@ def small_question(seed: int, most_layers: int = 8) -> Question:
     pattern = model.pattern[first : first + layers]
     used = sorted(set(pattern))
     pins = {
-        "pipeline_parallel": "2..", "virtual_stages": "2..", "context_parallel": "1",
+        "pipeline_parallel": "2..", "virtual_stages": chunks, "context_parallel": "1",
         "sequence_parallel": "on", "expert_parallel": "1",
         "tensor_parallel": draw.choice(("1", "..2")), "micro_batch_size": draw.choice(("1", "..2")),
         "zero_stage": draw.choice(("0", "..1")),
