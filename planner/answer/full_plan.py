@@ -1,7 +1,8 @@
 """The plan file with all that `meshplan plan` tells beside the layout.
 
-Each finding is found apart from the others, on two processors where there are two. What Ctrl-C
-leaves out is said; the layout and its proof are there before.
+Each finding is found apart from the others, on two processors where there are two; there most begin
+while runners-up are looked for. What Ctrl-C leaves out is said; the layout and its proof are there
+before.
 """
 
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from meshplan.planner.answer import better_batch
 from meshplan.planner.answer.answer import Chosen, case_at, chosen_plan
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.spare_memory import spare_memory
-from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.runs.evidence import nearest_runs
+from meshplan.planner.case.plan_file import MeasuredRun, Plan
+from meshplan.planner.case.resolve import Case
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.search import SearchResult
 from meshplan.planner.search.second_core import Begun, done_beside
@@ -45,13 +46,10 @@ class Beside:
 
     def found(self, chosen: Chosen) -> dict[str, Any]:
         """All of it, by its name in the plan file."""
-        plan = chosen.plan
-        assert plan.prediction is not None and plan.search is not None
-        proved = plan.search.status == "OPTIMAL"
-        own = Fastest(plan.layout, plan.prediction.step_time_s, proved)
+        own = _as_fastest(chosen.plan)
         if self._of is None or self._of.layout != own.layout:
             self._begun.end()
-            self._begun = Begun(*self._pieces(own))
+            self.begin(own)
         reasons, runners_up = done_beside(chosen.reasons, chosen.runners_up)
         *batches, spare, runs = self._begun.done()
         return {
@@ -67,8 +65,21 @@ class Beside:
         question = self.asked.question
         return [
             *better_batch.tries(question, plan), partial(spare_memory, self.asked, plan),
-            partial(nearest_runs, case_at(question, plan.layout), SHOWN_RUNS),
+            partial(_nearest_runs, case_at(question, plan.layout)),
         ]  # fmt: skip
+
+
+def _as_fastest(plan: Plan) -> Fastest:
+    assert plan.prediction is not None
+    assert plan.search is not None
+    return Fastest(plan.layout, plan.prediction.step_time_s, plan.search.status == "OPTIMAL")
+
+
+def _nearest_runs(case: Case) -> tuple[MeasuredRun, ...]:
+    """Imported where they are looked for: by another process, where there is one."""
+    from meshplan.planner.runs.evidence import nearest_runs
+
+    return nearest_runs(case, SHOWN_RUNS)
 
 
 def full_plan(

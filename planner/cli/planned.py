@@ -83,8 +83,9 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     asked, sizes, yours = _asked(arguments, gpus, wanted)
     with Beside(asked) as beside:
         result, fewest = _searched(asked, wanted, beside.begin)
-        told = {"robust": wanted.robust, "top": wanted.top}
-        plan = full_plan(beside, result, **told, left_out=_say_left_out)
+        plan = full_plan(
+            beside, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out
+        )
     plan = plan.model_copy(update={"sizes": sizes})
     if wanted.out:
         write_plan(plan, wanted.out)
@@ -165,8 +166,8 @@ def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours"
 def _searched(
     asked: Asked, wanted: Wanted, proved: Callable[[Fastest], None]
 ) -> tuple[SearchResult, FewestGpus | None]:
-    """The search, `proved` when its proof has ended, and meanwhile, for people, the fewest GPUs; where nothing fits, or nothing was
-    found in time, exits with 3.
+    """The search, which tells `proved` what is fastest, and meanwhile, for people, the fewest GPUs;
+    where nothing fits, or nothing was found in time, exits with 3.
     """
     top = max(wanted.top, ROBUST_CANDIDATES) if wanted.robust else wanted.top
     done = list[SearchResult]()
