@@ -14,21 +14,21 @@ from dataclasses import replace
 from functools import partial
 
 from meshplan.planner.answer.first_layouts import first_layout
-from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import BetterBatch
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.progress import Fastest
 from meshplan.planner.space.axis_rules import divisors
 from meshplan.planner.space.pins import Pin, Pins
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
 
 
-def tries(question: Question, plan: Plan) -> list[Callable[[], BetterBatch | None]]:
+def tries(question: Question, plan: Fastest) -> list[Callable[[], BetterBatch | None]]:
     """What finds each neighbour's gain, on its own: None where it is below `LEAST_GAIN`."""
-    if plan.search is None or plan.prediction is None or plan.search.status != "OPTIMAL":
+    if not plan.proved:
         return []
     batch = question.training.global_batch_size
-    own_s = plan.prediction.step_time_s / batch
+    own_s = plan.step_s / batch
     return [partial(faster, question, size, own_s) for size in neighbours(batch, question.gpus)]
 
 

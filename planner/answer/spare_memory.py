@@ -17,11 +17,11 @@ from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.memory_limit import with_usable
-from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, SpareMemory
 from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.cuts.budget import BUDGET
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.search import Faster, faster_than
 from meshplan.planner.space.pins import Pins, parse_pin
 
@@ -32,7 +32,7 @@ KEPT = (
 WORK = BUDGET // 8  # of all searches together: they only say what memory may buy
 
 
-def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
+def spare_memory(asked: Asked, plan: Fastest) -> SpareMemory | None:
     """Of a plan; None on a CPU, where nothing is left free."""
     cluster = asked.question.cluster
     if cluster.gpu.vendor == "cpu":
@@ -76,13 +76,12 @@ class Gain(NamedTuple):
 class _Degrees:
     """The degrees of a plan, asked again with other memory."""
 
-    def __init__(self, asked: Asked, plan: Plan) -> None:
-        assert plan.prediction is not None
-        self.question, self.step_s = asked.question, plan.prediction.step_time_s
+    def __init__(self, asked: Asked, plan: Fastest) -> None:
+        self.question, self.step_s = asked.question, plan.step_s
         kept = {name: parse_pin(name, str(getattr(plan.layout, name))) for name in KEPT}
         self.pins = Pins({**self.question.pins.axes, **kept})
         self.left = WORK
-        self.proved = plan.search is not None and plan.search.status == "OPTIMAL"
+        self.proved = plan.proved
 
     def gain(self, usable_bytes: float) -> Gain:
         """What they do with so much of each GPU."""

@@ -5,7 +5,7 @@ What only some answers need (a comparison, tables, what would fit) is imported w
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import counted
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.fewest_gpus import FewestGpus, fewest_gpus
-from meshplan.planner.answer.full_plan import full_plan
+from meshplan.planner.answer.full_plan import Beside, full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.plan_file import Plan, write_plan
@@ -25,6 +25,7 @@ from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
+from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.search.second_core import done_meanwhile
 from meshplan.planner.text_files import check_writable
@@ -82,8 +83,11 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
     check_writable(wanted.out)
     asked, sizes, yours = _asked(arguments, gpus, wanted)
-    result, fewest = _searched(asked, wanted)
-    plan = full_plan(asked, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out)
+    with Beside(asked) as beside:
+        result, fewest = _searched(asked, wanted, beside.begin)
+        plan = full_plan(
+            beside, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out
+        )
     plan = plan.model_copy(update={"sizes": sizes})
     if wanted.out:
         write_plan(plan, wanted.out)
@@ -161,15 +165,17 @@ def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours"
         raise BadQuestion(f"--compare {path}: {error}") from None
 
 
-def _searched(asked: Asked, wanted: Wanted) -> tuple[SearchResult, FewestGpus | None]:
-    """The search and meanwhile, for people, the fewest GPUs; where nothing fits, or nothing was
-    found in time, exits with 3.
+def _searched(
+    asked: Asked, wanted: Wanted, proved: Callable[[Fastest], None]
+) -> tuple[SearchResult, FewestGpus | None]:
+    """The search, which tells `proved` what is fastest, and meanwhile, for people, the fewest GPUs;
+    where nothing fits, or nothing was found in time, exits with 3.
     """
     top = max(wanted.top, ROBUST_CANDIDATES) if wanted.robust else wanted.top
     done = list[SearchResult]()
 
     def search() -> SearchResult:
-        done.append(searched(asked, top, wanted.time_limit))
+        done.append(searched(asked, top, wanted.time_limit, proved))
         return done[0]
 
     try:
@@ -259,11 +265,21 @@ def _sizes(arguments: Arguments, wanted: Wanted) -> Sizes:
     )
 
 
-def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult:
-    """The search, with a line on stderr once it takes longer than a second."""
+def searched(
+    asked: Asked, top: int, time_limit_s: float | None, proved: Callable[[Fastest], None]
+) -> SearchResult:
+    """The search, with a line on stderr once it takes longer than a second; `proved` is told what
+    is fastest when that is settled.
+    """
     line = SearchLine()
+
+    def told(progress: Progress) -> None:
+        line(progress)
+        if progress.fastest:
+            proved(progress.fastest)
+
     try:
-        return solve(asked.question, top, time_limit_s, line)
+        return solve(asked.question, top, time_limit_s, told)
     finally:
         line.close()
 

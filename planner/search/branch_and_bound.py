@@ -20,7 +20,7 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from meshplan.planner.search.found import KIND_AXES, Kind, kind_of
 from meshplan.planner.search.progress import Progress, Telling
 from meshplan.planner.search.refuted import Refuted
 from meshplan.planner.search.row_prices import AHEAD, RowPrices
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.solve import Solver
 
@@ -127,11 +128,15 @@ class BranchAndBound:
         """The best plan of each kind, the fastest first."""
         return sorted(self.best.values(), key=lambda found: found[:2])
 
-    def plan(self, row: int, variant: Variant) -> bool:
-        """Whether a layout gets a first plan, which is offered."""
-        _, plan = self.solver.first_plan(self._problem(row, variant))
-        self._offer(row, variant, plan)
-        return plan is not None
+    def plan(self, layouts: Sequence[tuple[int, Variant]]) -> None:
+        """Offer a first plan of each layout, a row and its variant, that has one."""
+        first_plan = Solver().first_plan
+
+        def planned(layout: tuple[int, Variant]) -> StagePlan | None:
+            return first_plan(self._problem(*layout))[1]
+
+        for layout, plan in zip(layouts, done_of_each(planned, layouts), strict=True):
+            self._offer(*layout, plan)
 
     def prove(
         self,

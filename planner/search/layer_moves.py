@@ -25,7 +25,7 @@ class LayerMoves:
         """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
         fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
         twice the pipeline ranks of the first, and of a kind that no cut of the list brought near.
-        All but the first share a budget.
+        Each has a budget, but what is looked at beside the first shares one.
         """
         plans = self.plans
         if plans.space.legality.uneven_stages != "free" or not kinds:
@@ -43,14 +43,16 @@ class LayerMoves:
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
     def _parts(self, kinds: Sequence[Timed], beside: bool) -> list[list[Beginning]]:
-        """Where moves begin, in parts of a budget each: from the fastest, and from all others."""
+        """Where moves begin, in parts of a budget each: from each kind; `beside`: from the fastest,
+        and from all others.
+        """
         plans, bounds, variants = self.plans, self.open.row_bounds, self.plans.space.variants
         near = [
             Beginning(each, row, variants(row), True) for each in kinds
             if bounds[row := plans.row_of(each)] < each.step_s
         ]  # fmt: skip
         if not beside:
-            return [near]
+            return [[each] for each in near]
         first, known = plans.ranked()[0], {*self._moved, *(plans.kind(each) for each in kinds)}
         rows = rows_near(plans.space, bounds, plans.row_of(first), known, plans.best_s * SETTLED)
         own = [each for each in near if each.found is first]

@@ -51,8 +51,7 @@ def _plan(run: BranchAndBound, rows: Ints, prices: Coefficients) -> None:
             tried[kind] += 1
             likely.append((row, variant))
     run.coefficients.hold(each_once(np.array([row for row, _ in likely], np.int64)))
-    for each in likely:
-        run.plan(*each)
+    run.plan(likely)
 
 
 def _priced(run: BranchAndBound) -> Ints:

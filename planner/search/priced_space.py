@@ -66,7 +66,8 @@ def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
     """Every legal row, of the question's GPUs or of each count of `gpus`."""
     q = question
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
-    space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, per_node)
+    job = q.model, q.training, counts, q.engine, q.pins, per_node
+    space = enumerate_space(*job, done_of=done_of_each)
     setting = q.setting
     return open_exchanges(space.replaying(recompute_sets(setting)), setting, blocks, done_of_each)
 

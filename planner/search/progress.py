@@ -4,7 +4,17 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from meshplan.costmodels.layout import Layout
+
 PROGRESS_S = 0.2
+
+
+class Fastest(NamedTuple):
+    """The fastest layout and its simulated step; `proved`: that nothing is faster."""
+
+    layout: Layout
+    step_s: float
+    proved: bool
 
 
 class Progress(NamedTuple):
@@ -12,6 +22,7 @@ class Progress(NamedTuple):
 
     bound_s    nothing is faster: under the event simulation where `simulated` is a number, that of
                the cuts into stages that were timed by it; else under the closed form
+    fastest    once the proof has ended: runners-up of other kinds are looked for then
     """
 
     best_s: float | None
@@ -19,6 +30,7 @@ class Progress(NamedTuple):
     candidates: int
     cpsat_solves: int
     simulated: int | None = None
+    fastest: Fastest | None = None
 
     @property
     def price(self) -> str:
@@ -34,7 +46,11 @@ class Telling:
 
     def __call__(self, progress: Callable[[], Progress]) -> None:
         """Make it only where it is told."""
-        now = time.perf_counter()
-        if self._listener and now - self._told >= PROGRESS_S:
-            self._told = now
+        if self._listener and time.perf_counter() - self._told >= PROGRESS_S:
+            self.now(progress)
+
+    def now(self, progress: Callable[[], Progress]) -> None:
+        """Tell it, however short the time since the last."""
+        if self._listener:
+            self._told = time.perf_counter()
             self._listener(progress())

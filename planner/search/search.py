@@ -46,7 +46,7 @@ from meshplan.planner.search.priced_space import (
     space_of,
 )
 from meshplan.planner.search.priced_space import Question as Question
-from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
@@ -197,7 +197,8 @@ def _simulated(
     open_s = proof.prove(deadline)
     if counts:
         CountedMemory(proof).look()
-    if k > 1:
+    if k > 1 and proof.best:
+        run.tell.now(partial(_proved, run, proof, open_s))
         proof.find_runners_up(k, deadline)
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
@@ -245,6 +246,15 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
         return Progress(best_s, bound_s, run.candidates, solves, proof.tally.simulated)
 
     run.tell(progress)
+
+
+def _proved(run: BranchAndBound, proof: Simulated, open_s: float) -> Progress:
+    """What the proof has ended with, that leaves `open_s` open."""
+    best, bound_s = proof.ranked()[0], min(open_s, proof.best_s)
+    layout = layout_of_row(run.space.layouts, best.row, best.variant, best.plan)
+    fastest = Fastest(layout, best.step_s, bound_s >= best.step_s)
+    solves, simulated = run.solver.solves, proof.tally.simulated
+    return Progress(best.step_s, bound_s, run.candidates, solves, simulated, fastest)
 
 
 class Faster(NamedTuple):

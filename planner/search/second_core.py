@@ -6,19 +6,21 @@ threads run (a fork copies none of them, but their locks), off Linux and within 
 here. So is what the other process could not do.
 """
 
+import fcntl
 import os
 import pickle
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 Other = TypeVar("Other")
 
 NUMBER = 4  # bytes of the number of a piece; a pipe holds 16,384 of them
+PIPE_BYTES = 2**20  # what a process may ask for
 AHEAD = 8  # pieces that are done before they are asked for
 FEW_ROWS = 4096  # a half of which is not worth a process
 _second = threading.Lock()  # the second processor
@@ -53,27 +55,55 @@ def done_ahead(
 
 def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
     """What each of `pieces` gives, as `done_of_each`."""
-    return done_of_each(lambda piece: piece(), pieces)
+    return done_of_each(_called, pieces)
 
 
 def done_meanwhile(work: Callable[[], Done], other: Callable[[], Other]) -> tuple[Done, Other]:
     """What both give, neither of which needs the other: a forked process finds `other` while `work`
     runs here, which has the second processor from when that process is done.
     """
-    if not is_idle():
-        return work(), other()
-    with _second:
-        child, reading = _forked(other)
-    _meanwhile.append(child)
+    begun = Begun(other)
     try:
         done = work()
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        raise
+        return done, begun.done()[0]
     finally:
+        begun.end()
+
+
+class Begun(Generic[Done]):
+    """Pieces that a forked process does, one after the other, while something else is done here: it
+    has the second processor until it is done with them. What follows is `done`, or `end`.
+    """
+
+    def __init__(self, *pieces: Callable[[], Done]) -> None:
+        self.pieces, self._child = pieces, 0
+        if not is_idle():
+            return
+        self._queue = _queue_of(len(pieces))
+        with _second:
+            self._child, self._reading = _forked(lambda: _taken(_called, pieces, self._queue))
+        _meanwhile.append(self._child)
+
+    def done(self) -> list[Done]:
+        """What each piece gives: those that the other process has not begun are done here."""
+        if not self._child:
+            return done_beside(*self.pieces)
+        done = _taken(_called, self.pieces, self._queue)
+        sent = _sent(*self._let_go())
+        done |= {} if sent is None else pickle.loads(sent)
+        return [done[at] if at in done else piece() for at, piece in enumerate(self.pieces)]
+
+    def end(self) -> None:
+        """Nobody needs what is not done yet."""
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            _sent(*self._let_go())
+
+    def _let_go(self) -> tuple[int, int]:
+        child, self._child = self._child, 0
         _meanwhile.remove(child)
-        sent = _sent(child, reading)
-    return done, other() if sent is None else pickle.loads(sent)
+        os.close(self._queue)
+        return child, self._reading
 
 
 def is_idle() -> bool:
@@ -99,9 +129,7 @@ def _has_ended(child: int) -> bool:
 
 def _shared(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> dict[int, Done]:
     """What this process did of `pieces`, by number, and the other one unless it failed."""
-    queue, numbers = os.pipe()
-    os.write(numbers, b"".join(at.to_bytes(NUMBER, "big") for at in range(len(pieces))))
-    os.close(numbers)
+    queue = _queue_of(len(pieces))
     child, reading = _forked(lambda: _taken(work, pieces, queue))
     try:
         done = _taken(work, pieces, queue)
@@ -112,6 +140,18 @@ def _shared(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> dict[int,
         os.close(queue)
         sent = _sent(child, reading)
     return done if sent is None else done | pickle.loads(sent)
+
+
+def _queue_of(pieces: int) -> int:
+    """What both processes take the numbers of so many pieces from."""
+    queue, numbers = os.pipe()
+    os.write(numbers, b"".join(at.to_bytes(NUMBER, "big") for at in range(pieces)))
+    os.close(numbers)
+    return queue
+
+
+def _called(piece: Callable[[], Done]) -> Done:
+    return piece()
 
 
 def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> dict[int, Done]:
@@ -128,6 +168,7 @@ def _forked(work: Callable[[], object]) -> tuple[int, int]:
     failed.
     """
     reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     child = os.fork()
     if child:
         os.close(writing)

@@ -1,6 +1,6 @@
 """Columns of layouts that grow axis by axis and shrink rule by rule."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,18 +36,23 @@ class Funnel:
         self.columns = {name: column.astype(np.int32) for name, column in self.columns.items()}
 
     def parts(self, rows: int) -> Iterator["Funnel"]:
-        """Some of its rows after the other, which count what they drop as its own."""
+        """Some of its rows after the other, which count what they drop themselves."""
         for first in range(0, max(len(self), 1), rows):
             part = Funnel(self.pins)
-            part.whole, part.dropped = self.whole, self.dropped
+            part.whole = self.whole
             part.columns = {name: c[first : first + rows] for name, c in self.columns.items()}
             yield part
+
+    def count(self, dropped: Mapping[str, int]) -> None:
+        """What a part has dropped counts as its own."""
+        for reason, rows in dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
     def keep(self, legal: NDArray[np.bool_], reason: str) -> None:
         """Only the rows that are `legal`; the others are counted under `reason`."""
         dropped = int(len(legal) - np.count_nonzero(legal))
         if dropped:
-            self.dropped[reason] = self.dropped.get(reason, 0) + dropped
+            self.count({reason: dropped})
             self.columns = {name: c[legal] for name, c in self.columns.items()}
 
     def keep_pinned(self, axis: str) -> None:

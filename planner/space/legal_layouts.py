@@ -15,7 +15,7 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -236,6 +236,16 @@ class Space:
         return self.legality.activation_offload == "plain"
 
 
+Sharded = tuple[Layouts, dict[str, int]]
+"""Rows, and what was dropped of them by reason."""
+DoneOf = Callable[[Callable[[Funnel], Sharded], Sequence[Funnel]], list[Sharded]]
+"""What a function gives of each."""
+
+
+def _in_turn(work: Callable[[Funnel], Sharded], parts: Sequence[Funnel]) -> list[Sharded]:
+    return [work(part) for part in parts]
+
+
 def enumerate_space(
     model: Model,
     training: Training,
@@ -243,6 +253,8 @@ def enumerate_space(
     engine: Engine,
     pins: Pins,
     gpus_per_node: int,
+    *,
+    done_of: DoneOf = _in_turn,
 ) -> Space:
     """Every legal row for exactly `gpus` accelerators, of each count where there are several."""
     funnel = Funnel(pins)
@@ -258,8 +270,14 @@ def enumerate_space(
     space = Space(
         layouts=Layouts(**none), model=model, legality=rules, pins=pins, dropped=funnel.dropped
     )
-    parts = [_sharded(part, space, training, engine, gpus_per_node) for part in funnel.parts(PART)]
-    return replace(space, layouts=Layouts.joined(parts))
+
+    def sharded(part: Funnel) -> Sharded:
+        return _sharded(part, space, training, engine, gpus_per_node), part.dropped
+
+    done = done_of(sharded, list(funnel.parts(PART)))
+    for _, dropped in done:
+        funnel.count(dropped)
+    return replace(space, layouts=Layouts.joined([layouts for layouts, _ in done]))
 
 
 def _sharded(

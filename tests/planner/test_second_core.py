@@ -113,6 +113,57 @@ def test_one_thing_is_found_while_another_runs(cores: int, fails: bool) -> None:
         assert fails or its == [process] * 2
 
 
+BEGUN = """
+import json, os, sys, time
+from meshplan.planner.search.second_core import Begun, is_idle
+
+def piece(number):
+    def find():
+        if number == 0 and os.getpid() != own:
+            os.write(tell, b".")
+            os.read(told_on, 1)  # until the others were begun here
+        if number == 2:
+            os.write(tell_on, b".")
+        if number == 0 and os.getpid() != own and len(sys.argv) > 2:
+            raise MemoryError  # only where it is forked
+        return number, os.getpid()
+    return find
+
+own, cores = os.getpid(), int(sys.argv[1])
+told, tell = os.pipe()
+told_on, tell_on = os.pipe()
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:cores])
+has = len(os.sched_getaffinity(0))
+begun = Begun(*map(piece, range(3)))
+if has > 1:
+    os.read(told, 1)  # the first piece is begun
+idle = is_idle()
+done = begun.done()
+begun.end()  # there is nothing to end
+started = time.monotonic()
+Begun(lambda: time.sleep(60)).end()
+print(json.dumps([has, own, idle, done, is_idle(), time.monotonic() - started]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
+def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
+    """It does the first, those that it has not begun are done here, and so is what fails there.
+    What is ended is not waited for.
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", BEGUN, str(cores), *["fails"] * fails],
+        capture_output=True, text=True, check=True, timeout=50,
+    )  # fmt: skip
+    has, own, idle, done, idle_then, ended_s = json.loads(found.stdout)
+    assert not idle
+    assert [number for number, _ in done] == [0, 1, 2]
+    assert [process == own for _, process in done] == [has == 1 or fails, True, True]
+    assert idle_then == (has > 1)
+    assert ended_s < 30
+
+
 @pytest.mark.parametrize(("rows", "most", "expected"), [
     pytest.param(0, 100, [0], id="none: one empty block"),
     pytest.param(4096, 9000, [0], id="4096 are few"),

@@ -143,6 +143,6 @@ def test_the_limit_holds_for_the_question_of_a_config_too(
     assert ("a layout that fits of its question (your config runs on 8" in result.stderr) != found
 
 
-def searched_first(asked: Any, top: int, time_limit_s: float | None) -> Any:
+def searched_first(asked: Any, top: int, time_limit_s: float | None, proved: object) -> Any:
     """The question's own search, which the limit leaves time."""
     return solve(asked.question, top, time_limit_s)

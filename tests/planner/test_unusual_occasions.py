@@ -116,7 +116,7 @@ def test_ctrl_c_between_two_stages_of_the_search(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("interrupted", "left_out", "runners_up"),
     [
-        ("planner.answer.full_plan.nearest_runs", "reasons", 2),
+        ("planner.runs.evidence.nearest_runs", "reasons", 2),
         ("planner.answer.answer.chosen", "runners-up", 0),
     ],
 )
