@@ -24,9 +24,9 @@ SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` show
 
 
 class Beside:
-    """What stands beside a plan. What its layout alone decides is begun on a second processor when
-    the proof has ended, of the fastest layout, while runners-up are looked for: mostly it is the
-    plan.
+    """What stands beside a plan. It is begun on a second processor when the proof has ended, of the
+    fastest layout, while runners-up are looked for. Where a tie of it becomes the plan, the batches
+    nearby stay compared with the fastest, and what is of the layout itself is found anew.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -41,17 +41,20 @@ class Beside:
         self._begun.end()
 
     def begin(self, fastest: Fastest) -> None:
-        """Begin with what stands beside this layout."""
-        self._of, self._begun = fastest, Begun(*self._pieces(fastest))
+        """Begin with what stands beside this layout, what mostly takes longest first."""
+        batches = better_batch.tries(self.asked.question, fastest)
+        self._of, self._begun = fastest, Begun(*batches, *self._of_layout(fastest))
 
     def found(self, chosen: Chosen) -> dict[str, Any]:
         """All of it, by its name in the plan file."""
         own = _as_fastest(chosen.plan)
-        if self._of is None or self._of.layout != own.layout:
-            self._begun.end()
+        if self._of is None:
             self.begin(own)
-        reasons, runners_up = done_beside(chosen.reasons, chosen.runners_up)
+        begun_of_another = self._of is not None and self._of.layout != own.layout
+        anew = self._of_layout(own) if begun_of_another else []
+        reasons, runners_up, *others = done_beside(chosen.reasons, chosen.runners_up, *anew)
         *batches, spare, runs = self._begun.done()
+        spare, runs = others or (spare, runs)
         return {
             "spare_memory": spare,
             "reasons": reasons,
@@ -60,13 +63,11 @@ class Beside:
             "better_batch": better_batch.fastest(filter(None, batches)),
         }
 
-    def _pieces(self, plan: Fastest) -> list[Callable[[], Any]]:
-        """What mostly takes longest first."""
-        question = self.asked.question
+    def _of_layout(self, plan: Fastest) -> list[Callable[[], Any]]:
         return [
-            *better_batch.tries(question, plan), partial(spare_memory, self.asked, plan),
-            partial(_nearest_runs, case_at(question, plan.layout)),
-        ]  # fmt: skip
+            partial(spare_memory, self.asked, plan),
+            partial(_nearest_runs, case_at(self.asked.question, plan.layout)),
+        ]
 
 
 def _as_fastest(plan: Plan) -> Fastest:

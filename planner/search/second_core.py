@@ -6,7 +6,6 @@ threads run (a fork copies none of them, but their locks), off Linux and within 
 here. So is what the other process could not do.
 """
 
-import fcntl
 import os
 import pickle
 import signal
@@ -20,7 +19,6 @@ Done = TypeVar("Done")
 Other = TypeVar("Other")
 
 NUMBER = 4  # bytes of the number of a piece; a pipe holds 16,384 of them
-PIPE_BYTES = 2**20  # what a process may ask for
 AHEAD = 8  # pieces that are done before they are asked for
 FEW_ROWS = 4096  # a half of which is not worth a process
 _second = threading.Lock()  # the second processor
@@ -168,7 +166,6 @@ def _forked(work: Callable[[], object]) -> tuple[int, int]:
     failed.
     """
     reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     child = os.fork()
     if child:
         os.close(writing)
