@@ -47,7 +47,7 @@ class Beside:
 
     def found(self, chosen: Chosen) -> dict[str, Any]:
         """All of it, by its name in the plan file."""
-        own = _as_fastest(chosen.plan)
+        own = as_fastest(chosen.plan)
         if self._of is None:
             self.begin(own)
         begun_of_another = self._of is not None and self._of.layout != own.layout
@@ -70,7 +70,8 @@ class Beside:
         ]
 
 
-def _as_fastest(plan: Plan) -> Fastest:
+def as_fastest(plan: Plan) -> Fastest:
+    """The layout of a plan that a search found."""
     assert plan.prediction is not None
     assert plan.search is not None
     return Fastest(plan.layout, plan.prediction.step_time_s, plan.search.status == "OPTIMAL")

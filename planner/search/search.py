@@ -16,6 +16,7 @@ space is faster by more than a millionth.
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -198,8 +199,9 @@ def _simulated(
     if counts:
         CountedMemory(proof).look()
     if k > 1 and proof.best:
-        run.tell.now(partial(_proved, run, proof, open_s))
-        proof.find_runners_up(k, deadline)
+        with suppress(KeyboardInterrupt):  # the proof is there
+            run.tell.now(partial(_proved, run, proof, open_s))
+            proof.find_runners_up(k, deadline)
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         for found in run.ranked()[:k]:

@@ -26,7 +26,7 @@ from meshplan.planner.runs.learning import Indices, Problem
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.runs.validate import predict_rows, predict_run, step_model
 
-INTERNLM = BUILT_IN.parent / "internlm.csv"
+LORA = BUILT_IN.parent / "lora.csv"
 PLAIN = Rivals(lambda _: Tuning(), lambda _, __: Tuning())
 
 
@@ -178,10 +178,10 @@ def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
     """`validate RUNS --fit FOLDER`, then the folder first: the same runs are predicted better, and
     engines without runs as before.
     """
-    rows = list(read_runs(INTERNLM))
+    rows = list(read_runs(LORA))
     before = spread(step_errors(list(predict_rows(rows)))).median
     other = tunings.load_fit("nemo", "h100-sxm")
-    result = CliRunner().invoke(app, ["validate", str(INTERNLM), "--fit", str(tmp_path)])
+    result = CliRunner().invoke(app, ["validate", str(LORA), "--fit", str(tmp_path)])
     assert result.exit_code == 0, result.output
     monkeypatch.setattr(tunings, "FOLDERS", (tmp_path, tunings.SHIPPED))
     tunings.load_fit.cache_clear()

@@ -10,6 +10,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.memory_needs import FITS
 from meshplan.planner.answer import spare_memory as spare_memory_module
 from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.planner.answer.full_plan import as_fastest
 from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.spare_memory import spare_memory
@@ -62,7 +63,7 @@ def test_what_more_memory_buys_is_at_most_what_a_search_finds(asked: Asked) -> N
     all the memory buys no less than one GiB.
     """
     plan = plan_of(asked, solve(asked.question, 1))
-    spare = spare_memory(asked, plan)
+    spare = spare_memory(asked, as_fastest(plan))
     assert spare is not None
     assert spare.one_gib is not None
     assert spare.all is not None
@@ -86,7 +87,7 @@ def test_one_gib_buys_a_larger_micro_batch() -> None:
     job = replace(SMALL, gpus=16, global_batch=256, engine="nanotron", headroom="42GiB")
     asked = ask(job)
     plan = plan_of(asked, solve(asked.question, 1))
-    spare = spare_memory(asked, plan)
+    spare = spare_memory(asked, as_fastest(plan))
     assert spare is not None
     usable = asked.question.cluster.fillable_bytes + GIB
     degrees = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
@@ -115,10 +116,10 @@ def test_what_fits_in_one_gib_is_searched_once(monkeypatch: pytest.MonkeyPatch) 
         return real(question, *arguments)
 
     monkeypatch.setattr(spare_memory_module, "faster_than", counted)
-    once = spare_memory(asked, plan)
+    once = spare_memory(asked, as_fastest(plan))
     assert searches == [little_more]
     monkeypatch.setattr(spare_memory_module.Gain, "is_all_of", lambda *_: False)
-    assert spare_memory(asked, plan) == once
+    assert spare_memory(asked, as_fastest(plan)) == once
     assert len(searches) == 3
     assert once is not None
     assert once.one_gib is not None
@@ -134,7 +135,7 @@ def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> Non
     slow = plan.prediction.model_copy(update={"step_time_s": 1.1 * plan.prediction.step_time_s})
     open_ = plan.search.model_copy(update={"status": "FEASIBLE"})
     worse = plan.model_copy(update={"prediction": slow, "search": open_})
-    assert spare_memory(asked, worse) == spare_memory(asked, plan)
+    assert spare_memory(asked, as_fastest(worse)) == spare_memory(asked, as_fastest(plan))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ def test_no_bound_is_told_that_is_not_proved(budget: int, monkeypatch: pytest.Mo
     """Nothing that is told of the simulation is nearer to the best than what the answer proves."""
     monkeypatch.setattr("meshplan.planner.search.progress.PROGRESS_S", 0.0)
     monkeypatch.setattr("meshplan.planner.cuts.budget.BUDGET", budget)
+    monkeypatch.setattr("meshplan.planner.cuts.budget.BEYOND", 0)
     asked = Arguments(
         model="qwen3-30b-a3b", gpus=32, cluster="dgx-h100", seq_len="32768", global_batch=96,
         engine="native", pins={},
