@@ -75,7 +75,7 @@ class Begun(Generic[Done]):
 
     def __init__(self, *pieces: Callable[[], Done]) -> None:
         self.pieces, self._child = pieces, 0
-        if not is_idle():
+        if not pieces or not is_idle():
             return
         self._queue = _queue_of(len(pieces))
         with _second:

@@ -134,6 +134,8 @@ told, tell = os.pipe()
 told_on, tell_on = os.pipe()
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:cores])
 has = len(os.sched_getaffinity(0))
+Begun()
+idle_still = is_idle()
 begun = Begun(*map(piece, range(3)))
 if has > 1:
     os.read(told, 1)  # the first piece is begun
@@ -142,7 +144,8 @@ done = begun.done()
 begun.end()  # there is nothing to end
 started = time.monotonic()
 Begun(lambda: time.sleep(60)).end()
-print(json.dumps([has, own, idle, done, is_idle(), time.monotonic() - started]))
+ended_s = time.monotonic() - started
+print(json.dumps([has, own, idle_still, idle, done, is_idle(), ended_s]))
 """
 
 
@@ -150,13 +153,14 @@ print(json.dumps([has, own, idle, done, is_idle(), time.monotonic() - started]))
 @pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
 def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
     """It does the first, those that it has not begun are done here, and so is what fails there.
-    What is ended is not waited for.
+    What is ended is not waited for. No pieces need no process.
     """
     found = subprocess.run(
         [sys.executable, "-c", BEGUN, str(cores), *["fails"] * fails],
         capture_output=True, text=True, check=True, timeout=50,
     )  # fmt: skip
-    has, own, idle, done, idle_then, ended_s = json.loads(found.stdout)
+    has, own, idle_still, idle, done, idle_then, ended_s = json.loads(found.stdout)
+    assert idle_still == (has > 1)
     assert not idle
     assert [number for number, _ in done] == [0, 1, 2]
     assert [process == own for _, process in done] == [has == 1 or fails, True, True]
