@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 
-BUDGET = 24_000_000  # in the time of one played action, some 60 to 90 ns: 2 seconds
+BUDGET = 20_000_000  # in the time of one played action, some 60 to 90 ns: 1.6 seconds
 ROW = 16  # a legal row, enumerated and priced or let go before there is a proof
 LEAST = 3  # however many rows there are, so small a part is left
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
@@ -19,7 +19,7 @@ RUNNERS, OPEN = 12_000_000, 3  # the most for runners-up; so large a part where 
 RUNNERS_UP = 6  # and the least, so small a part of all
 CLOSER = 12  # and for closer bounds of what the rest leaves
 WIDE, MORE = 0.97, 1_000_000  # what is open below so much of the best gets more of what rows took
-BEYOND = 15_000_000  # and then so much: some 1.3 seconds
+BEYOND = 19_000_000  # and then so much: some 1.6 seconds
 EARLY = 6  # so small a part is spent before layers are moved: a better plan leaves less
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound
