@@ -208,7 +208,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("a trace has no backward pass")
+        raise CannotTrace("a trace has no backward pass")
 
 
 def attention_of(recorder: Recorder) -> Callable[..., tuple[Tensor, None]]:

@@ -20,13 +20,15 @@ from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.search import SearchResult
 from meshplan.planner.search.second_core import Begun, done_beside
 
+SAME_STEP = 1 - 1e-9  # but for rounding
 SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
 
 
 class Beside:
     """What stands beside a plan. It is begun on a second processor when the proof has ended, of the
     fastest layout, while runners-up are looked for. Where a tie of it becomes the plan, the batches
-    nearby stay compared with the fastest, and what is of the layout itself is found anew.
+    nearby stay compared with the fastest, and what is of the layout itself is found anew; all of it
+    where a faster one was found meanwhile, of which they would gain less.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -48,10 +50,11 @@ class Beside:
     def found(self, chosen: Chosen) -> dict[str, Any]:
         """All of it, by its name in the plan file."""
         own = as_fastest(chosen.plan)
-        if self._of is None:
+        if self._of is None or own.step_s < self._of.step_s * SAME_STEP:
+            self._begun.end()
             self.begin(own)
-        begun_of_another = self._of is not None and self._of.layout != own.layout
-        anew = self._of_layout(own) if begun_of_another else []
+        assert self._of is not None
+        anew = self._of_layout(own) if self._of.layout != own.layout else []
         reasons, runners_up, *others = done_beside(chosen.reasons, chosen.runners_up, *anew)
         *batches, spare, runs = self._begun.done()
         spare, runs = others or (spare, runs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from links import link
+from links import COLLECTIVES, four_gpus_a_node, link
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.operations.kinds import Routing
@@ -18,24 +18,14 @@ from meshplan.costmodels.seconds.process_groups import (
     place,
     shard_group,
 )
-from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")
-KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
-    """4 GPUs a node; 1 us and 100 GB/s inside; 10 us, 200 GB/s a node, 25 GB/s a card outside."""
-    return load_cluster("dgx-h100").model_copy(
-        update={
-            "gpus_per_node": 4,
-            "node": link(1e-6, 100e9, 50e9),
-            "network": link(10e-6, 200e9, 25e9),
-            "bandwidth_by_nodes": {},
-        }
-    )
+    return four_gpus_a_node()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +140,7 @@ def test_single_copies_go_on_inside_their_node(cluster: Cluster):
 
 
 @given(
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(COLLECTIVES),
     size_bytes=st.floats(0, 1e11),
     ranks=st.sampled_from((1, 2, 4, 8, 64, 512)),
     stride=st.sampled_from((1, 2, 8)),
@@ -174,7 +164,7 @@ def test_more_bandwidth_is_never_slower(cluster, kind, size_bytes, ranks, stride
     assert collective_s(cluster, kind, size_bytes / factor, group) <= time_s
 
 
-@given(kind=st.sampled_from(KINDS), size_bytes=st.floats(0, 1e11))
+@given(kind=st.sampled_from(COLLECTIVES), size_bytes=st.floats(0, 1e11))
 def test_arrays_are_the_numbers_they_hold(
     cluster: Cluster, kind: CollectiveKind, size_bytes: float
 ):

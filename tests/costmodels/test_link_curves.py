@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from links import link
+from links import COLLECTIVES, four_gpus_a_node
 
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.seconds.collectives import collective_s
@@ -10,7 +10,6 @@ from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.load import cluster_names, load_cluster
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
 
-KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 WITH_CURVES = [name for name in cluster_names() if load_cluster(name).node.collective_fits]
 CLOSE = 1 - 1e-12
 SIZES = 2.0 ** np.arange(8, 36, 0.25)
@@ -18,15 +17,7 @@ SIZES = 2.0 ** np.arange(8, 36, 0.25)
 
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
-    """4 GPUs a node; 1 us and 100 GB/s inside; 10 us, 200 GB/s a node, 25 GB/s a card outside."""
-    return load_cluster("dgx-h100").model_copy(
-        update={
-            "gpus_per_node": 4,
-            "node": link(1e-6, 100e9, 50e9),
-            "network": link(10e-6, 200e9, 25e9),
-            "bandwidth_by_nodes": {},
-        }
-    )
+    return four_gpus_a_node()
 
 
 def test_curves_of_a_link_are_of_one_message_inside_a_node(cluster: Cluster) -> None:
@@ -88,7 +79,7 @@ def seconds_of(name: str, kind: CollectiveKind, ranks: int) -> Floats:
     return np.asarray(collective_s(load_cluster(name), kind, SIZES, group))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COLLECTIVES)
 @pytest.mark.parametrize("name", WITH_CURVES)
 def test_more_bytes_take_longer(name: str, kind: CollectiveKind) -> None:
     """On groups that were measured, between them and beyond."""
@@ -97,7 +88,7 @@ def test_more_bytes_take_longer(name: str, kind: CollectiveKind) -> None:
         assert (np.diff(seconds) > 0).all(), ranks
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COLLECTIVES)
 @pytest.mark.parametrize("name", WITH_CURVES)
 def test_groups_that_were_not_measured_keep_the_order(name: str, kind: CollectiveKind) -> None:
     """Between two that were measured none takes longer than both, or less; beyond them time grows
@@ -125,7 +116,7 @@ def test_of_large_messages_a_larger_group_is_never_much_faster() -> None:
     """
     large = SIZES >= 2**24
     for name in WITH_CURVES:
-        for kind in KINDS:
+        for kind in COLLECTIVES:
             two, four, eight = (seconds_of(name, kind, ranks)[large] for ranks in (2, 4, 8))
             assert (np.minimum(four, eight) > two * 0.998).all()
             assert (eight > four * 0.865).all()

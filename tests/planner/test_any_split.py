@@ -3,6 +3,7 @@ any cut of a row.
 """
 
 import random
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -12,6 +13,8 @@ from simulated_oracle import every_kind
 from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.step.price_passes import pass_seconds
+from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.any_split import _paid_ns
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.cuts.balanced_counts import least_recomputed
@@ -72,3 +75,29 @@ def test_no_cut_is_faster_than_the_bound_of_its_row(chunks: str, every: int, clo
     assert asked > 100
     assert closest > close
     assert len(schedules) > 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 8, 11])
+def test_the_way_down_to_the_mean_rank(seed: int) -> None:
+    """A second more of each hop, of the embedding's and of each layer's forward delays it by what
+    lies before it, beside the work of its own micro-batches: (0 + 1 + 2 + 3) / 4 hops of 4 ranks.
+    """
+    question = small_question(seed, chunks="1..")
+    space = every_kind(question)
+    layouts = space.layouts
+    setting = Setting.fitted(question.model, question.training, question.cluster, question.engine)
+    passes = pass_seconds(layouts, setting)
+    pp, m = layouts.pipeline_parallel, layouts.num_micro_batches
+    hops = np.array([np.arange(int(ranks)).mean() for ranks in pp])
+    behind = (pp - 1) / pp  # the share of ranks that wait for the embedding
+    ends = behind if question.engine.legality.layers_count_ends else 0.0
+    forward = np.array([1.0, 0.0, 0.0])
+    slower = {
+        "hop_s": (passes.hop_s + 1.0, hops),
+        "embedding_s": (passes.embedding_s + forward, m / pp + behind),
+        "layer_s": (passes.layer_s + forward, m * sum(space.kind_counts) / pp + hops - ends),
+    }
+    before = bounds_of_rows(space, passes)
+    for name, (changed, later_s) in slower.items():
+        after = bounds_of_rows(space, replace(passes, **{name: changed}))
+        assert after - before == pytest.approx(np.broadcast_to(later_s, before.shape)), name
