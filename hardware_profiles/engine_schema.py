@@ -258,8 +258,7 @@ class KernelHabits(Frozen):
     receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
                     those receive is kept so (their messages are priced in 16 bits)
     keeps_received_cast
-                    in 8-bit training the cast of what experts receive is kept, and not the tokens
-                    themselves
+                    in 8-bit training the cast of what experts receive is kept, not the tokens
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
@@ -267,10 +266,8 @@ class KernelHabits(Frozen):
     cut_logits_bytes
                     the same where tensor-parallel ranks share the vocabulary, 0: no other
     loss_chunk_bytes
-                    the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
-                    once
-    loss_chunks     or over so many equal chunks of tokens, whose input's gradient is gathered in
-                    fp32
+                    the loss runs over chunks of tokens of so many bytes of fp32 logits, 0: at once
+    loss_chunks     or over so many equal chunks, whose input's gradient is gathered in fp32
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
@@ -292,8 +289,7 @@ class KernelHabits(Frozen):
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
-    deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
-                    token are neighbours
+    deals_experts   a benchmark's gate deals experts out in order: those of a token are neighbours
     weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
@@ -301,6 +297,8 @@ class KernelHabits(Frozen):
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     rope_kernels    of a rotation that is not fused
+    rope_operators  of PyTorch's own that it is, forward and backward: of each packed document
+    reorders_documents  see `operations.context_exchange`
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
@@ -356,6 +354,8 @@ class KernelHabits(Frozen):
     products_apart: bool = False
     drops_unread_replay: bool = False
     rope_kernels: int = Field(default=8, ge=1)
+    rope_operators: tuple[int, int] = (0, 0)
+    reorders_documents: bool = False
     routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False
     adapts_joined: bool = False

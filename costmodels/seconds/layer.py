@@ -77,6 +77,13 @@ from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 
+OPERATOR_S = 8e-6
+"""Of the host for one operator of PyTorch's own: a sum of 512 x 512 numbers on an A100
+(flagos-ai/Torch-FL pull request 27). An nn.Linear with its module takes 13.5 us on a DGX H100, one
+of Transformer Engine's 90 on a Grace host (NVIDIA/TransformerEngine issue 2053): `launch_s`, learnt
+of runs, is the mean of what modules issue.
+"""
+
 AXES: tuple[Axis, ...] = get_args(Axis)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
@@ -264,6 +271,7 @@ class Pricer:
         tuning = self.device.tuning
         launches = sum(self._launches(op, direction) for op in operations)
         issued: Number = launches * tuning.launch_s
+        issued = issued + OPERATOR_S * sum(self._operators(op, direction) for op in operations)
         issued = issued + self._waiting_s(operations, direction)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
             issued = issued + tuning.routing_s
@@ -291,6 +299,13 @@ class Pricer:
     def launches(self, operations: Sequence[Operation]) -> Number:
         """Kernels that the host issues for `operations` forward."""
         return sum(self._launches(op, "forward") for op in operations)
+
+    def _operators(self, op: Operation, direction: Direction) -> Number:
+        """Of PyTorch's own that the host issues one by one."""
+        in_graph = self.graphed and part_of_layer(op) in self.graphed
+        if not isinstance(op, Pointwise) or in_graph or direction == "weight_grad":
+            return 0
+        return op.operators[direction != "forward"]
 
     def _launches(self, op: Operation, direction: Direction) -> Number:
         if self.graphed and part_of_layer(op) in self.graphed:

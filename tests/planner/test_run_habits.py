@@ -3,6 +3,7 @@
 import pytest
 from rows import ROW, TITAN, engine_of
 
+from meshplan.costmodels.operations.kinds import Pointwise
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
@@ -130,8 +131,8 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
 
 
 def test_a_recipe_that_fuses_less_is_issued_in_more_kernels() -> None:
-    """Megatron-Bridge's library leaves rotation, activation and choice of experts to PyTorch's
-    kernels, which its tuned recipes fuse: 24, 2 and 12 more each way.
+    """Megatron-Bridge's library leaves activation and choice of experts to PyTorch's kernels, which
+    its tuned recipes fuse: 2 and 12 more each way. A rotation is as many operators.
     """
     row = ROW | {
         "framework": "megatron-bridge (NeMo 26.04.01)", "model": "Qwen3-30B-A3B", "experts": "128",
@@ -142,7 +143,31 @@ def test_a_recipe_that_fuses_less_is_issued_in_more_kernels() -> None:
         for words in ("", "no_rope no_gated no_choosing")
     )
     more = _forward_launches(library) - _forward_launches(tuned)
-    assert more == (26 - 1) + (3 - 1) + (22 - 10)
+    assert more == (3 - 1) + (22 - 10)
+    assert [_operators(model) for model in (tuned, library)] == [(0, 0), (26, 20)]
+
+
+def test_packed_documents_are_rotated_and_put_in_order_one_by_one() -> None:
+    """64 documents of 512 tokens in a sequence of 32,768 over two ranks that exchange heads: each
+    rotated by 26 operators and 20 backward, and cut in four chunks, whose place takes 3 x 11 + 7
+    operators forward and 11 + 3 x 7 backward.
+    """
+    row = ROW | {
+        "framework": "megatron-bridge (NeMo 26.06)", "seq_len": "32768", "cp": "2",
+        "packed_mean_length": "512", "micro_batch": "1", "cp_kind": "all_to_all",
+    }  # fmt: skip
+    said, plain = (
+        _operators(step_model(run_of(row | {"fused_kernels": words}), Tuning()))
+        for words in ("no_rope no_reorder", "")
+    )
+    assert plain == (0, 0)
+    assert said == (64 * (26 + 4 * 40), 64 * (20 + 4 * 32))
+
+
+def _operators(model: StepModel) -> tuple[float, float]:
+    """Of PyTorch's own in a layer, forward and backward."""
+    found = [op.operators for op in model.operations(0) if isinstance(op, Pointwise)]
+    return sum(op[0] for op in found), sum(op[1] for op in found)
 
 
 def _forward_launches(model: StepModel) -> float:
