@@ -45,9 +45,10 @@ KERNELS: dict[str, dict[str, Any]] = {
 _apply_rotary_pos_emb_bshd of latent attention; 10 backward), of packed documents one after the
 other until August 2026 (_apply_rotary_pos_emb_thd, @d30e1652; at once since @e4ba3a30). Choosing 6
 of 64 experts takes it 22 forward and 11 backward, moving rows 13 and 10, counting them and telling
-the host 12 (megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16 of the copies
-that are counted in any case, is 26 each way; 22 where moving rows alone is fused (fused choices
-take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/transformer_config.py).
+the host 12 (megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16
+of the copies that are counted in any case, is 26 each way; 22 where moving rows alone is fused
+(fused choices take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/
+transformer_config.py).
 Its legacy grouped GEMM issues one product for each local expert (moe_use_legacy_grouped_gemm;
 fanshiqing/grouped_gemm).
 """
@@ -135,6 +136,12 @@ transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those run
 slow.
 """
 
+TRAINER = {"frees_gradients": True, "step_copies": True}
+"""Hugging Face's Trainer and loops like it: zero_grad sets gradients to None, and torch.optim.AdamW
+makes a list of one more number for each of its moments (torch/optim/adamw.py
+_multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
+"""
+
 DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
 """What jax.checkpoint runs again is cut down to what the backward reads
 (jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
@@ -172,10 +179,12 @@ def engine_of(row: Row) -> Engine:
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
+    states = TRAINER if engine.name == "llm-foundry" and "transformers" in row.framework else {}
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
             "overlap": engine.overlap.model_copy(update=overlap),
+            "state": engine.state.model_copy(update=states),
         }
     )
 

@@ -4,6 +4,7 @@ import pytest
 from rows import ROW, TITAN, engine_of
 
 from meshplan.costmodels.operations.kinds import Pointwise
+from meshplan.costmodels.step.memory import step_memory
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
@@ -153,7 +154,7 @@ def test_packed_documents_are_rotated_and_put_in_order_one_by_one() -> None:
     operators forward and 11 + 3 x 7 backward.
     """
     row = ROW | {
-        "framework": "megatron-bridge (NeMo 26.06)", "seq_len": "32768", "cp": "2",
+        "framework": "megatron-bridge (NeMo 26.06)", "seq_len": "32768", "dp": "4", "cp": "2",
         "packed_mean_length": "512", "micro_batch": "1", "cp_kind": "all_to_all",
     }  # fmt: skip
     said, plain = (
@@ -162,6 +163,32 @@ def test_packed_documents_are_rotated_and_put_in_order_one_by_one() -> None:
     )
     assert plain == (0, 0)
     assert said == (64 * (26 + 4 * 40), 64 * (20 + 4 * 32))
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "bytes_each"),
+    [
+        pytest.param("4", 20, id="the step: weights 4, gradients 4, moments 8 and a list of 4"),
+        pytest.param("32", 12, id="the loss: no gradients yet, but activations"),
+    ],
+)
+def test_gradients_of_a_trainers_only_micro_batch_come_late(
+    micro_batch: str, bytes_each: int
+) -> None:
+    """fp32 states of 8.03e9 parameters over 4 ranks of FSDP1 (measured: 37.41 GiB with four
+    sequences, published as fmsacc-llama3-8b-full-foak-liger-g4-b4-amp).
+    """
+    row = ROW | {
+        "framework": "HF transformers + PyTorch FSDP1", "seq_len": "4096", "gpu": "a100-80gb-sxm",
+        "gpus": "4", "dp": "4", "zero": "3", "recompute": "full", "fused_kernels": "liger",
+        "micro_batch": micro_batch, "global_batch": str(4 * int(micro_batch)),
+    }  # fmt: skip
+    memory = step_memory(step_model(run_of(row), Tuning()))[0]
+    states = bytes_each * 8.03e9 / 4
+    held = float(memory.activations)
+    assert (held > 0) == (micro_batch == "32")
+    working = float(memory.transient) if held else 0.0
+    assert float(memory.allocated) - held - working == pytest.approx(states, rel=0.001)
 
 
 def _operators(model: StepModel) -> tuple[float, float]:
