@@ -109,7 +109,8 @@ def _states(layouts: Layouts, weights: Table, reserved: float) -> dict[str, Floa
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
     )
     if rank.state.frees_gradients:
-        late = comes_late(rank.state, layouts.num_micro_batches, layouts.pipeline_parallel)
+        m, pipelined = layouts.num_micro_batches * 1.0, layouts.pipeline_parallel * 1.0
+        late = comes_late(rank.state, m, pipelined)
         scale = 1 + weights.setting.tuning.state_slack_fraction
         gradients = (scale * rank.state_memory(part).gradients for part in parts)
         absent = np.where(late, 1.0, 0.0)[:, None] * weights.stacked(gradients)

@@ -23,6 +23,8 @@ from meshplan.planner.runs.validate import predict_rows, step_model
         ("megatron-bridge (NeMo 26.06.01)", "", "megatron-bridge-2025"),
         ("megatron-bridge (NeMo 26.08)", "", "megatron-bridge"),
         ("nemo-automodel (FSDP2)", "", "automodel"),
+        ("native", "", "native"),
+        ("PyTorch native FSDP2", "", "torchtitan"),
     ],
 )
 def test_releases_have_engines_of_their_own(framework: str, note: str, engine: str) -> None:
