@@ -8,6 +8,7 @@ ENGINES = (
     "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("neox", "gpt-neox"), ("fsdp1", "llm-foundry"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),
+    ("fsdp2 + transformer engine", "automodel"),
     ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
     "megatron-bridge"),
     ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
