@@ -156,7 +156,10 @@ def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> d
 
 
 def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
-    found = {ours: values.count(theirs) for ours, theirs in names.items()}
+    found = {
+        ours: values.count(theirs, least=int(theirs != "mtp_num_layers"))  # 0: no module
+        for ours, theirs in names.items()
+    }
     return {ours: fact.value for ours, fact in found.items() if fact is not None}
 
 
@@ -206,7 +209,7 @@ def _with_modules(values: Values, shared: int, width: int, routed: list[int]) ->
     """
     experts = values.count("num_experts", "num_moe_experts")
     groups, top = values.count("moe_router_num_groups"), values.count("moe_router_group_topk")
-    modules = values.count("mtp_num_layers")
+    modules = values.count("mtp_num_layers", least=0)
     return {
         "model_type": "glm4_moe",
         "num_nextn_predict_layers": modules.value if modules else 0,
