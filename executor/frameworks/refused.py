@@ -27,8 +27,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                "its names are its own; check a plan of the same layout"),
     "InternEvo": ((r"parallel[ \t]*=[ \t]*dict\(", r"(hybrid_zero_optimizer|JOB_NAME)[ \t]*="),
                   "a Python program; check a plan of the same layout"),
-    "PaddleNLP": ((r"[ \t]*\"?(tensor|pipeline|sharding)_parallel_degree\"?[ \t]*:",
-                   r"[ \t]*\"?per_device_train_batch_size\b"),
+    "PaddleNLP": ((r"[{ \t]*\"?(tensor|pipeline|sharding)_parallel_degree\"?[ \t]*:",
+                   r"[{ \t]*\"?per_device_train_batch_size\b"),
                   "its names are its own; check a plan of the same layout"),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),

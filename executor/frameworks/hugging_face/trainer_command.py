@@ -1,7 +1,7 @@
 """Scripts that launch a program with the arguments of transformers' Trainer.
 
     torchrun --nproc_per_node=8 train.py --per_device_train_batch_size 2 --fsdp "full_shard" ...
-    accelerate launch --config_file zero3.yaml train.py --per_device_train_batch_size 2 ...
+    accelerate launch --config_file zero3.yaml -m pkg.train --per_device_train_batch_size 2 ...
     deepspeed --num_gpus 8 train.py --deepspeed zero3.json --per_device_train_batch_size 2 ...
 
 The arguments are `TrainingArguments` (transformers 5.23, training_args.py) and a program's own, of
@@ -62,7 +62,7 @@ def _is_mark(word: str) -> bool:
 
 
 def _case(words: list[Fact], script: Script, path: str, text: str, start: Start | None) -> Reading:
-    at = next((n for n, word in enumerate(words) if str(word.value).endswith(".py")), None)
+    at = _program(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     launcher = arguments(words[:at])
@@ -82,6 +82,19 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
+
+
+_LAUNCHERS = ("torch.distributed.", "accelerate.", "deepspeed.launcher")
+
+
+def _program(words: list[Fact]) -> int | None:
+    """Where the program stands: a file, or `-m` with a module that is no launcher itself."""
+    texts = [str(word.value) for word in words]
+    for at, text in enumerate(texts):
+        module = texts[at - 1] in ("-m", "--module") and at > 0
+        if text.endswith(".py") or (module and not text.startswith(_LAUNCHERS)):
+            return at
+    return None
 
 
 def _launcher(
