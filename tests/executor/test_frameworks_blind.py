@@ -194,3 +194,16 @@ def test_a_program_may_be_a_module(launcher: str) -> None:
     reading = read_config(text, "run.sh", None, NONE)
     assert reading.facts["micro_batch_size"].value == 2
     assert any(note.startswith("a.train is taken") for note in reading.notes)
+
+
+def test_latent_attention_makes_the_width_of_a_head_idle() -> None:
+    """NVIDIA/Megatron-LM's Megatron-FSDP example of DeepSeek-V3: `--kv-channels` beside it."""
+    latent = MOE + "--multi-latent-attention --v-head-dim 64 --qk-head-dim 64"
+    plain, idle = (read_config(latent + more, "a.sh") for more in ("", " --kv-channels 128"))
+    assert not idle.unread
+    assert idle.model_config == plain.model_config
+
+
+def test_flags_of_forks_that_change_nothing() -> None:
+    """llm-jp/scripts pretrain/scripts/v4-training: Open MPI's ranks instead of torchrun's."""
+    assert not read_config(MOE + "--use-mpi --moe-token-drop-policy probs", "a.sh").unread

@@ -64,6 +64,8 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
         if (fact := values.count(*theirs)) is not None:
             config[ours] = fact.value
     config |= numeric_config(values)
+    for switch, idle in _BROUGHT_ALONG.items():
+        values.asked |= set(idle) if values.on(switch) else set()
     if values.on("multi_latent_attention"):
         return config | _latent_config(values, layers.value, hidden.value)
     head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
@@ -107,9 +109,6 @@ def ungrouped(values: Values) -> list[str]:
 
 def model_unread(values: Values) -> list[Fact]:
     """What of the model's shape is stated but not taken, for a reason that no list of flags has."""
-    for switch, idle in _BROUGHT_ALONG.items():
-        if values.on(switch):
-            values.asked |= set(idle)
     unread = []
     groups = values.found.get("num_query_groups")
     if groups is not None and not values.on("group_query_attention"):
