@@ -63,6 +63,11 @@ def _yaml(text: str) -> Reading:
         pytest.param(AXOLOTL % "Qwen/Qwen3-8B" + "eager_attention: true\n", "eager_attention",
                      id="axolotl's switch"),
         pytest.param(AXOLOTL % "Qwen/Qwen3-8B" + "eager_attention: false\n", "", id="switched off"),
+        # chats-bug/jsr-config, bobyres/Config_qlora, aurkakoak/finetune: axolotl's keys of 2023
+        pytest.param(AXOLOTL % "Qwen/Qwen3-8B" + "base_model_config: Qwen/Qwen3-8B\n"
+                     "eval_table_max_new_tokens: 128\n", "", id="the model's own shape"),
+        pytest.param(AXOLOTL % "Qwen/Qwen3-8B" + "base_model_config: Qwen/Qwen3-4B\n",
+                     "base_model_config", id="another one's"),
         # hiyouga/LLaMA-Factory examples/train_qlora/llama3_lora_sft_awq.yaml
         pytest.param(FACTORY % "TechxGenus/Meta-Llama-3-8B-Instruct-AWQ", "quantised weights",
                      id="weights of 4 bits by their repository's name"),

@@ -52,6 +52,13 @@ def _is_said(values: Values, name: str) -> bool:
     return fact is not None and str(fact.value).lower() not in ("none", "false", "auto")
 
 
+def same_shape(values: Values, key: str) -> None:
+    """Reads `base_model_config`, axolotl's in 2023, where it names the model's own repository."""
+    model, shape = values.found.get(key), values.found.get("base_model_config")
+    if model is not None and shape is not None and model.value == shape.value:
+        values.asked.add("base_model_config")
+
+
 def packed_weights(values: Values, key: str, lora: Lora | None) -> list[Fact]:
     """A checkpoint whose name says that its weights are quantised, where no key says how."""
     stated = values.found.get(key)

@@ -28,6 +28,7 @@ from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zer
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
     packed_weights,
+    same_shape,
     scores_kept,
 )
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
@@ -208,6 +209,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
     put(facts, lora=lora)
     adapters = lora.value if lora else None
+    same_shape(values, trainer.model)
     unread += [*more, *scores_kept(values, facts), *packed_weights(values, trainer.model, adapters)]
     notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
