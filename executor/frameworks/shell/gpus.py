@@ -72,7 +72,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     found = {
         "SLURM_JOB_NUM_NODES": nodes, "SLURM_NNODES": nodes, "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": each, "SLURM_GPUS_ON_NODE": gpus,
-        "SLURM_GPUS_PER_NODE": gpus if "gpus-per-node" in header else "",
+        "SLURM_GPUS_PER_NODE": header.get("gpus-per-node", ""),
     }  # fmt: skip
     return {name: value for name, value in found.items() if _NUMBER.fullmatch(value)}
 
