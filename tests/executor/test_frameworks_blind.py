@@ -212,3 +212,15 @@ def test_latent_attention_makes_the_width_of_a_head_idle() -> None:
 def test_flags_of_forks_that_change_nothing() -> None:
     """llm-jp/scripts pretrain/scripts/v4-training: Open MPI's ranks instead of torchrun's."""
     assert not read_config(MOE + "--use-mpi --moe-token-drop-policy probs", "a.sh").unread
+
+
+@pytest.mark.parametrize("program", ["llamafactory-cli train", "torchrun src/train.py"])
+def test_a_script_of_llama_factory_states_the_keys_of_its_file(program: str) -> None:
+    """hiyouga/LLaMA-Factory examples/train_lora/qwen3_lora_sft.sh: rank 8, recompute by default."""
+    stated = "--model_name_or_path Qwen/Qwen3-4B --stage sft --finetuning_type lora --bf16 true"
+    sizes = "--cutoff_len 2048 --per_device_train_batch_size 1 --gradient_accumulation_steps 8"
+    reading = read_config(f"{program} {stated} {sizes}\n", "run.sh", None, NONE)
+    said = {name: reading.facts[name].value for name in ("seq_len", "num_micro_batches", "model")}
+    assert said == {"seq_len": 2048, "num_micro_batches": 8, "model": "qwen3-4b"}
+    assert (reading.facts["lora"].value.rank, reading.recompute.mode) == (8, "full")
+    assert not reading.unread
