@@ -31,8 +31,7 @@ from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run
 from meshplan.planner.text_files import write_text
 
 FAR = math.log(2)

@@ -30,7 +30,7 @@ def embedding_operations(site: Site) -> tuple[Operation, ...]:
     """The lookup, and under tensor parallel the sum over the ranks that hold other rows."""
     shard = site.shard
     width = site.itemsize * shard.tokens * site.model.hidden
-    kept = site.itemsize * shard.tokens_outside * site.model.hidden
+    kept = site.stream_bytes
     lookup = Pointwise(
         name="embedding", forward_bytes=2 * width, backward_bytes=3 * width, kernels=2,
         modules=("input",),

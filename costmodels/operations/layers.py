@@ -240,7 +240,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 
 def _further(site: Site, kind: Layer) -> Iterator[Operation]:
     """Norms beyond the model's, and the gated second embedding of each layer."""
-    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    width = site.stream_bytes
     if kind.further_norms:
         yield Pointwise(
             name="further_norm", forward_bytes=2 * width * kind.further_norms,
@@ -300,7 +300,7 @@ def _norm_module(site: Site, *, apart: bool) -> Module | None:
 
 def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
-    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    width = site.stream_bytes
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
@@ -349,7 +349,7 @@ def _residual(site: Site, name: str, *, kept: bool = True) -> Pointwise:
     """The add after each half; its output is the next input, kept for its norm's backward. What
     only another sum reads is not kept (parallel blocks).
     """
-    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    width = site.stream_bytes
     mask = width / site.itemsize if site.kernels.dropout else 0.0
     return Pointwise(
         name=name,

@@ -16,7 +16,9 @@ import numpy as np
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct, thousandths
+from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.process_groups import shard_group
+from meshplan.costmodels.step.beside import Sent
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -41,6 +43,11 @@ class Table:
     def rows(self, value: Number) -> Floats:
         """`value` of every row of the whole grid."""
         return self._column(value)[self.of_row]
+
+    def sent(self, parameters: RankParameters, *, again: Number = 0.0) -> Sent:
+        """`Rank.sent` of every row."""
+        sent = self.rank.sent(parameters, again=again)
+        return Sent(*(self.rows(each) if np.ndim(each) else each for each in sent))
 
     def stacked(self, values: Iterable[Number]) -> Floats:
         """(N, number of `values`)."""

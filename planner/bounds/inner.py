@@ -34,7 +34,7 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     """For each row of `space` a lower bound of the objective of all its variants."""
     c, layouts = coefficients, space.layouts
     counts = np.array(space.kind_counts)
-    fastest = c.layer_ns[:, :, _modes(space)].min(2)
+    fastest = c.layer_ns[:, :, space.mode_columns].min(2)
     pp = layouts.pipeline_parallel.astype(float)
     work = fastest @ counts + c.embedding_ns + c.head_ns + pp * c.send_ns
     ends = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns) / pp
@@ -135,10 +135,6 @@ class _LeastHeld:
             room = self.room[some] - np.maximum(largest[:, None], floor)
             np.maximum(most, np.floor(room / np.maximum(weight, 1)), out=most)
         return np.minimum(most, MOST_LAYERS)
-
-
-def _modes(space: Space) -> list[int]:
-    return sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
 
 
 def _shapes(space: Space) -> list[tuple[int, int, Ints]]:

@@ -1,8 +1,9 @@
 """Options that several commands have, each declared once."""
 
 import math
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -20,6 +21,12 @@ class Finite(TyperCommand):
 
                 raise BadQuestion(f"{option.opts[0]} {value} is not a finite number")
         return super().invoke(ctx)
+
+
+def refuse(message: str) -> NoReturn:
+    """One line on standard error, exit 2: the user can mend it."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(2)
 
 
 def panel(title: str) -> Any:

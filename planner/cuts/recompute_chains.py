@@ -31,6 +31,7 @@ from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.knapsacks import Knapsack, Knapsacks
 from meshplan.planner.bounds.recompute import Counts, choices_of
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.split_peaks import SplitPeaks
@@ -43,7 +44,6 @@ MOST_KNOWN = 8  # lists of knapsacks that are kept
 MOST_CHUNKS = 40  # of a split whose ranks are looked at by each of their covers
 EMPTY = np.zeros((4, 0, 0), np.int64)
 GAIN, HOPELESS = 2e-4, 0.99  # a round that gains less ends where so much of the limit is missing
-SAFETY = 1 - 1e-9
 
 
 class MixAnswer(NamedTuple):

@@ -28,10 +28,8 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
-from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.model.transformer import Model
@@ -41,10 +39,9 @@ from meshplan.planner.case.plan_file import MeasuredRun
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, run_of
 from meshplan.planner.runs.validate import predict_run
 
-FILE = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 SHOWN = 5
 NEAR = 3.0
 CPU = "cpu"  # the name of every `local_cpu.detect_cpu`
@@ -127,7 +124,7 @@ COMPARED = (
 
 @cache
 def _rows() -> _Rows:
-    with FILE.open(encoding="utf-8", newline="") as file:
+    with BUILT_IN.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
         names = tuple(next(lines))
         grade, step, oom = (names.index(name) for name in ("grade", "step_time_s", "oom"))

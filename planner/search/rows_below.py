@@ -104,7 +104,7 @@ def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
     and the way down to them, on which each rank before does the first forward of a layer at least.
     """
     p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
-    modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
+    modes = space.mode_columns
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
     layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)

@@ -165,6 +165,11 @@ class Space:
         held = {NO_RECOMPUTE: [0], SELECTIVELY: range(1, sets + 1), FULLY: [sets + 1]}
         return tuple(column for mode in modes for column in held[mode])
 
+    @property
+    def mode_columns(self) -> list[int]:
+        """The columns of the prices that layers of any plan may be in."""
+        return sorted({each for modes in self.mode_classes for each in self.columns_of(modes)})
+
     def _modes_under(self, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
         """No layer recomputes where `schedule` splits the backward and the engine lacks both."""
         if recomputes_under(schedule, self.legality):

@@ -22,8 +22,6 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 
-RECOMPUTED = ("core_attention", "mlp", "moe")
-
 
 def check_engine_layout(layout: Layout, model: Model, training: Training) -> None:
     """Raise `InvalidLayout`, in one line, unless the native engine can run the layout.
@@ -102,9 +100,10 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield f"dispatcher {layout.dispatcher} is not built; use all_to_all"
     if layout.modules_apart:
         yield "modules_apart is not built; multi-token prediction is on the last stage"
-    built = load_engine("native").legality.precisions
-    if training.precision not in built:
-        yield f"precision {training.precision} is not built; use {' or '.join(built)}"
+    legality = load_engine("native").legality
+    if training.precision not in legality.precisions:
+        use = " or ".join(legality.precisions)
+        yield f"precision {training.precision} is not built; use {use}"
     if training.lora:
         yield "adapters beside frozen weights are not built; export the plan to a framework"
     if training.images:
@@ -118,8 +117,9 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield f"optimizer {training.optimizer} is not built; use adamw"
     selective = any(stage.selective_layers for stage in layout.stages)
     for module in layout.selective_modules if selective else ():
-        if module not in RECOMPUTED:
-            yield f"selective recompute of {module} is not built; use {', '.join(RECOMPUTED)}"
+        if module not in legality.recompute_modules:
+            use = ", ".join(legality.recompute_modules)
+            yield f"selective recompute of {module} is not built; use {use}"
     router = model.numerics.router
     if router and router.weighs_inputs:
         yield "a router that weighs the inputs of experts is not built"
