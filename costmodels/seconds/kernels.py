@@ -168,7 +168,7 @@ def matmul_s(
         m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)
         sides = (m, n, inner, op.groups) if grouped else (m, n, inner)
         rates = surface(*sides, layout=layout)
-        return flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
+        return flops / _plain(rates) * device.slowdown(dtype)
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
     math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
@@ -247,7 +247,7 @@ def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
     def at(keys: Number) -> Number:
         # its third side is tokens of one sequence: what a query of a causal mask meets, twice
         rates = surface(op.heads * op.queries / (2 * keys), 2 * keys, op.head_dim)
-        return keys / _plain(rates.flops_per_s)
+        return keys / _plain(rates)
 
     widened = device.attention == "flash2" and op.v_head_dim < op.head_dim
     wide = 2 * op.head_dim if widened else op.head_dim + op.v_head_dim

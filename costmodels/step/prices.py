@@ -117,14 +117,6 @@ def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:
     return work.rows(_one_micro_batch(work, *_ends(work)).total_s)
 
 
-def busy_s(layouts: Layouts, setting: Setting) -> Floats:
-    """(N,) what the mean pipeline rank computes and waits for in a step at least, in every
-    micro-batch. No simulated step is below it, and it takes a small part of what prices do.
-    """
-    each = least_micro_batch_s(layouts, setting)
-    return each * layouts.num_micro_batches / layouts.pipeline_parallel
-
-
 def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:
     """(N,) weights, gradients and optimizer states of the mean pipeline rank: the fullest rank of a
     plan holds more.

@@ -68,21 +68,11 @@ class Coordinates:
         return layout.shard_group or layout.data_parallel * layout.context_parallel
 
     @property
-    def replicas(self) -> int:
-        """Copies of each shard: the ranks of dp x cp over the shard group."""
-        return self.layout.data_parallel * self.layout.context_parallel // self.shard_ranks
-
-    @property
     def expert_shard_ranks(self) -> int:
         """Ranks over which ZeRO shards the experts of one expert rank: 1 for ZeRO-0."""
         if self.layout.zero_stage == 0:
             return 1
         return self.shard_ranks * self.layout.tensor_parallel // self.layout.expert_parallel
-
-    @property
-    def expert_replicas(self) -> int:
-        """Copies of each expert shard."""
-        return self.layout.stage_ranks // (self.layout.expert_parallel * self.expert_shard_ranks)
 
     def tp_group(self) -> list[int]:
         """Ranks that split each matrix with this one."""
