@@ -63,7 +63,7 @@ class Layouts:
         return self.stage_ranks * self.pipeline_parallel
 
     def take(self, rows: Ints) -> "Layouts":
-        """The layouts at `rows`, in 64 bits: what is made of them may be large."""
+        """The layouts at `rows`, in 64 bits: products of their columns may be large."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}
         return Layouts(**{
             name: column.astype(np.int64, copy=False) if column.dtype.kind == "i" else column

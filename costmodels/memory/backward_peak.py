@@ -1,4 +1,4 @@
-"""What is alive for a moment inside a layer's backward pass, for engines of which it is known.
+"""Peak memory inside a layer's backward pass, tensor by tensor, for engines whose code was read.
 
 A pass is a list of steps; each makes tensors, then gives some back:
 
@@ -47,7 +47,9 @@ class Step:
 
 
 def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
-    """The most alive at once, beyond what was there before; `put_off`: weight products wait."""
+    """The most alive at once, beyond what was there before; `put_off`: weight gradients are
+    deferred (zero bubble).
+    """
     alive: Number = 0.0
     most: Number = 0.0
     for step in steps:
@@ -63,7 +65,7 @@ def left_bytes(steps: Sequence[Step]) -> Number:
 
 
 def waiting_gradient_bytes(steps: Sequence[Step]) -> Number:
-    """Of what remains then, output gradients: made by the pass, not saved by the forward."""
+    """Of `left_bytes` the output gradients, which the pass made and the forward did not save."""
     return sum(step.late - step.kept for step in steps)
 
 

@@ -131,11 +131,11 @@ def _as_measured_s(
 
 
 def apart(cluster: Cluster, group: Group) -> Number:
-    """What the mean rank of `group` waits for the slowest, over what it computes between meeting
-    them; 0 where no profile says it.
+    """Straggler fraction of `group`: seconds that its mean rank waits for the slowest, over those
+    that it computes between two collectives. 0 where the profile did not measure it.
 
-    In proportion to the computing, as long as stalls are rarer than meetings: then each stall of
-    any of them delays all. Of two CPU ranks it was mostly 2 to 12 % for sections of 0.3 to 40 ms.
+    Proportional to the computing as long as stalls are rarer than collectives, for then each stall
+    of any rank delays all. Two CPU ranks: mostly 2 to 12 %, for 0.3 to 40 ms of computing.
     """
     measured = defaultdict[tuple[int, int], list[float]](list)
     for fit in cluster.collective_fits if cluster.is_measured else ():
@@ -151,8 +151,9 @@ def apart(cluster: Cluster, group: Group) -> Number:
 def waits_s(
     cluster: Cluster, meeting: Mapping[Axis, Group], computing_s: Number
 ) -> dict[Axis, Number]:
-    """Seconds that ranks which compute `computing_s` wait for the slowest of each group in turn:
-    what they wait for in one group they do not wait for again in the next.
+    """Seconds by axis that ranks wait for stragglers after `computing_s`; `meeting` has their
+    groups. A wait is counted once: the next group adds only what it waits for beyond the longest
+    wait so far.
     """
     longest: Number = 0.0
     waits: dict[Axis, Number] = {}
@@ -226,14 +227,16 @@ def _all_to_all_wire_s(
 
 
 def _linked(link: Link, ranks: Number) -> Number:
-    """Fraction of an accelerator's links that lead to `ranks` - 1 others: all through a switch."""
+    """Fraction of an accelerator's links that a group of `ranks` in its node can use: all of them
+    through a switch; where pairs have links of their own, those to the `ranks` - 1 others.
+    """
     if not link.meshed:
         return 1.0
     return minimum(maximum(ranks - 1, 1.0) / (link.meshed - 1), 1.0)
 
 
 def _left(cluster: Cluster, nodes: Number) -> Number:
-    """Fraction of the network's bandwidth left at so many nodes, where the cluster says."""
+    """Fraction of the network's bandwidth that is left on `nodes` nodes (1: not stated)."""
     table = cluster.bandwidth_by_nodes
     if not table:
         return 1.0

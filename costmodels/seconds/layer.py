@@ -241,7 +241,7 @@ class Pricer:
         )  # fmt: skip
 
     def _memory_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Kernels bound by memory; of products, casts."""
+        """Seconds of pointwise kernels and of the casts beside 8-bit products."""
         casts = self.device.recipe.cast_bytes > 0
         moved = (op for op in operations
                  if isinstance(op, Pointwise) or (casts and isinstance(op, Matmul)))  # fmt: skip
@@ -255,7 +255,7 @@ class Pricer:
         return waits_s(self.cluster, meeting, computing_s)
 
     def _collectives(self, operations: Sequence[Operation]) -> list[Collective]:
-        """Those of `operations`, each priced once: it takes as long forward as backward."""
+        """The collectives among `operations`, priced once for both directions."""
         sent = (op for op in operations if isinstance(op, Communication))
         return [Collective(op, self._collective_s(op)) for op in sent]
 
@@ -270,8 +270,9 @@ class Pricer:
         return issued
 
     def _behind_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Seconds of the graphs that run after the host has issued what is in none: forward it has
-        waited for the number of rows that experts get, and is ahead of nothing.
+        """Device seconds of the graphs in a forward with routing. They begin after the host has
+        issued the rest: it had to wait for the experts' row counts, so it is not ahead of the
+        device.
         """
         routed = any(op.name == "router" for op in operations)
         if not self.graphed or direction != "forward" or not routed:
@@ -282,7 +283,7 @@ class Pricer:
         return sum(products) + sum(cores) + self._memory_s(inside, direction)
 
     def _gradient_s(self, op: Operation) -> Number:
-        """Bringing the product of a weight's gradient to its buffer."""
+        """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
         if not (isinstance(op, Matmul) and self.gradient_bytes):
             return 0.0
         moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
@@ -308,12 +309,12 @@ class Pricer:
         return 0 if direction == "weight_grad" else op.present
 
     def _scaled(self, seconds: Number, op: Operation) -> Number:
-        """`seconds` of the operation, as what is fitted of experts corrects them."""
+        """`seconds` of the operation; of experts' operations times `Tuning.expert_scale`."""
         return seconds * self.device.tuning.expert_scale if "moe" in op.modules else seconds
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Host time of tensor-parallel collectives, of groups of more than one rank, if a pipeline
-        leaves a node [fitted].
+        """Host time of tensor-parallel collectives in a pipeline that crosses nodes [fitted]; 0
+        for groups of one rank.
         """
         ranks = self.groups["tp"].size
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
@@ -349,7 +350,9 @@ class Pricer:
 
 
 def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
-    """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
+    """Exposed seconds of `whole_s` of communication, `overlap` of which may run under `room_s` of
+    computing.
+    """
     beside = overlap * whole_s
     slowed = beside * interference / (1 + interference)
     return whole_s - beside + maximum(beside - room_s, slowed)

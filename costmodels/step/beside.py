@@ -21,10 +21,10 @@ class Sent(NamedTuple):
     forward_s    weights gathered before the forward
     backward_s   weights gathered and gradients scattered beside the backward
     forward_shown_s, backward_shown_s
-                 what nothing can hide of it: gathered weights copied out of the collective's
-                 buffer, collectives listed by rank
-    gradients_s  gradients copied to the host once
-    interference by which computing is slowed beside it
+                 the part of it that nothing can hide: gathered weights copied out of the
+                 collective's buffer, collectives listed by rank
+    gradients_s  one copy of the gradients to the host
+    interference by which fraction computing is slower beside this traffic
     """
 
     forward_s: Number
@@ -45,11 +45,11 @@ def beside(
     saved_s: Number = 0.0,
     copies: Number = 0.0,
 ) -> tuple[Pass, Pass]:
-    """Of a part's forward and backward: exposed seconds of the traffic `sent` and of host copies,
-    and what nothing can hide.
+    """Forward and backward of one part: the seconds by which weight traffic and copies to the host
+    make each longer, its own computing left out.
 
     forward_room_s, backward_room_s  computing that traffic and copies may hide under
-    saved_s   one way of the activations that the part keeps on the host
+    saved_s   copying the part's activations one way, where the host keeps them
     copies    mean number of gradient copies to or from the host per micro-batch
     """
     forward = Pass(pointwise_s=sent.forward_shown_s)

@@ -74,8 +74,8 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 
 
 def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], float]:
-    """Bytes that a rank whose passes are counted cannot do without, whatever of its layers
-    recomputes what: of its chunks as stages of as many layers as the layout's own.
+    """The bytes that `rank` needs, as a function of its stages: these may recompute otherwise than
+    the layout's own, but hold as many layers. For engines whose passes are counted.
     """
     peaks = RankPeaks(model, rank, model.traffic.sharding, {})
     states, outside = _states(model, rank), float(context_bytes(model))
@@ -95,7 +95,10 @@ def _states(model: StageModel, rank: int) -> Memory:
 
 
 class _Constant(NamedTuple):
-    """What a rank's memory consists of beside what its micro-batches in flight keep."""
+    """A rank's memory apart from what its micro-batches in flight keep.
+
+    working, update  transient bytes of a pass, and of the optimizer step
+    """
 
     states: Memory
     working: float

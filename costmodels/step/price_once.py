@@ -1,7 +1,8 @@
 """What a step takes once, in closed form: gradients reduced, weights updated and gathered again.
 
-A rank alone hides all that its parts send under all that they compute. In a pipeline the layers of
-the mean rank hide what they send together, and an end hides under itself and under what they leave.
+Without a pipeline, all that the rank's parts send hides under all that they compute. With one, the
+layers of the mean rank hide their own traffic; that of an end hides under the end's computing and
+under what the layers of the mean rank have to spare.
 """
 
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ class Once(Adds):
 class Room:
     """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
 
-    overlap  (N,) fraction of the communication that may
-    interference  (N,) by which computing is slowed beside it
+    overlap  (N,) fraction of the communication that may hide
+    interference  (N,) by which fraction computing is slower beside it
     counts   layers of each kind in the model
     """
 
@@ -53,8 +54,8 @@ class Room:
         return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency))
 
     def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
-        """All communication hides under all computing; each part is seen in proportion, and what
-        recomputing hides is credited to those layers that take longer by it.
+        """All communication hides under all computing. What stays exposed is shared out in
+        proportion; what recomputation hides in addition goes to the layers that recompute.
         """
         whole = layers @ self.counts + ends.sum(axis=1) + latency
         room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
@@ -70,7 +71,9 @@ class Room:
         )
 
     def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
-        """Layers hide together, and the rest under what the layers of the mean rank leave."""
+        """The layers' traffic hides under all layers; the rest under what the mean rank's layers
+        have to spare.
+        """
         whole, room = layers @ self.counts, self._all_layers_s
         together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
         under = self.overlap * whole / (1 + self.interference)

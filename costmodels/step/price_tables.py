@@ -1,4 +1,4 @@
-"""The two tables that the rows of a grid are put together from, and how rows look things up.
+"""The two tables that a grid of layouts is priced from, and how its rows look things up in them.
 
 work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel, the kinds of exchanges), on
           which groups are on several nodes, and on whether ranks have several chunks: computing,
@@ -26,7 +26,7 @@ from meshplan.hardware_profiles.engine_schema import Axis
 
 
 class Table:
-    """Ranks under the rows of `layouts` that differ in `key`; each row of it finds its own."""
+    """One `Rank` for each distinct `key` among the rows of `layouts`, looked up row by row."""
 
     def __init__(self, setting: Setting, layouts: Layouts, key: Sequence[Ints]) -> None:
         first, self.of_row = distinct(key)
@@ -72,12 +72,12 @@ class Table:
 
 
 def work_table(setting: Setting, layouts: Layouts) -> Table:
-    """What computing and the communication inside a layer depend on."""
+    """One entry for each combination that computing and communication inside a layer depend on."""
     return Table(setting, layouts, work_key(setting, layouts))
 
 
 def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
-    """The columns in which two layouts of another table of work differ."""
+    """The columns that an entry of the table of work depends on."""
     order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
     leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
     rank, piped = Rank(setting, layouts), layouts.pipeline_parallel > 1
@@ -95,7 +95,7 @@ def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
 
 
 def weight_table(setting: Setting, layouts: Layouts) -> Table:
-    """What weights, their states and their traffic depend on."""
+    """One entry for each combination that weights, their states and their traffic depend on."""
     one_table = setting.model.tied and setting.engine.state.one_table_per_rank
     key = (
         layouts.tensor_parallel, layouts.data_parallel * layouts.context_parallel,
@@ -110,7 +110,7 @@ def weight_table(setting: Setting, layouts: Layouts) -> Table:
 
 
 def _place_in_pods(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
-    """What decides which groups and hops cross pods, beyond what says which cross nodes."""
+    """The columns that decide which groups and hops cross pods, apart from those for nodes."""
     if setting.cluster.pod is None:
         return ()
     degrees = _inner_degrees(setting, layouts, ("pp",))

@@ -236,7 +236,7 @@ def test_transpositions_have_their_own_rates() -> None:
 
 
 def test_far_shapes_are_never_beyond_what_was_measured() -> None:
-    """Four octaves below the measured shapes, and between them, no rate is above the measured one."""
+    """Four octaves below the measured shapes and among them the rate is the measured one."""
     surface = matmul_surface(grid_points(), "bf16")
     assert surface is not None
     found = surface(np.array([64, 2048]), 2048, 2048)
