@@ -41,7 +41,7 @@ ENOUGH = 1 - 1e-7  # of a step: a bound as good as it
 
 
 class Ways(NamedTuple):
-    """The ways to run a chunk, [way]; none is in everything as good as another one.
+    """The ways to recompute in a chunk, [way], without those that another way dominates.
 
     kept_kib   of a micro-batch       load_s   [way, ..] `CutTimes.load`
     """

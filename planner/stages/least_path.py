@@ -35,7 +35,10 @@ class _Ended(Exception):
 
 
 class _Path(NamedTuple):
-    """The path with the least `value` under a cap, of which it has `capped`: its stages' ends."""
+    """The path with the least `value` under a cap, as its stages' ends.
+
+    capped  the largest that one of its stages has of the capped quantity
+    """
 
     value: float
     capped: float
