@@ -88,6 +88,19 @@ class Collective(NamedTuple):
     seconds: Number
 
 
+class Computing(NamedTuple):
+    """Seconds in which the device computes in one direction, by kind of kernel."""
+
+    matmul_s: Number
+    attention_s: Number
+    pointwise_s: Number
+
+    @property
+    def total_s(self) -> Number:
+        """All of them."""
+        return self.matmul_s + self.attention_s + self.pointwise_s
+
+
 @dataclass(frozen=True, slots=True)
 class Pricer:
     """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
@@ -195,6 +208,31 @@ class Pricer:
         collectives: Sequence[Collective],
     ) -> Pass:
         """One direction of `operations`, in which the `collectives` among them run."""
+        own = self._computing(operations, direction)
+        waits = self._waits_s(operations, own.total_s)
+        exposed = {
+            axis: waits.get(axis, 0.0) + sum(
+                self._exposed_s(each, direction, own)
+                for each in collectives
+                if each.op.axis == axis
+            )
+            for axis in AXES
+        }  # fmt: skip
+        context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
+        busy = own.total_s + sum(exposed.values())
+        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
+        return Pass(
+            matmul_s=own.matmul_s, attention_s=own.attention_s, pointwise_s=own.pointwise_s,
+            host_s=maximum(issued - busy, 0.0),
+            tensor_s=exposed["tp"], context_s=context_s,
+            expert_s=exposed["ep"] + exposed["etp"],
+            nearby_s=self.weights_leave
+            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
+                  if isinstance(seen, np.ndarray) or seen),
+        )  # fmt: skip
+
+    def _computing(self, operations: Sequence[Operation], direction: Direction) -> Computing:
+        """The device's own seconds in one direction."""
         device = self.device
         matmuls = [op for op in operations if isinstance(op, Matmul)]
         matmul = sum(
@@ -213,32 +251,7 @@ class Pricer:
             pointwise = pointwise + beside_frozen_s(
                 device, operations, self.lora, self.packed_bytes, backward=backward
             )
-        rooms = {
-            "linear": matmul / 2, "attention": attention, "nothing": 0.0,
-            "first_chunk": attention / self.groups["cp"].size,
-            "expert": (matmul + attention + pointwise) / 2,
-        }  # fmt: skip
-        waits = self._waits_s(operations, matmul + attention + pointwise)
-        exposed = {
-            axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(each, direction, rooms[each.op.hidden_by])
-                for each in collectives
-                if each.op.axis == axis
-            )
-            for axis in AXES
-        }  # fmt: skip
-        context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
-        busy = matmul + attention + pointwise + sum(exposed.values())
-        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
-        return Pass(
-            matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
-            host_s=maximum(issued - busy, 0.0),
-            tensor_s=exposed["tp"], context_s=context_s,
-            expert_s=exposed["ep"] + exposed["etp"],
-            nearby_s=self.weights_leave
-            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
-                  if isinstance(seen, np.ndarray) or seen),
-        )  # fmt: skip
+        return Computing(matmul, attention, pointwise)
 
     def _memory_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds of pointwise kernels and of the casts beside 8-bit products."""
@@ -322,7 +335,7 @@ class Pricer:
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
         return each * sum(counts)
 
-    def _exposed_s(self, each: Collective, direction: Direction, room: Number) -> Number:
+    def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
         op, tuning = each.op, self.device.tuning
         count = count_of(op, direction)
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
@@ -330,7 +343,17 @@ class Pricer:
         scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
         whole = scale * count * each.seconds
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        return exposed_s(whole, room, self._overlap(op), slowed)
+        return exposed_s(whole, self._room_s(op, beside), self._overlap(op), slowed)
+
+    def _room_s(self, op: Communication, beside: Computing) -> Number:
+        """Of the computing in its direction, that under which a collective may run."""
+        if op.hidden_by == "linear":
+            return beside.matmul_s / 2
+        if op.hidden_by == "attention":
+            return beside.attention_s
+        if op.hidden_by == "first_chunk":
+            return beside.attention_s / self.groups["cp"].size
+        return beside.total_s / 2 if op.hidden_by == "expert" else 0.0
 
     def _collective_s(self, op: Communication) -> Number:
         single, all_sent = self.deduplicates, op.routing == ALL_SENT
