@@ -23,7 +23,7 @@ from meshplan.costmodels.operations.layers import layer_operations, norm
 from meshplan.costmodels.operations.streams import from_streams, made_streams
 
 CHUNK_TILE = 128
-GATHERED_BYTES = 4.0  # of each number of the input's gradient, which equal chunks add to
+GATHERED_BYTES = 4.0  # fp32: the gathered input's gradient, to which equal chunks add theirs
 
 
 def embedding_operations(site: Site) -> tuple[Operation, ...]:

@@ -26,7 +26,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients, Held
 from meshplan.planner.space.legal_layouts import Space
 
-MOST_LAYERS = 2**20  # of what takes no memory
+MOST_LAYERS = 2**20  # layers that a rank "holds" if they take no memory
 MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
 
 

@@ -21,7 +21,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.split import BoundedLayouts, layers_of_kind
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-KIB = 1.0  # of rounding
+KIB = 1.0  # that a rank may lack by rounding alone
 
 
 def least_work_ns(same: SamePipeline, like: Ints) -> Floats:

@@ -23,7 +23,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 from meshplan.planner.problem.stage_problem import StageProblem
 
 Number = TypeVar("Number", np.int64, np.float64)
-SAFETY = 1 - 1e-12  # of a bound that was computed in floating point
+SAFETY = 1 - 1e-12  # factor on a bound of whole ns that was computed in floating point
 CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
 
 

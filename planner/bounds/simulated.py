@@ -47,7 +47,7 @@ from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-SAFETY = 1 - 1e-9  # of a lower bound: more than sums in floating point round up
+SAFETY = 1 - 1e-9  # factor on a lower bound in seconds: sums in floating point may round up
 """Sums in another order than the simulation's differ in the last digits."""
 
 

@@ -27,7 +27,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least, hull
 from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 
 Counts = tuple[int, ...]
-RANKS = 16_384  # that are looked at together
+RANKS = 16_384  # ranks of pairs that are looked at together
 FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite
 
 

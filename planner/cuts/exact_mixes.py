@@ -32,12 +32,12 @@ from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, starts_of
 from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
-GRAIN = 1e-9  # of the limit
-ROUNDING = 1e-6  # of a grain: sums in another order
-MOST_PLAYED = 256  # actions of a step of which each is in the model
-ROUNDS, MOST_S = 12, 0.5  # of cutting planes; the most deterministic seconds of CP-SAT
-PASSES, ROOM = slice(3), 4  # of a `CutTimes.load`
-ENOUGH = 1 - 1e-7  # of a step: a bound as good as it
+GRAIN = 1e-9  # the unit of time in the model, as a fraction of the limit
+ROUNDING = 1e-6  # of a grain: by which sums in another order may differ
+MOST_PLAYED = 256  # actions of the longest step that is in the model action by action
+ROUNDS, MOST_S = 12, 0.5  # rounds of cutting planes; deterministic seconds of CP-SAT at most
+PASSES, ROOM = slice(3), 4  # fields of a `CutTimes.load`
+ENOUGH = 1 - 1e-7  # times a step: a bound that near is taken for it
 
 
 class Ways(NamedTuple):

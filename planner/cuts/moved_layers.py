@@ -25,12 +25,12 @@ from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomput
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
 BUDGET = 5_000_000  # played actions, some 20 ns each
-MOST_CHAINED = 4_000_000  # longer orders take too much memory too
-CHAINED = 20  # a longest chain takes so many passes over the actions
+MOST_CHAINED = 4_000_000  # actions of the longest order whose chains are found: memory
+CHAINED = 20  # to find a longest chain takes as long as so many passes over the actions
 DESCENT = 200_000  # actions in the time of a descent of `BalancedCounts`
-MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of a cut that it looks at; descents in vain
-MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # chunks of a cut near which all are weighed; in vain
-WEIGHED = 5_000  # actions in the time that a move is weighed in
+MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of the largest cut for it; descents in vain
+MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # the same where all cuts near one are weighed
+WEIGHED = 5_000  # actions in the time that weighing a move takes
 FASTER = 1 - 1e-6
 Propose = Callable[[Sequence[int]], Sequence[int]]
 FIELDS = ("layers", "selective_layers", "full_layers")

@@ -38,12 +38,12 @@ from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, starts_of
 
 ROUNDS, FEW = 24, 4
-REPAIRS = 3  # of a mix that does not fit
-ALL_COVERS = 4  # rounds: between them a rank is looked at by the cover that asked most of it
+REPAIRS = 3  # times that the ranks of a mix which do not fit are asked to save more
+ALL_COVERS = 4  # each so many rounds all covers count; between, the one that asked most of a rank
 MOST_KNOWN = 8  # lists of knapsacks that are kept
-MOST_CHUNKS = 40  # of a split whose ranks are looked at by each of their covers
+MOST_CHUNKS = 40  # of the largest split of which all covers of a rank count
 EMPTY = np.zeros((4, 0, 0), np.int64)
-GAIN, HOPELESS = 2e-4, 0.99  # a round that gains less ends where so much of the limit is missing
+GAIN, HOPELESS = 2e-4, 0.99  # below so much of the limit a round that gains less is the last
 
 
 class MixAnswer(NamedTuple):

@@ -33,8 +33,8 @@ from meshplan.planner.space.pinned_modules import replaying_pinned
 from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 32_768
-ROWS_PER_GLANCE = 65_536  # of which one number each is looked at
-ROWS_PER_TABLE = 8_192  # whose work is found together: some 2 KiB each meanwhile
+ROWS_PER_GLANCE = 65_536  # rows whose least busy time is found at once
+ROWS_PER_TABLE = 8_192  # distinct rows whose work is found at once: some 2 KiB each meanwhile
 Pricer = Callable[[Layouts, "Question"], Prices]
 
 

@@ -53,7 +53,7 @@ from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-FIRST_SIMULATED = 8  # of the best plans under the closed form
+FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first
 NEAR, MOST_STEPS = 0.03, 120
 """The closed form need not prove more where the simulation proves everything anew."""
 

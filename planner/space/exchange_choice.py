@@ -30,7 +30,7 @@ from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
 BLOCK = 4096  # layouts whose options are priced at once
-ROWS = 65_536  # that are opened at once
+ROWS = 65_536  # rows whose kinds of exchanges are opened at once
 NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
 NONE_SENDS = "no dispatcher that is pinned has kernels for these ranks"
 

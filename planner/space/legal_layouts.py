@@ -58,7 +58,7 @@ from meshplan.planner.space.stage_splits import lists_all
 PART = 4096  # rows that are sharded at once: what they are made of takes several times their memory
 COUNTED = 65_536  # rows whose layouts are counted at once
 NO_ROWS = np.zeros(0, np.int64)
-ANY = -1  # of a row: no price depends on its schedule
+ANY = -1  # a row's schedule where no price depends on it
 
 
 @dataclass(frozen=True, slots=True)

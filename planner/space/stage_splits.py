@@ -31,10 +31,10 @@ from meshplan.costmodels.step.stage_split import ends_in_layers, split_by_cost
 from meshplan.hardware_profiles.engine_schema import Legality
 
 Counts = tuple[int, ...]
-MOST_WAYS = 512  # that are all looked at
-MORE_LAYERS = 1  # per rank, so that the ends may be shorter
+MOST_WAYS = 512  # up to so many ways to cut all are listed
+MORE_LAYERS = 1  # a rank may hold so many more than an even split, so that ends are shorter
 MOST_OF_FIRST = 2  # layers that the embedding may take the place of
-HEAVIER, MOST_MORE = 2, 8  # times its products a head may take; layers per rank for it
+HEAVIER, MOST_MORE = 2, 8  # a head may take so many times its products; layers more per rank
 
 
 class Ways(tuple[Counts, ...]):

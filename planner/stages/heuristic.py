@@ -24,7 +24,7 @@ from meshplan.planner.problem.stage_problem import (
     objective_of,
 )
 
-ENGINE_SPLITS = 2  # of the engine's own, the most even ones
+ENGINE_SPLITS = 2  # of the engine's own splits so many are tried, the most even ones
 
 
 def first_counts(problem: StageProblem) -> StagePlan | None:
