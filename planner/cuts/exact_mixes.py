@@ -16,6 +16,7 @@ and stay below what whole layers can do.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -148,9 +149,8 @@ class ExactMixes:
         reached = [self.model.new_bool_var("") for _ in levels[1:]]
         for chunk in chunks:
             for way, kib in zip(self.chosen[chunk], self.ways[chunk].transient_kib, strict=True):
-                for level, there in zip(levels[1:], reached, strict=True):
-                    if kib >= level:
-                        self.model.add_implication(way, there)
+                for there in reached[: bisect_right(levels, kib, 1) - 1]:
+                    self.model.add_implication(way, there)
         flat, steps = self._flat(chunks), np.diff(levels).tolist()
         for vector in self.problem.shape.matrices[rank]:
             kept = [n * self.ways[chunk].kept_kib for n, chunk in zip(vector, chunks, strict=True)]

@@ -23,7 +23,7 @@ alone where those count as layers.
 
 from collections.abc import Iterator
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil, comb
 
 from meshplan.costmodels.model.transformer import Model
@@ -153,15 +153,14 @@ def _is_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> bool:
 
 
 def _each_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> Iterator[Counts]:
-    for embedding in range(2 if ends else 1):
-        for head in range(2 if ends else 1):
-            for ranks in _ranks(layers + embedding + head, pp, vpp, even):
-                counts = list(ranks) * vpp
-                counts[0] -= embedding
-                counts[-1] -= head
-                empty = 0 if ends else 1
-                if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
-                    yield tuple(counts)
+    for embedding, head in product(range(2 if ends else 1), repeat=2):
+        for ranks in _ranks(layers + embedding + head, pp, vpp, even):
+            counts = list(ranks) * vpp
+            counts[0] -= embedding
+            counts[-1] -= head
+            empty = 0 if ends else 1
+            if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
+                yield tuple(counts)
 
 
 def _ranks(total: int, pp: int, vpp: int, even: bool) -> Iterator[Counts]:
