@@ -139,7 +139,7 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Of `Coefficients` what a rank keeps."""
+    """The columns of `Coefficients` that a rank's memory is summed from."""
 
     layer_saved_kib: Ints
     layer_state_kib: Ints
