@@ -10,8 +10,8 @@
 
 Of ties the plan is the one with the smallest `worst`; where several are within `ALIKE` of that, the
 one whose fullest GPU has most memory left. With `robust` the candidates are all layouts that were
-found, tied or not. Each is the best of its kind (tp, cp, pp, ep) under unmoved figures: what would be best of
-its kind under moved ones is not looked for.
+found, tied or not. Each is the best of its kind (tp, cp, pp, ep) under unmoved figures: what would
+be best of its kind under moved ones is not looked for.
 """
 
 import math
