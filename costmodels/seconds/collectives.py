@@ -33,7 +33,8 @@ one of its experts, and inside a node once for each such rank (`dispatch.distinc
 them on other ranks' links.
 
 Between two collectives the ranks of a group compute apart, and whoever is done first waits for the
-slowest: a fraction of what they compute that a profile of CPU processes measures (`apart`).
+slowest, a straggler: for a fraction of what they compute that a profile of CPU processes measures
+(`straggler_fraction`).
 
 Leaves out: two different axes on the network at once; waiting for the slowest on GPUs, which no
 profile has measured.
@@ -130,7 +131,7 @@ def _as_measured_s(
     return formula_s
 
 
-def apart(cluster: Cluster, group: Group) -> Number:
+def straggler_fraction(cluster: Cluster, group: Group) -> Number:
     """Straggler fraction of `group`: seconds that its mean rank waits for the slowest, over those
     that it computes between two collectives. 0 where the profile did not measure it.
 
@@ -160,7 +161,7 @@ def waits_s(
     if not cluster.is_measured:
         return waits
     for axis, group in meeting.items():
-        if np.any(fraction := apart(cluster, group)):
+        if np.any(fraction := straggler_fraction(cluster, group)):
             each = fraction * computing_s
             waits[axis] = maximum(each - longest, 0.0)
             longest = maximum(longest, each)

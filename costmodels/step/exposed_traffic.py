@@ -9,7 +9,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.weights.offload import offloads, seen_s
+from meshplan.costmodels.weights.offload import exposed_copies_s, offloads
 
 ZERO_2 = 2
 
@@ -35,7 +35,7 @@ class Sent(NamedTuple):
     interference: Number
 
 
-def beside(
+def exposed_traffic(
     setting: Setting,
     layout: Layout | Layouts,
     sent: Sent,
@@ -57,12 +57,12 @@ def beside(
     if anywhere(layout.zero_stage >= ZERO_2):
         overlap, interference = setting.engine.overlap, sent.interference
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
-        seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
-        seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
-        forward, backward = replace(forward, data_s=seen_f), replace(backward, data_s=seen_b)
+        exposed_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
+        exposed_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
+        forward, backward = replace(forward, data_s=exposed_f), replace(backward, data_s=exposed_b)
     if offloads(layout):
-        away_s = seen_s(saved_s, forward_room_s + sent.forward_shown_s)
+        away_s = exposed_copies_s(saved_s, forward_room_s + sent.forward_shown_s)
         gradients_s = copies * sent.gradients_s
-        back_s = seen_s(saved_s + gradients_s, backward_room_s + sent.backward_shown_s)
+        back_s = exposed_copies_s(saved_s + gradients_s, backward_room_s + sent.backward_shown_s)
         forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
     return forward, backward
