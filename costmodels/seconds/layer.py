@@ -19,8 +19,8 @@ number of rows that its experts get, and what it issues then comes before the gr
 
     host = max(issued + graphs - busy, 0)   what the device waits for
 
-Ranks that meet within the layer also wait for stragglers (`collectives.straggler_fraction`), as long
-as on the axis that waits longest: a wait on one axis is not repeated on another.
+Ranks that meet within the layer wait for stragglers (`collectives.straggler_fraction`), as long as
+on the axis that waits longest: a wait on one axis is not repeated on another.
 
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
