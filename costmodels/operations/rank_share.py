@@ -17,10 +17,9 @@ class Shard:
     """One rank's share; every degree may be an array over many layouts.
 
     tokens          of one micro-batch in this rank's matmuls
-    tokens_outside  of one micro-batch in its norms, residuals and routers: fewer by tp with sequence
-                    parallelism
-    document_len    tokens that attend to each other: a sequence, or one of the documents packed in
-                    it
+    tokens_outside  of one micro-batch in its norms, residuals and routers: with sequence
+                    parallelism 1 / tp of those
+    document_len    tokens that attend to each other: a sequence, or a document packed in it
     context_kind, dispatcher
                     as in `Layouts`: 0, or 1 + an index
     imbalance       rows of the busiest expert rank over the mean: 1 where a rank holds all experts
