@@ -25,7 +25,7 @@ Step = tuple[int, int, int]
 
 class Chain(NamedTuple):
     """A chain of actions by what it holds: how often each entry of `Work.table`, how many hops, and
-    the rank where it ends. Under any other `Work` in the same order the step is no shorter.
+    the rank where it ends. Its length under any `Work` is a lower bound of a step in that order.
     """
 
     counts: tuple[int, ...]
