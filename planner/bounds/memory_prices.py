@@ -1,4 +1,4 @@
-"""What each rank of every split must recompute at least, all splits of a list at once.
+"""The least recomputation of each rank, of all splits of a list at once, by a price of memory.
 
 The knapsack of `planner.bounds.split`, relaxed to fractions of layers, is a linear programme: with
 n[k, v] layers of kind k in its chunk v, of which a rank holds q[v] micro-batches, it lacks

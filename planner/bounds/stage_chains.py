@@ -1,4 +1,4 @@
-"""One chunk per rank: how long a step takes at least in which a stage holds certain layers.
+"""Lower bounds of the simulated step by the layers that one stage holds (one chunk per rank).
 
 Chains of `planner.bounds.simulated` through stage s, which holds layers a .. b-1,
 

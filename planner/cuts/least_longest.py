@@ -1,4 +1,4 @@
-"""The way on which the longest of several chains is shortest.
+"""The minimax path: the way through the stages on which the longest of several chains is shortest.
 
 A way takes one step at each of a few stages, from place 0 to the last place; a step has a cost
 under each chain. A step of training lasts at least as long as each chain of its actions, so that

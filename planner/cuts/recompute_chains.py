@@ -1,4 +1,4 @@
-"""One split with several chunks per rank, of which some must recompute: a bound, and plans.
+"""A bound and plans of a split that must recompute, by means of chains (several chunks per rank).
 
 A chain of actions that wait for each other (`Program.chain`) holds the backward of chunk v of rank
 s a number of times, k[s, v]. A mean of chains is a bound as well as each of them, and under it

@@ -1,4 +1,4 @@
-"""`costmodels.step.prices.Prices` in whole numbers.
+"""Prices in whole numbers: the columns of `costmodels.step.prices.Prices` in ns and KiB.
 
 Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
 down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
