@@ -132,11 +132,11 @@ class Scan:
 class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
-    forward_flops  of products inside them so narrow that memory limits them
-    in_16_bit      the product that reads its output keeps it in 16 bits, whatever the format
-    kept_cast      see `Matmul`
-    measured_as    names of its forward and backward in the measured rates of a machine's own
-                   profile; a kernel without one moves at the mean rate
+    forward_flops  of products inside them that are too narrow for more than memory's rate
+    in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
+    kept_cast    see `Matmul`
+    measured_as  the names under which a profile of the machine itself has their rates, forward and
+                 backward; what it does not have moves at the mean rate
     """
 
     name: str

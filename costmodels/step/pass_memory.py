@@ -126,7 +126,7 @@ class _Chunk:
         own = _layers(model, index, model.layout.stages[index])
         self._less = () if layers == own else own
         site = model.site
-        self.stream = float(site.stream_bytes)
+        self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
         self._steps: dict[int, tuple[Step, ...]] = {}
         self._peaks: dict[tuple[str, bool, bool], Peak] = {}
 

@@ -15,7 +15,7 @@ from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
-from meshplan.costmodels.step.exposed_traffic import exposed_traffic
+from meshplan.costmodels.step.beside import beside
 from meshplan.costmodels.step.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.step.price_memory import parts_of
 from meshplan.costmodels.step.price_tables import weight_table, work_table
@@ -149,7 +149,7 @@ class _Passes:
         rows, host = self.work.rows, self.work.rank.host
         sent = self.weights.sent(parameters, again=again)
         saved_s = rows(host.activations_s(cost.saved_bytes)) if host and np.any(again) else 0.0
-        forward, backward = exposed_traffic(
+        forward, backward = beside(
             self.setting, self.layouts, sent, rows(cost.forward.room_s), rows(cost.backward_room_s),
             saved_s=saved_s, copies=copies_of_gradients(self.layouts.num_micro_batches * 1.0),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct, thousandths
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.process_groups import shard_group
-from meshplan.costmodels.step.exposed_traffic import Sent
+from meshplan.costmodels.step.beside import Sent
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting

@@ -27,7 +27,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
-from meshplan.costmodels.step.exposed_traffic import Sent, exposed_traffic
+from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.price_memory import all_states_bytes, memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import Table, weight_table, work_table
@@ -190,7 +190,7 @@ class _Pricing:
         rows = self.work.rows
         forward_room_s, backward_room_s = rows(cost.forward.room_s), rows(cost.backward_room_s)
         copies = copies_of_gradients(self.layouts.num_micro_batches * 1.0)
-        forward, backward = exposed_traffic(
+        forward, backward = beside(
             self.setting, self.layouts, sent, forward_room_s, backward_room_s,
             saved_s=saved_s, copies=copies,
         )  # fmt: skip

@@ -53,7 +53,7 @@ from meshplan.costmodels.seconds.process_groups import (
     layer_groups,
     shard_group,
 )
-from meshplan.costmodels.step.exposed_traffic import ZERO_2, Sent
+from meshplan.costmodels.step.beside import ZERO_2, Sent
 from meshplan.costmodels.step.first_stage import tower_cost, tower_parameters_per_rank
 from meshplan.costmodels.step.pipeline_hops import Hops
 from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of

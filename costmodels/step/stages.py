@@ -16,7 +16,7 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
-from meshplan.costmodels.step.exposed_traffic import exposed_traffic
+from meshplan.costmodels.step.beside import beside
 from meshplan.costmodels.step.first_stage import tower_cost
 from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.rank_memory import constant_slack_bytes
@@ -70,7 +70,7 @@ class StageModel(Rank):
         self, plain: Cost, parameters: RankParameters, *, saved_bytes: Number, again: Number
     ) -> Cost:
         """`plain` and what it does not hide of the traffic and the copies of its weights."""
-        forward, backward = exposed_traffic(
+        forward, backward = beside(
             self.setting,
             self.layout,
             self.sent(parameters, again=again),

@@ -83,8 +83,8 @@ class _Bounded(NamedTuple):
 
 
 class OpenLayouts:
-    """The open layouts of a space of rows that may fit, under the prices of the simulation. Of the
-    rows below the limit those that another one dominates (`planner.search.dominated`) are left out.
+    """What is open, of a space of rows that may fit, under the prices of the simulation. Rows that
+    others beat in everything (`planner.search.dominated`) are not, of those below the limit.
     """
 
     def __init__(

@@ -234,7 +234,7 @@ def _every_cut_s(proof: Simulated) -> float:
 
 
 def _refused(run: BranchAndBound) -> Given:
-    """The rows that may fit when every moment is counted, where none fits by priced memory."""
+    """Rows none of which fits by its prices, and that may when every moment is counted."""
     return Given(rows_that_may_fit(run.space, run.coefficients), run.coefficients)
 
 

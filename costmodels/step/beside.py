@@ -35,7 +35,7 @@ class Sent(NamedTuple):
     interference: Number
 
 
-def exposed_traffic(
+def beside(
     setting: Setting,
     layout: Layout | Layouts,
     sent: Sent,
