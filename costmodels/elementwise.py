@@ -56,6 +56,11 @@ def everywhere(condition: Condition) -> bool:
     return bool(condition.all()) if isinstance(condition, np.ndarray) else bool(condition)
 
 
+def plain(values: NDArray[np.float64]) -> Number:
+    """A single number as a float, many as they are."""
+    return values if values.ndim else float(values)
+
+
 def maximum(a: Number, b: Number) -> Number:
     """The larger of each pair."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):

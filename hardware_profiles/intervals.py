@@ -262,18 +262,18 @@ def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], li
     own = _own_of(known, engine, gpu)
     if not any(ratio.left_out == "layout" for ratio in same):
         return own, _strangers(known)
-    return own, [ratio for ratio in _whole(known) if _of_fitted_engine(ratio)]
+    return own, [ratio for ratio in _whole_sources(known) if _of_fitted_engine(ratio)]
 
 
 def _between_nodes(evidence: Evidence, engine: str, gpu: str) -> float:
     """What runs that exchange experts' tokens between nodes say, with what they borrow."""
     own = _own_of(evidence.between_nodes, engine, gpu)
-    sources = [ratio for ratio in _whole(evidence.between_nodes) if ratio not in own]
-    others = _whole(evidence.known)
+    sources = [ratio for ratio in _whole_sources(evidence.between_nodes) if ratio not in own]
+    others = _whole_sources(evidence.known)
     if not own and not sources:
         return 0.0
-    weights = np.concatenate([_own_weights(own), _alike(sources)])
-    lent = _alike(others)
+    weights = np.concatenate([_own_weights(own), _sources_alike(sources)])
+    lent = _sources_alike(others)
     lent = _scaled(lent, max(BORROWED, ENOUGH - float(weights.sum())))
     runs = (*own, *sources, *others)
     return _percentile(_errors(evidence, runs), np.concatenate([weights, lent]))
@@ -285,7 +285,7 @@ def _own_of(known: Sequence[Ratio], engine: str, gpu: str) -> list[Ratio]:
     return [ratio for ratio in same if (ratio.engine, ratio.gpu) == (engine, gpu)]
 
 
-def _whole(known: Iterable[Ratio]) -> list[Ratio]:
+def _whole_sources(known: Iterable[Ratio]) -> list[Ratio]:
     """Sources that were left out as a whole."""
     return [ratio for ratio in known if ratio.left_out != "layout"]
 
@@ -299,7 +299,7 @@ def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
 
 def _strangers(known: Sequence[Ratio]) -> list[Ratio]:
     """Left-out sources whose engine has no constants of its own."""
-    return [ratio for ratio in _whole(known) if not _of_fitted_engine(ratio)]
+    return [ratio for ratio in _whole_sources(known) if not _of_fitted_engine(ratio)]
 
 
 @cache
@@ -359,7 +359,7 @@ def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:
     return _scaled(weights, max(BORROWED, ENOUGH - own) if own else len(rows))
 
 
-def _alike(sources: Sequence[Ratio]) -> Vector:
+def _sources_alike(sources: Sequence[Ratio]) -> Vector:
     """Each source as 1."""
     rows = Counter(ratio.suite for ratio in sources)
     return np.array([1 / rows[ratio.suite] for ratio in sources])

@@ -46,9 +46,8 @@ from itertools import pairwise
 from math import fsum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
+from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, plain, where
 from meshplan.costmodels.operations.kinds import Axis, Routing
 from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
@@ -106,7 +105,7 @@ def _on_link_s(
         return formula_s
     fits.sort(key=lambda fit: fit.ranks_per_node)
     ranks, known = group.ranks_per_node, [float(fit.ranks_per_node) for fit in fits]
-    seconds = [_plain(curve_seconds(fit, size_bytes)) for fit in fits]
+    seconds = [plain(curve_seconds(fit, size_bytes)) for fit in fits]
     found = seconds[0]
     for (fewer, less_s), (more, more_s) in pairwise(zip(known, seconds, strict=True)):
         part = minimum(maximum((ranks - fewer) / (more - fewer), 0.0), 1.0)
@@ -126,7 +125,7 @@ def _as_measured_s(
         if fit.kind == kind:
             same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
             if np.any(same):
-                alone_s = _plain(curve_seconds(fit, size_bytes))
+                alone_s = plain(curve_seconds(fit, size_bytes))
                 formula_s = where(same, alone_s * _shared_slowdown(cluster), formula_s)
     return formula_s
 
@@ -174,12 +173,14 @@ def _shared_slowdown(cluster: Cluster) -> float:
 
 def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     """Bytes per second and rank that a large collective reaches on `group`."""
-    inside = _link_rate(cluster.node, kind) * _linked(cluster.node, group.ranks_per_node)
+    inside = _link_rate(cluster.node, kind) * _linked_fraction(cluster.node, group.ranks_per_node)
     nodes = group.nodes
     share: Number = group.ranks_per_node / cluster.gpus_per_node
     if cluster.pod:
         share = minimum(share, uplink_cards(cluster.pod, group) / cluster.gpus_per_node)
-    across = minimum(inside, _link_rate(cluster.network, kind) * share * _left(cluster, nodes))
+    across = minimum(
+        inside, _link_rate(cluster.network, kind) * share * _bandwidth_left(cluster, nodes)
+    )
     return where(nodes > 1, across, inside)
 
 
@@ -214,7 +215,7 @@ def _all_to_all_wire_s(
     cluster: Cluster, size_bytes: Number, group: Group, routing: Routing
 ) -> Number:
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
-    rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
+    rate = cluster.network.bus_bandwidth.all_to_all * _bandwidth_left(cluster, group.nodes)
     copy_bytes = size_bytes / routing.copies
     away = (n - r) / n
     if cluster.pod:
@@ -222,12 +223,12 @@ def _all_to_all_wire_s(
     across_s = copy_bytes * distinct(nodes, routing) * away / rate
     # what came over the network goes on inside a node, but for the rank that it came to
     on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
-    inside = cluster.node.bus_bandwidth.all_to_all * _linked(cluster.node, r)
+    inside = cluster.node.bus_bandwidth.all_to_all * _linked_fraction(cluster.node, r)
     inside_s = copy_bytes * on_links / inside
     return maximum(inside_s, across_s)
 
 
-def _linked(link: Link, ranks: Number) -> Number:
+def _linked_fraction(link: Link, ranks: Number) -> Number:
     """Fraction of an accelerator's links that a group of `ranks` in its node can use: all of them
     through a switch; where pairs have links of their own, those to the `ranks` - 1 others.
     """
@@ -236,7 +237,7 @@ def _linked(link: Link, ranks: Number) -> Number:
     return minimum(maximum(ranks - 1, 1.0) / (link.meshed - 1), 1.0)
 
 
-def _left(cluster: Cluster, nodes: Number) -> Number:
+def _bandwidth_left(cluster: Cluster, nodes: Number) -> Number:
     """Fraction of the network's bandwidth that is left on `nodes` nodes (1: not stated)."""
     table = cluster.bandwidth_by_nodes
     if not table:
@@ -245,10 +246,6 @@ def _left(cluster: Cluster, nodes: Number) -> Number:
     fractions = np.log2([table[n] for n in known])
     left: Number = 2.0 ** np.interp(np.log2(maximum(nodes, 1.0)), np.log2(known), fractions)
     return left if isinstance(nodes, np.ndarray) else float(left)
-
-
-def _plain(seconds: NDArray[np.float64]) -> Number:
-    return seconds if seconds.ndim else float(seconds)
 
 
 def _link_rate(link: Link, kind: CollectiveKind) -> float:

@@ -59,11 +59,13 @@ class Room:
         """
         whole = layers @ self.counts + ends.sum(axis=1) + latency
         room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
-        seen = self._seen(whole[:, None], room)
-        fraction = _ratio(seen[:, 0], whole)
+        exposed = self._exposed(whole[:, None], room)
+        fraction = _ratio(exposed[:, 0], whole)
         longer_s = self.layers_s - self.layers_s[:, :, :1]
         all_longer_s = self._all_layers_s - self._all_layers_s[:, :1]
-        replayed = (seen - seen[:, :1])[:, None, :] * _ratio(longer_s, all_longer_s[:, None, :])
+        replayed = (exposed - exposed[:, :1])[:, None, :] * _ratio(
+            longer_s, all_longer_s[:, None, :]
+        )
         return Once(
             (layers * fraction[:, None])[:, :, None] + replayed,
             ends * fraction[:, None],
@@ -79,9 +81,9 @@ class Room:
         under = self.overlap * whole / (1 + self.interference)
         spare = np.maximum(room[:, 0] - under, 0.0) / self.ranks
         return Once(
-            self._seen(layers[:, :, None], np.maximum(self.layers_s, together)),
-            self._seen(ends, self.ends_s + spare[:, None]),
-            self._seen(latency, spare),
+            self._exposed(layers[:, :, None], np.maximum(self.layers_s, together)),
+            self._exposed(ends, self.ends_s + spare[:, None]),
+            self._exposed(latency, spare),
         )
 
     @property
@@ -90,7 +92,7 @@ class Room:
         total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
         return total
 
-    def _seen(self, whole: Floats, room: Floats) -> Floats:
+    def _exposed(self, whole: Floats, room: Floats) -> Floats:
         shape = (-1, *(1,) * (whole.ndim - 1))
         overlap, slowed = self.overlap.reshape(shape), self.interference.reshape(shape)
         return np.asarray(exposed_s(whole, room, overlap, slowed))

@@ -167,7 +167,7 @@ class ExactMixes:
             if what not in taken:
                 kind, chunk = divmod(what, self.problem.chunks)
                 often = np.eye(4)[kind]
-                taken[what] = weighted_sum(self.chosen[chunk], self._taken(chunk, often))
+                taken[what] = weighted_sum(self.chosen[chunk], self._grains_taken(chunk, often))
             self.model.add(end >= ends[before] + taken[what])
             if needed > 0:
                 self.model.add(end >= ends[needed] + hop + taken[what])
@@ -187,12 +187,14 @@ class ExactMixes:
         chunks, held = range(self.problem.chunks), self.problem.chunks_of_rank[rank]
         for reduced_s, hides in zip(self.reduced_s[rank], (False, True), strict=True):
             taken = [
-                each for v in chunks for each in self._taken(v, often[:, v], hides and v in held)
+                each
+                for v in chunks
+                for each in self._grains_taken(v, often[:, v], hides and v in held)
             ]
             fixed = self._grains(fixed_s + reduced_s + self.rest_s)
             self.model.add(self.step >= end + fixed + weighted_sum(self._flat(chunks), taken))
 
-    def _taken(self, chunk: int, often: Floats, hides: bool = False) -> list[int]:
+    def _grains_taken(self, chunk: int, often: Floats, hides: bool = False) -> list[int]:
         """[way] grains of so many F, B, I and W of a chunk, less what a backward `hides`."""
         forward, both, input_grad, weight_grad = often.tolist()
         rates = np.array([forward, both + input_grad, both + weight_grad])

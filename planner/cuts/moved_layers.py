@@ -132,7 +132,7 @@ class MovedLayers:
         each in all modes of the layer, the one that recomputes least first.
         """
         for at, stage in enumerate(stages):
-            for less in _kept(stage) if 0 in self.problem.modes else ():
+            for less in _with_one_kept(stage) if 0 in self.problem.modes else ():
                 yield [(*stages[:at], less, *stages[at + 1 :])]
         replayed = any(stage.selective_layers or stage.full_layers for stage in stages)
         alike, weight = self.problem.uniform and not replayed, self._weights(stages)
@@ -194,7 +194,7 @@ def can_move(problem: StageProblem) -> bool:
     return CHAINED * 2 * problem.chunks * problem.m <= MOST_CHAINED
 
 
-def _kept(stage: Stage) -> Iterator[Stage]:
+def _with_one_kept(stage: Stage) -> Iterator[Stage]:
     """With one layer that keeps everything more."""
     for name in FIELDS[1:]:
         if getattr(stage, name):

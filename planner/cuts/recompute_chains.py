@@ -290,19 +290,21 @@ class RecomputeChains:
         if asked not in self._known:
             while len(self._known) >= MOST_KNOWN:
                 self._known.pop(next(iter(self._known)))
-            pairs = [(of, one) for of, each in enumerate(asked) for one in self._each(each)]
+            pairs = [
+                (of, one) for of, each in enumerate(asked) for one in self._knapsacks_kept(each)
+            ]
             self._known[asked] = [of for of, _ in pairs], Knapsacks([one for _, one in pairs])
         return self._known[asked]
 
-    def _each(self, asked: _Asked) -> Sequence[Knapsack]:
-        """`_of`; without repairs they are asked again and again, and kept."""
+    def _knapsacks_kept(self, asked: _Asked) -> Sequence[Knapsack]:
+        """`_knapsacks_of`; without repairs they are asked again and again, and kept."""
         if asked.more_kib:
-            return list(self._of(asked))
+            return list(self._knapsacks_of(asked))
         if asked not in self._unrepaired:
-            self._unrepaired[asked] = list(self._of(asked))
+            self._unrepaired[asked] = list(self._knapsacks_of(asked))
         return self._unrepaired[asked]
 
-    def _of(self, asked: _Asked) -> Iterator[Knapsack]:
+    def _knapsacks_of(self, asked: _Asked) -> Iterator[Knapsack]:
         """The smallest transient first."""
         p, (rank, which, more_kib) = self.problem, asked
         lack = float(self.pairs.lacks_kib(rank, which)[0]) + more_kib
@@ -333,7 +335,7 @@ class RecomputeChains:
         """[.., chunk, way] the `choices_of` each chunk, the last one again where it has fewer;
         empty where a chunk has none. The same of ranks that hold the same.
         """
-        held = self._held[rank]
+        held = self._kinds_of_rank[rank]
         if (held, allowed) not in self._ways:
             found = [self._choices(chunk, allowed) for chunk in self.problem.chunks_of_rank[rank]]
             number = np.array([each.shape[1] for each in found])
@@ -343,7 +345,7 @@ class RecomputeChains:
         return self._ways[held, allowed]
 
     @cached_property
-    def _held(self) -> list[int]:
+    def _kinds_of_rank(self) -> list[int]:
         """Of each rank a number, the same where the kinds of its chunks' layers are."""
         known, numbers = dict[tuple[Counts, ...], int](), list[int]()
         for chunks in self.problem.chunks_of_rank:

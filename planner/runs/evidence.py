@@ -178,13 +178,14 @@ def _layouts(one: Layout, other: Layout) -> float:
 def _bound(asked: Case, parameters: tuple[int, int], cells: Cells) -> float:
     """At most the distance of the row's run; `parameters` are those of the model that is asked."""
     la, training = asked.layout, asked.training
-    tensor = _said(cells, "tp", la.tensor_parallel, 1)
-    pipeline = _said(cells, "pp", la.pipeline_parallel, 1)
-    inner = _said(cells, "cp", la.context_parallel, 1) + _said(cells, "ep", la.expert_parallel)
+    tensor = _octaves_of(cells, "tp", la.tensor_parallel, 1)
+    pipeline = _octaves_of(cells, "pp", la.pipeline_parallel, 1)
+    inner = _octaves_of(cells, "cp", la.context_parallel, 1)
+    inner += _octaves_of(cells, "ep", la.expert_parallel)
     return (
         _circumstances_bound(asked, cells)
-        + _said(cells, "gpus", la.world_size) / 2
-        + _said(cells, "seq_len", training.seq_len) / 2
+        + _octaves_of(cells, "gpus", la.world_size) / 2
+        + _octaves_of(cells, "seq_len", training.seq_len) / 2
         + (tensor + pipeline + inner) / 4
         + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
         + _least_model(asked.model.kind, parameters, cells)
@@ -197,7 +198,7 @@ def _circumstances_bound(asked: Case, cells: Cells) -> float:
     return apart + 2 * _runs_elsewhere(asked.engine.name, engine_name(cells["framework"]))
 
 
-def _said(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:
+def _octaves_of(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:
     """Octaves between `value` and what the cell says; `usual` is what an empty one means."""
     said = float(cells[cell]) if cells[cell] else usual
     return _octaves(value, said) if said else 0.0
@@ -214,7 +215,7 @@ def _least_model(own: str, parameters: tuple[int, int], cells: Cells) -> float:
     A described model has no state, and all parameters of one without experts are active.
     """
     experts = float(cells["experts"] or 0) > 1
-    apart = [_said(cells, "params_b", count / 1e9) for count in parameters]
+    apart = [_octaves_of(cells, "params_b", count / 1e9) for count in parameters]
     sizes = [max(0.0, each - ROUNDED) / 2 for each in apart]
     if cells["config"]:
         return sizes[0]

@@ -83,7 +83,7 @@ def rows_below(
     kept = np.concatenate([each.rows for each in done])
     passes, priced = [each.passes for each in done], [each.prices for each in done]
     done.clear()  # `joined` lets go what it has joined
-    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each(priced)))
+    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each_released(priced)))
 
 
 def _beaten_in_kind(space: Space, found: RowsBelow) -> Bools:
@@ -93,7 +93,7 @@ def _beaten_in_kind(space: Space, found: RowsBelow) -> Bools:
     return dominated(space, found.passes, found.prices, np.arange(len(layouts)), kind)
 
 
-def _each(parts: list[Coefficients]) -> Iterator[Coefficients]:
+def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:
     """Each of `parts`, which is let go."""
     while parts:
         yield parts.pop(0)

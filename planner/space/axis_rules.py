@@ -169,7 +169,7 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     if legality.micro_batches_at_least_pp:
         fills = funnel["num_micro_batches"] >= funnel["pipeline_parallel"]
         funnel.keep(fills, "fewer micro-batches than pipeline ranks")
-    shapes, which = _asked(funnel)
+    shapes, which = _distinct_asked(funnel)
     legal = np.array(
         [bool(legal_schedules(model, legality, funnel.pins, *each)) for each in shapes.tolist()],
         dtype=bool,
@@ -177,7 +177,7 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     funnel.keep(legal[which], "no schedule runs this pipeline and accumulation")
 
 
-def _asked(funnel: Funnel, *axes: str) -> tuple[Ints, Ints]:
+def _distinct_asked(funnel: Funnel, *axes: str) -> tuple[Ints, Ints]:
     """Ranks, micro-batches and `axes` of the rows that differ in these or in what schedules ask,
     and each row's index among them.
     """
@@ -297,7 +297,7 @@ def drop_split_backwards(funnel: Funnel, model: Model, legality: Legality) -> No
     stage, or with the recompute that is pinned."""
     modes = mode_classes(legality, funnel.pins)
     kept = any(NO_RECOMPUTE in each for each in modes)
-    cases, which = _asked(funnel, "zero_stage")
+    cases, which = _distinct_asked(funnel, "zero_stage")
     legal = np.array(
         [
             any(
