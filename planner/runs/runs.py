@@ -92,6 +92,12 @@ SCHEDULE_WORDS: dict[str, Schedule] = {
 }  # fmt: skip
 
 
+def measured_step_s(run: Run) -> float:
+    """The measured step time, of a run that states one."""
+    assert run.measured.step_time_s is not None
+    return run.measured.step_time_s
+
+
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
     """The rows of the file as they are.
 
