@@ -15,10 +15,10 @@ two kinds of left-out runs count, with these weights:
                                            they sum up to their number, none above 1, which is the
                                            weight of the predicted run
     sources that were left out as a whole  the same for each source, `SAME_ENGINE` times as much for
-                                           those of the same engine; together as many runs as the
-                                           engine has less than `ENOUGH`, at least `BORROWED`. An
-                                           engine without constants of its own has those sources
-                                           alone whose engine was left out with them
+                                           those of the same engine; together as many runs as are
+                                           missing to `ENOUGH`, at least `BORROWED`. For an engine
+                                           without constants of its own only those sources count
+                                           whose engine was left out with them
 
 Where no run of the engine covers the prediction (its GPU family, precision, kind of model, that
 kind on that family, or more than `FARTHER` times the GPUs of its largest run), the error cannot be
@@ -35,7 +35,7 @@ Step times of runs whose experts exchange tokens between nodes by all-to-all are
 own: no network's all-to-all at their sizes is published, and 22 runs took 1.2 to 2.5 times as long
 as predicted. They do not count for other runs. Their own f is at least the percentile of such runs
 of the engine on the GPU family together with such left-out sources, all alike; other left-out
-sources count beside them as so many runs as they are fewer than `ENOUGH`, at least `BORROWED`.
+sources count beside them as the number of runs that is missing to `ENOUGH`, at least `BORROWED`.
 
 For models with a recurrent state runs of such models alone count; no constant was fitted to any of
 them. (`python -m benchmarks.accuracy.coverage` counts how often intervals hold.)
