@@ -74,8 +74,8 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 
 
 def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], float]:
-    """The bytes that `rank` needs, as a function of its stages: these may recompute otherwise than
-    the layout's own, but hold as many layers. For engines whose passes are counted.
+    """Bytes that a rank whose passes are counted cannot do without, whatever of its layers
+    recomputes what: of its chunks as stages of as many layers as the layout's own.
     """
     peaks = RankPeaks(model, rank, model.traffic.sharding, {})
     states, outside = _states(model, rank), float(context_bytes(model))

@@ -9,6 +9,12 @@ import typer
 from typer.core import TyperCommand
 
 
+def refuse(message: str) -> NoReturn:
+    """One line on standard error, exit 2: the user can mend it."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
 class Finite(TyperCommand):
     """A command whose numbers are finite: infinity passes bounds from below, NaN all of them."""
 
@@ -21,12 +27,6 @@ class Finite(TyperCommand):
 
                 raise BadQuestion(f"{option.opts[0]} {value} is not a finite number")
         return super().invoke(ctx)
-
-
-def refuse(message: str) -> NoReturn:
-    """One line on standard error, exit 2: the user can mend it."""
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(2)
 
 
 def panel(title: str) -> Any:
