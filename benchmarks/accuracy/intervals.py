@@ -28,7 +28,6 @@ from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.left_out_runs import FILE, Ratio
 from meshplan.hardware_profiles.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import (
     WIDE,
     Pool,
@@ -41,7 +40,7 @@ from meshplan.planner.runs.fit import (
     with_memory_of,
 )
 from meshplan.planner.runs.learning import Indices
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run
 from meshplan.planner.runs.validate import memory_gib, step_model
 from meshplan.planner.text_files import write_text
 

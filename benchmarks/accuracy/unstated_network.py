@@ -18,9 +18,8 @@ from benchmarks.accuracy.rows import ELSEWHERE
 from benchmarks.accuracy.run_columns import write_rows
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, run_of
 from meshplan.planner.runs.validate import step_model
 
 DECIDES = 0.1
