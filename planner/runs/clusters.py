@@ -82,7 +82,8 @@ NVL72_RANKS = 64
 """Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
 
 INTERCONNECTS = {
-    "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100",), "alps": ("alps-gh200",),
+    "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100", "jean-zay-v100"),
+    "alps": ("alps-gh200",),
 }  # fmt: skip
 """Words of a row's interconnect, and the clusters that they name, each for its GPU."""
 
