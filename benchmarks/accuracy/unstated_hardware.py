@@ -28,8 +28,8 @@ from meshplan.planner.runs.validate import step_model
 DECIDES = 0.1
 WHY = "grade C: the {} is not stated and decides the time"
 ON_PCIE = {
-    "a100": "a100-80gb-pcie", "a100-80gb": "a100-80gb-pcie", "a800-80gb": "a100-80gb-pcie",
-    "h100": "h100-pcie",
+    "a100": "a100-80gb-pcie", "a100-40gb": "a100-40gb-pcie", "a100-80gb": "a100-80gb-pcie",
+    "a800-80gb": "a100-80gb-pcie", "h100": "h100-pcie",
 }  # fmt: skip
 """Names in `gpu` that say no form, priced as SXM, and the card of that name without NVLink."""
 
