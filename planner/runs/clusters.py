@@ -54,14 +54,9 @@ _RATE = re.compile(
 )
 SAME_NETWORK = 0.25
 
-MACHINES = {
-    "dgx a100": "8x200 Gb/s HDR IB", "a3 mega": "8x200 Gb/s NIC", "a3 high": "4x200 Gb/s NIC",
-    "h100-80gb-8": "4x200 Gb/s NIC",
-}  # fmt: skip
+MACHINES = {"dgx a100": "8x200 Gb/s HDR IB"}
 """Words of a row's interconnect, and the network cards for GPUs that machines of that name have:
-NVIDIA DGX A100 datasheet; Google Cloud, Compute Engine, "Networking and GPU machines": of A3 High's
-1,000 Gb/s one card is the host's and four are for GPUs, of A3 Mega's 1,800 one and eight. h100-80gb
-is A3 High's accelerator.
+NVIDIA DGX A100 datasheet.
 """
 
 
@@ -83,9 +78,12 @@ NVL72_RANKS = 64
 
 INTERCONNECTS = {
     "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100", "jean-zay-v100"),
-    "alps": ("alps-gh200",),
+    "alps": ("alps-gh200",), "a3 mega": ("gcp-a3-mega",), "a3 high": ("gcp-a3-high",),
+    "h100-80gb-8": ("gcp-a3-high",),
 }  # fmt: skip
-"""Words of a row's interconnect, and the clusters that they name, each for its GPU."""
+"""Words of a row's interconnect, and the clusters that they name, each for its GPU. h100-80gb is
+A3 High's accelerator (Google Cloud, Compute Engine, "Networking and GPU machines").
+"""
 
 
 def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
