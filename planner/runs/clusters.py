@@ -25,8 +25,17 @@ def cluster_of(row: Row) -> Cluster:
     per_node = row.gpus_per_node or cluster.gpus_per_node
     if "nvl72" in text.lower():
         per_node = NVL72_RANKS
-    cluster = cluster.model_copy(update={"gpus_per_node": per_node})
+    cluster = _with_gpus_per_node(cluster, per_node)
     return _with_measured_links(cluster if known else _with_stated_network(cluster, text), row)
+
+
+def _with_gpus_per_node(cluster: Cluster, per_node: int) -> Cluster:
+    """A node of more or fewer GPUs has cards for as many more or fewer."""
+    rates = cluster.network.bus_bandwidth
+    share = per_node / cluster.gpus_per_node
+    whole = {name: getattr(rates, name) * share for name in OF_WHOLE_NODES}
+    network = cluster.network.model_copy(update={"bus_bandwidth": rates.model_copy(update=whole)})
+    return cluster.model_copy(update={"gpus_per_node": per_node, "network": network})
 
 
 def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
@@ -53,6 +62,8 @@ _RATE = re.compile(
     re.IGNORECASE,
 )
 SAME_NETWORK = 0.25
+OF_WHOLE_NODES = ("all_reduce", "all_gather", "reduce_scatter")
+"""What `BusBandwidth` says of all cards of a node; the rest is of a GPU's own."""
 
 MACHINES = {"dgx a100": "8x200 Gb/s HDR IB"}
 """Words of a row's interconnect, and the network cards for GPUs that machines of that name have:

@@ -56,6 +56,15 @@ def test_a_machine_that_is_named_has_the_cards_of_its_maker() -> None:
     assert stated.bus_bandwidth.all_gather > 1.9 * network.bus_bandwidth.all_gather
 
 
+def test_a_node_of_fewer_gpus_has_fewer_cards() -> None:
+    """Four H200 a node have half of what eight share; what a GPU sends alone is its own card's."""
+    cells = ROW | {"gpu": "h200", "gpus": "32", "interconnect": "NVLink4; InfiniBand"}
+    four = cluster_of(cells | {"gpus_per_node": "4"}).network.bus_bandwidth
+    eight = cluster_of(cells | {"gpus_per_node": "8"}).network.bus_bandwidth
+    assert (four.all_gather, four.all_reduce) == (eight.all_gather / 2, eight.all_reduce / 2)
+    assert four.send == eight.send
+
+
 @pytest.mark.parametrize(
     ("gpu", "said", "name"),
     [
