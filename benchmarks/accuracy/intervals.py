@@ -16,7 +16,7 @@ made again, and a change in how one engine learns its own (`generic`: that of al
 import datetime
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -61,8 +61,9 @@ def main() -> None:
         ]
         print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
         ratios += found
-    never_fitted = [*_never_fitted(shipped), *_of_states()]
-    known = {ratio.run for ratio in never_fitted}
+    elsewhere = [run for path in ELSEWHERE for run in runs_of(path)]
+    never_fitted = [*_never_fitted(elsewhere, shipped), *_of_states()]
+    known = {ratio.run for ratio in never_fitted} | {run.id for run in elsewhere}
     _write([*(ratio for ratio in ratios if ratio.run not in known), *never_fitted])
 
 
@@ -87,10 +88,9 @@ def _others(again: Sequence[Pool], runs: Sequence[Run]) -> Iterator[Ratio]:
     return (replace(ratio, between_nodes=ratio.run in away) for ratio in kept)
 
 
-def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:
-    for path in ELSEWHERE:
-        for run in filter(_timed, runs_of(path)):
-            yield _ratio(_kind(run, shipped), run, _loaded(run))
+def _never_fitted(runs: Iterable[Run], shipped: Mapping[str, object]) -> Iterator[Ratio]:
+    for run in filter(_timed, runs):
+        yield _ratio(_kind(run, shipped), run, _loaded(run))
 
 
 def _of_states() -> Iterator[Ratio]:
