@@ -81,6 +81,7 @@ def test_unknown_names_say_what_to_do(name: str, said: str) -> None:
         pytest.param("name = 'x'", "Field required", id="fields missing"),
         pytest.param("gpu = 'h100-sxm'\nspeed = 3", "speed: no such field", id="an unknown key"),
         pytest.param("gpu = 'h101'", "did you mean", id="an unknown GPU"),
+        pytest.param(f"gpu = 'h100-sxm'\ngpus_per_node = {10**26}", "1000000000", id="too many"),
         pytest.param("collective_points = '''\na,b\n1\n'''", "cannot be read", id="a short row"),
     ],
 )

@@ -80,8 +80,8 @@ def test_a_layout_of_a_packed_row_counts_ranks_beyond_a_byte() -> None:
 
 def test_a_deep_pipeline_of_packed_rows_counts_beyond_a_byte() -> None:
     """64 ranks of a V shape with two chunks each: their 128 chunks are beyond the byte that holds
-    the micro-batches, and so is twice 64 of these. By hand, of zb_v: 2 m < 3 S, so 4 S - m - 3 of 4 S
-    are shared.
+    the micro-batches, and so is twice 64 of these. By hand, of zb_v: 2 m < 3 S, so 4 S - m - 3 of
+    4 S are shared.
     """
     name, training = "gpt3-175b", Training(global_batch_size=64, seq_len=2048)
     pins = {"tensor_parallel": "1", "pipeline_parallel": "64", "micro_batch_size": "1,2"}
