@@ -27,8 +27,8 @@ def said_by_script(answer: Answer) -> list[CannotSay]:
         CannotSay("layout.micro_batch_size", la.micro_batch_size, ARGUMENT),
         CannotSay("training.seq_len", training.seq_len, ARGUMENT),
         CannotSay("training.global_batch_size", training.global_batch_size, ARGUMENT),
-        CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"),
-        CannotSay("model", answer.model.name, "train.py reads config.json"),
+        CannotSay("training.optimizer", training.optimizer, "not in this file: train.py runs adamw"),
+        CannotSay("model", answer.model.name, "not in this file: train.py reads config.json"),
     ]
 
 
