@@ -102,7 +102,7 @@ def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Rows of `columns` that differ from each other, and each row's index among them."""
     key = columns[0]
     for column in columns[1:]:
-        key = _codes(key) * (column.max(initial=0) + 1) + column
+        key = _codes(key) * (int(column.max(initial=0)) + 1) + column
     key = _codes(key)
     first = np.empty(key.max(initial=-1) + 1, np.int64)
     first[key[::-1]] = np.arange(len(key))[::-1]
@@ -126,7 +126,7 @@ def thousandths(fractions: Floats) -> Ints:
 
 def _codes(values: Ints) -> Ints:
     """0, 1, 2 ... in place of the distinct `values` (not negative), in their order."""
-    most = values.max(initial=0)
+    most = int(values.max(initial=0))
     if most > LARGEST_TABLE * len(values):
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
     present = np.zeros(most + 1, np.bool_)

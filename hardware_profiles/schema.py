@@ -24,6 +24,8 @@ chosen by hand on 1,688 rows of the Ultra-Scale Playbook, 883 of them out of mem
 other suites that ran (2026-11-22, docs/accuracy.md)."""
 
 
+MOST_COUNTED = 10**9  # of anything in a profile; a bound keeps a typo from being computed with
+Count = Annotated[int, Field(gt=0, le=MOST_COUNTED)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -52,7 +54,7 @@ class Gpu(Frozen):
     memory_bytes: float = Field(gt=0)
     memory_bandwidth_bytes_per_s: float = Field(gt=0)
     peak_flops_per_s: dict[Dtype, Positive]
-    compute_units: int = Field(gt=0)
+    compute_units: Count
     power_w: Positive | None = None
     sources: dict[str, str]
 
@@ -72,10 +74,10 @@ class MatmulPoint(Frozen):
     """
 
     dtype: Dtype
-    m: int
-    n: int
-    k: int
-    groups: int = 1
+    m: Count
+    n: Count
+    k: Count
+    groups: Count = 1
     layout: Literal["NN", "NT", "TN", "TT"] = "TN"
     flops_per_s: float = Field(gt=0)
     spread: NotNegative | None = None
@@ -95,12 +97,12 @@ class AttentionPoint(Frozen):
     dtype: Dtype
     kernel: AttentionKernel | None = None
     direction: Literal["forward", "backward"]
-    batch: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    seq_len: int
+    batch: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    v_head_dim: Count
+    seq_len: Count
     causal: bool
     flops_per_s: float = Field(gt=0)
     spread: NotNegative | None = None
@@ -168,7 +170,7 @@ class Kernels(Frozen):
     sparse_half_backward: Positive = 128.0
     scan_forward: Positive = 0.07
     scan_backward: Positive = 0.052
-    alignment: int = 1
+    alignment: Count = 1
     misaligned_rate: Positive = 1.0
     memory_efficiency: Positive
     launch_s: NotNegative
@@ -209,8 +211,8 @@ class CurveFit(Frozen):
     """
 
     kind: CollectiveKind
-    ranks_per_node: int
-    nodes: int
+    ranks_per_node: Count
+    nodes: Count
     latency_s: tuple[float, ...]
     bandwidth_bytes_per_s: tuple[float, ...]
     residual: NotNegative
@@ -244,7 +246,7 @@ class Link(Frozen):
     latency_s: float = Field(ge=0)
     stall_s: float = Field(default=0.0, ge=0)
     interference: float | None = Field(default=None, ge=0)
-    meshed: int = Field(default=0, ge=0)
+    meshed: int = Field(default=0, ge=0, le=MOST_COUNTED)
     bus_bandwidth: BusBandwidth
     collective_fits: tuple[CurveFit, ...] = ()
 
@@ -260,8 +262,8 @@ class CurvePoint(Frozen):
     """
 
     kind: CollectiveKind
-    ranks_per_node: int
-    nodes: int
+    ranks_per_node: Count
+    nodes: Count
     size_bytes: NotNegative
     seconds: NotNegative
     spread: NotNegative | None = None
@@ -305,7 +307,7 @@ class Pod(Frozen):
     oversubscription  bandwidth of their network cards over that of the pod's links to other pods
     """
 
-    gpus: int = Field(gt=0)
+    gpus: Count
     oversubscription: float = Field(ge=1)
 
 
@@ -330,8 +332,8 @@ class Cluster(Frozen):
     name: Name
     title: str
     gpu: Gpu
-    gpus_per_node: int = Field(gt=0)
-    max_gpus: int | None = None
+    gpus_per_node: Count
+    max_gpus: Count | None = None
     node: Link
     network: Link
     pod: Pod | None = None

@@ -184,13 +184,17 @@ def _result(finding: Finding, names: list[Verdict]) -> dict[str, Any]:
 
 
 def as_table(findings: list[Finding], *, width: int | None = None, color: bool = False) -> str:
-    """For people: a row per file, then the reason and the fix of each finding, then a summary."""
-    from rich.console import Console
+    """For people: a row per file, then the reason and the fix of each finding, then a summary.
+
+    `color`: as standard output and the environment (NO_COLOR, TERM) have it.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=width, no_color=not color, force_terminal=color,
-                      highlight=False, markup=False, emoji=False)  # fmt: skip
+    from meshplan.planner.report.terminal import as_written
+
+    plain = {} if color else {"no_color": True, "force_terminal": False}
+    console = as_written(width=width, **plain)
     table = Table(box=None, pad_edge=False)
     for name, justify in (("config", "left"), ("verdict", "left"), ("layout", "left"),
                           ("peak", "right"), ("margin", "right"), ("step", "right"),

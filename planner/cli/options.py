@@ -16,17 +16,27 @@ def refuse(message: str) -> NoReturn:
 
 
 class Finite(TyperCommand):
-    """A command whose numbers are finite: infinity passes bounds from below, NaN all of them."""
+    """A command whose numbers are finite: infinity passes bounds from below, NaN all of them. And
+    whose values are none of its options: a value was forgotten then, and a file would be so called.
+    """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; raises `BadQuestion` for a number that is not finite."""
+        """Run it; raises `BadQuestion` for a number that is not finite, or an option as a value."""
+        options = {name for each in self.get_params(ctx) for name in each.opts if name[0] == "-"}
         for option in self.params:
             value = ctx.params.get(option.name)
             if isinstance(value, float) and not math.isfinite(value):
-                from meshplan.planner.answer.sizes import BadQuestion
-
-                raise BadQuestion(f"{option.opts[0]} {value} is not a finite number")
+                _refuse(f"{option.opts[0]} {value} is not a finite number")
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if str(each) in options and option.opts[0] in options:
+                    _refuse(f"{option.opts[0]} has no value: {each} is an option itself")
         return super().invoke(ctx)
+
+
+def _refuse(said: str) -> NoReturn:
+    from meshplan.planner.answer.sizes import BadQuestion
+
+    raise BadQuestion(said)
 
 
 def panel(title: str) -> Any:

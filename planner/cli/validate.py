@@ -1,11 +1,9 @@
 """`meshplan validate`: the cost model against measured runs."""
 
 import datetime
-import multiprocessing
 import os
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +21,9 @@ from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
 from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_rows
+from meshplan.planner.worker_processes import in_processes
 
+Rows = list[dict[str, str]]
 CHUNK = 100
 MANY_ROWS = 400  # below this, starting a second process costs more than it saves
 
@@ -100,7 +100,7 @@ def _rows(path: Path, wanted: dict[str, frozenset[str]]) -> list[dict[str, str]]
     ]
 
 
-def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
+def _predict(rows: Rows) -> list[Predicted | Skipped]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
     )  # fmt: skip
@@ -109,20 +109,23 @@ def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
     results: list[Predicted | Skipped] = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("predicting", total=len(rows))
-        with ExitStack() as stack:
-            context = multiprocessing.get_context("spawn")
-            pool = (
-                stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-                if workers > 1
-                else None
-            )
-            for found in pool.map(_predict_chunk, chunks) if pool else map(_predict_chunk, chunks):
-                results += found
-                progress.advance(bar, len(found))
+        for found in _by_chunk(chunks, workers):
+            results += found
+            progress.advance(bar, len(found))
     return results
 
 
-def _predict_chunk(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
+def _by_chunk(chunks: list[Rows], workers: int) -> Iterator[list[Predicted | Skipped]]:
+    """What each chunk gives, in their order."""
+    if workers == 1:
+        yield from map(_predict_chunk, chunks)
+        return
+    with in_processes(workers, _predict_chunk, chunks) as futures:
+        for future in futures:
+            yield future.result()
+
+
+def _predict_chunk(rows: Rows) -> list[Predicted | Skipped]:
     return list(predict_rows(rows))
 
 

@@ -4,6 +4,7 @@ Of a file longer than `MAX_LOG_BYTES` only the end is read, where the run is in 
 """
 
 import json
+import math
 import re
 import stat
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ def read_log(path: Path, batch: Batch) -> Recognised:
             "CSV from TensorBoard's Time Series tab"
         )
     text, cut = _text(path)
-    found = _of_batch(recognised(text, path.name, batch), batch)
+    found = _of_batch(_taking_time(recognised(text, path.name, batch)), batch)
     failed = OUT_OF_MEMORY.search(text)
     if not found.log.steps and failed:
         raise UnreadableLog(f"{path}: no step times, and {DID_NOT_FIT}: `check` its config")
@@ -75,6 +76,12 @@ def read_log(path: Path, batch: Batch) -> Recognised:
         said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
         found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
     return found
+
+
+def _taking_time(found: Recognised) -> Recognised:
+    """The steps that took any: a clock that stands still says nothing of them."""
+    kept = tuple(each for each in found.log.steps if 0 < each.step_time_s < math.inf)
+    return replace(found, log=replace(found.log, steps=kept))
 
 
 def _of_batch(found: Recognised, batch: Batch) -> Recognised:

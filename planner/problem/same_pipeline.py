@@ -156,7 +156,7 @@ def run_as(space: Space, coefficients: Priced, rows: Ints, variant: Variant) -> 
     pp, vpp = int(space.layouts.pipeline_parallel[rows[0]]), variant.virtual_stages
     return SamePipeline(
         prices=coefficients.take(rows).recomputing(variant.columns).held_as(variant.schedule),
-        m=space.layouts.num_micro_batches[rows],
+        m=space.layouts.num_micro_batches[rows].astype(np.int64),  # packed there: sums are not
         schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
         pattern=space.stack,
         splits=stack_splits(space.model, space.legality, pp, vpp, space.apart),

@@ -1,17 +1,18 @@
 """The answers of all cells: from the cache where they are known, else planned on every core."""
 
-import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Cell, answer, key_of
+from meshplan.planner.worker_processes import in_processes
 
 FEW_CELLS = 4  # up to these, starting processes costs more than it saves
 Told = Callable[[int], None]
@@ -73,36 +74,18 @@ def _planned(
         for key, asked in waiting.items():
             yield key, answer(asked, time_limit_s)
         return
-    context = multiprocessing.get_context("spawn")
-    ignore_ctrl_c = (signal.SIGINT, signal.SIG_IGN)  # it is for the process that started them
-    pool = ProcessPoolExecutor(
-        workers, mp_context=context, initializer=signal.signal, initargs=ignore_ctrl_c
-    )
+    work = partial(answer, time_limit_s=time_limit_s)
     try:
-        yield from _as_they_come(pool, waiting, time_limit_s)
+        with in_processes(workers, work, list(waiting.values())) as futures:
+            running = dict(zip(futures, waiting, strict=True))
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
     except BrokenProcessPool:
         raise WorkerDied(
             "a process that planned a cell was killed (out of memory?); --jobs 1 needs least, and "
             "--cache FILE keeps what is done"
         ) from None
-    except BaseException:
-        for child in multiprocessing.active_children():
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _as_they_come(
-    pool: ProcessPoolExecutor, waiting: dict[str, Asked], time_limit_s: float | None
-) -> Iterator[tuple[str, Answer]]:
-    running: dict[Future[Answer], str] = {
-        pool.submit(answer, asked, time_limit_s): key for key, asked in waiting.items()
-    }
-    while running:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future.result()
 
 
 @contextmanager

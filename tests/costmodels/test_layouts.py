@@ -21,3 +21,11 @@ def test_distinct_rows(rows: list[tuple[int, int]]):
 def test_different_values_each_once(values: list[int]):
     """As Python's own sets, of none too."""
     assert each_once(np.array(values, np.int64)).tolist() == sorted(set(values))
+
+
+def test_the_largest_number_of_a_byte_is_told_apart() -> None:
+    """One more than 127 is no byte."""
+    columns = [np.array([127, 1, 127, 127], np.int8), np.array([127, 0, 127, 126], np.int8)]
+    first, which = distinct(columns)
+    assert which[0] == which[2]
+    assert len(first) == len({*which.tolist()}) == 3

@@ -94,6 +94,16 @@ def test_unreadable_files_give_one_line(text: str, said: str, tmp_path: Path) ->
     assert "\n" not in str(raised.value)
 
 
+def test_a_count_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    """A typo of 26 digits does not reach arithmetic in 64 bits."""
+    path = tmp_path / "mine.toml"
+    save_cluster(load_cluster("dgx-h100"), path)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r"gpus_per_node = 8", f"gpus_per_node = {10**26}", text))
+    with pytest.raises(UnknownProfile, match=r"gpus_per_node: .* 1000000000 \(got 1000"):
+        load_cluster(path)
+
+
 def test_bandwidths_in_gigabits_are_not_taken_for_bytes(tmp_path: Path) -> None:
     """`all_reduce = 200` of a cluster file was priced as 200 bytes/s: a step of two years."""
     path = tmp_path / "mine.toml"

@@ -172,3 +172,15 @@ def test_nothing_to_check_is_a_valid_document(name: str) -> None:
     """No findings at all is still one document."""
     text = MACHINE[name]([])  # type: ignore[index]
     assert valid_log(text) if name == "sarif" else text
+
+
+def test_colours_as_the_environment_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, but for NO_COLOR (https://no-color.org)."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    green = "\x1b[32m"
+    assert green in as_table([FITS], width=200, color=True)
+    assert green not in as_table([FITS], width=200)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert green not in as_table([FITS], width=200, color=True)

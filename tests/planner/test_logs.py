@@ -6,6 +6,9 @@ torchtitan: pytorch/torchtitan pull requests 2389, 1287 and 3393.
 AutoModel: NVIDIA-NeMo/Automodel pull request 3473. Of torchtune lines as DiskLogger writes them.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 
 from meshplan.costmodels.units import GIB, MIB
@@ -15,7 +18,7 @@ from meshplan.planner.logs.console import (
     read_nanotron,
     read_torchtitan,
 )
-from meshplan.planner.logs.read import Batch, recognised
+from meshplan.planner.logs.read import Batch, UnreadableLog, read_log, recognised
 
 MEGATRON = """
 [Rank 1] (after 1 iterations) memory (MB) | allocated: 54250.97802734375 | max allocated: \
@@ -184,3 +187,14 @@ def test_both_as_json_lines(row: str, taken_s: float) -> None:
     log = recognised(rows, "training.jsonl", OF_EIGHT).log
     assert [(s.step, s.step_time_s, s.loss) for s in log.steps] == [(3, taken_s, 1.5),
                                                                     (4, taken_s, 1.5)]  # fmt: skip
+
+
+def test_a_step_that_took_no_time_is_none(tmp_path: Path) -> None:
+    """Of two steps one; of a log whose clock stands still none."""
+    path, still = tmp_path / "train.log", re.compile(r"\(ms\): 5630\.1")
+    path.write_text(still.sub("(ms): 0.0", MEGATRON))
+    batch = Batch(sequences=128, tokens_per_gpu=8192, gpus=16)
+    assert [step.step for step in read_log(path, batch).log.steps] == [3]
+    path.write_text(re.sub(r"\(ms\): [\d.]+", "(ms): 0.0", MEGATRON))
+    with pytest.raises(UnreadableLog, match="no step times found"):
+        read_log(path, batch)

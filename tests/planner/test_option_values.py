@@ -84,3 +84,30 @@ def test_empty_arguments_and_equal_signs() -> None:
         assert result.exit_code == 2
         assert "is empty; give a value" in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("explain", PLAN, "--html", "--json"), id="a file"),
+        pytest.param(("check", PLAN, "--cluster", "--json"), id="a name"),
+        pytest.param(("check", PLAN, "--env", "A=1", "--env", "--gpus"), id="one of several"),
+        pytest.param(("execute", PLAN, "--print", "--slurm", "-h"), id="help"),
+    ],
+)
+def test_an_option_is_no_value_of_another(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forgotten value: `explain PLAN --html --json` wrote a page called `--json`."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {words[-2]} has no value: {words[-1]} is an option itself\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_begins_with_dashes_may_be_a_value() -> None:
+    """sbatch's options, of which `execute` has some itself."""
+    words = ("execute", PLAN, "--print", "--launcher", "slurm", "--slurm", "--nodes=1")
+    result = CliRunner().invoke(app, words)
+    assert "has no value" not in result.stderr

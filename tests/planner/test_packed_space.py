@@ -13,11 +13,13 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan
-from meshplan.planner.search.priced_space import Question, space_of
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.space import exchange_choice, legal_layouts
 from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.pins import parse_pins
 
 NAMES = [field.name for field in fields(Layouts)]
 
@@ -74,3 +76,22 @@ def test_a_layout_of_a_packed_row_counts_ranks_beyond_a_byte() -> None:
     plan = StagePlan((Stage(4),), 0, ())
     found = layout_of_row(packed, 0, Variant("1f1b", 1, (0,)), plan)
     assert (found.data_parallel, found.context_parallel, found.shard_group) == (64, 4, 0)
+
+
+def test_a_deep_pipeline_of_packed_rows_counts_beyond_a_byte() -> None:
+    """64 ranks of a V shape with two chunks each: their 128 chunks are beyond the byte that holds
+    the micro-batches, and so is twice 64 of these. By hand, of zb_v: 2 m < 3 S, so 4 S - m - 3 of
+    4 S are shared.
+    """
+    name, training = "gpt3-175b", Training(global_batch_size=64, seq_len=2048)
+    pins = {"tensor_parallel": "1", "pipeline_parallel": "64", "micro_batch_size": "1,2"}
+    asked = Question(
+        model=model_from_config(load_model_config(name), name), training=training, gpus=64,
+        cluster=load_cluster("mi300x-8"), engine=load_engine("generic"), pins=parse_pins(pins),
+    )  # fmt: skip
+    space = space_of(asked)
+    assert space.layouts.num_micro_batches.dtype == np.int8
+    prices = price_space(asked, space, closed_form)
+    form = run_as(space, prices, np.arange(2), Variant("zb_v", 2, (0,))).form
+    assert dict(zip(form.weight.tolist(), form.over.tolist(), strict=True)) == {64: 189, 32: 221}
+    assert form.under == 256

@@ -16,7 +16,8 @@ from meshplan.planner.case.reading import CannotSay
 
 SCRIPT, MODEL = "train.py", "config.json"
 RECOMPUTE_IN_CODE = "the training code switches it on, and this file does not say it"
-ARGUMENT = "not in this file: an argument of train.py"
+NOT_HERE = "not in this file: "
+ARGUMENT = NOT_HERE + "an argument of train.py"
 SOURCE = Path(__file__).with_name("train_script.py")
 
 
@@ -27,8 +28,8 @@ def said_by_script(answer: Answer) -> list[CannotSay]:
         CannotSay("layout.micro_batch_size", la.micro_batch_size, ARGUMENT),
         CannotSay("training.seq_len", training.seq_len, ARGUMENT),
         CannotSay("training.global_batch_size", training.global_batch_size, ARGUMENT),
-        CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"),
-        CannotSay("model", answer.model.name, "train.py reads config.json"),
+        CannotSay("training.optimizer", training.optimizer, NOT_HERE + "train.py runs adamw"),
+        CannotSay("model", answer.model.name, NOT_HERE + "train.py reads config.json"),
     ]
 
 
