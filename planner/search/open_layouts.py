@@ -80,7 +80,7 @@ class _Bounded(NamedTuple):
     work: int
 
 
-def _of_the_same_rows(groups: Sequence[tuple[Variant, Ints]]) -> list[list[int]]:
+def of_the_same_rows(groups: Sequence[tuple[Variant, Ints]]) -> list[list[int]]:
     """Places of the groups of equal rows; what is most together first."""
     found = dict[bytes, list[int]]()
     for at, (_, rows) in enumerate(groups):
@@ -204,7 +204,7 @@ class OpenLayouts:
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
         last = self._next_row + len(rows)
         groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
-        alike = _of_the_same_rows(groups)
+        alike = of_the_same_rows(groups)
         done = done_of_each(lambda some: self._roughly([groups[at] for at in some], limit_s), alike)
         bounds = dict(zip(chain(*alike), chain(*done), strict=True))
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
