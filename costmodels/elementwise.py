@@ -1,4 +1,4 @@
-"""The few functions that a formula needs to hold for one layout and for many at once, and `Adds`.
+"""The few functions that let one formula take a single layout or a column of many, and `Adds`.
 
 A formula over one layout works on python floats, over many on numpy arrays; numpy on single numbers
 is ten times slower than python, so these choose by what they are given.
@@ -34,7 +34,7 @@ class Adds:
     @classmethod
     @cache
     def _columns(cls) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-        """The names of the fields, and what reads them all."""
+        """The names of a class's fields, and a function that reads them all at once."""
         names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
         return names, attrgetter(*names)
 
@@ -54,6 +54,11 @@ def anywhere(condition: Condition) -> bool:
 def everywhere(condition: Condition) -> bool:
     """Whether the condition holds of all."""
     return bool(condition.all()) if isinstance(condition, np.ndarray) else bool(condition)
+
+
+def plain(values: NDArray[np.float64]) -> Number:
+    """A single number as a float, many as they are."""
+    return values if values.ndim else float(values)
 
 
 def maximum(a: Number, b: Number) -> Number:

@@ -113,14 +113,14 @@ class Layout:
     modules_apart: bool = False
 
     @property
+    def stage_ranks(self) -> int:
+        """Accelerators that hold a share of the same stages: those of one pipeline rank."""
+        return self.data_parallel * self.context_parallel * self.tensor_parallel
+
+    @property
     def world_size(self) -> int:
         """Accelerators."""
-        return (
-            self.data_parallel
-            * self.context_parallel
-            * self.tensor_parallel
-            * self.pipeline_parallel
-        )
+        return self.stage_ranks * self.pipeline_parallel
 
     @property
     def recompute(self) -> Literal["none", "selective", "full", "mixed"]:
@@ -285,7 +285,7 @@ def _check_apart(la: Layout, model: Model) -> None:
 
 def _check_experts(layout: Layout, model: Model) -> None:
     ep, etp = layout.expert_parallel, layout.expert_tensor_parallel
-    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
+    ranks = layout.stage_ranks
     if ep * etp > 1 and not model.is_moe:
         name, degree = ("expert_parallel", ep) if ep > 1 else ("expert_tensor_parallel", etp)
         raise InvalidLayout(f"{model.name} has no experts: {name} must be 1, not {degree}")

@@ -53,13 +53,17 @@ class Layouts:
         return len(self.data_parallel)
 
     @property
+    def stage_ranks(self) -> Ints:
+        """Accelerators of one pipeline rank of each row."""
+        return self.data_parallel * self.context_parallel * self.tensor_parallel
+
+    @property
     def world_size(self) -> Ints:
         """Accelerators of each row."""
-        replica = self.context_parallel * self.tensor_parallel * self.pipeline_parallel
-        return self.data_parallel * replica
+        return self.stage_ranks * self.pipeline_parallel
 
     def take(self, rows: Ints) -> "Layouts":
-        """The layouts at `rows`, in 64 bits: what is made of them may be large."""
+        """The layouts at `rows`, in 64 bits: products of their columns may be large."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}
         return Layouts(**{
             name: column.astype(np.int64, copy=False) if column.dtype.kind == "i" else column

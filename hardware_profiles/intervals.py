@@ -2,42 +2,43 @@
 
     low, high   1 / f and f times the prediction
     f           the 80th percentile of |ln(measured / predicted)| over left-out runs, weighted, the
-                run that is asked about counted among them as infinitely far off (split conformal
+                predicted run itself counted among them as infinitely far off (split conformal
                 prediction: Vovk et al. 2005; Lei et al., arXiv 1604.04173; with weights Tibshirani
-                et al., arXiv 1904.06019), so that few runs say less; and never below `NOISE`
+                et al., arXiv 1904.06019), so that few runs give a wide interval; never below
+                `NOISE`
 
-Two kinds of runs count, because a reader's run may be either:
+The reader's run may be like runs of the same engine, or come from a source unlike all others. So
+two kinds of left-out runs count, with these weights:
 
-    runs of the engine on the GPU family   each as 1, but within one source as the root of how many
-                                           it has: runs of one source are wrong together. None as
-                                           more than 1, which the run that is asked about counts as:
-                                           one run alone is no third of what is known
-    sources that were left out as a whole  together as many runs as the engine lacks to `ENOUGH`, at
-                                           least `BORROWED`, each source alike and those of the same
-                                           engine `SAME_ENGINE` times. For an engine without
-                                           constants of its own, those whose engine was left out
-                                           with them
+    runs of the engine on the GPU family   1 / root of the number of runs of the same source, since
+                                           runs of one source are wrong together; scaled so that
+                                           they sum up to their number, none above 1, which is the
+                                           weight of the predicted run
+    sources that were left out as a whole  the same for each source, `SAME_ENGINE` times as much for
+                                           those of the same engine; together as many runs as are
+                                           missing to `ENOUGH`, at least `BORROWED`. For an engine
+                                           without constants of its own only those sources count
+                                           whose engine was left out with them
 
-What no run of the engine covers (the GPU family, the precision, the kind of model, that kind on
-that family, more than `FARTHER` times the GPUs of its largest run) cannot be nearer than what is
-covered: there f is also at least that of the left-out sources alone, and where no run of any engine
-covers it at least that of engines without constants. Of a quantity that fewer than `SOURCES`
-left-out sources state, sources alone make no interval: with the source that is asked about, counted
-among them as farther off than all, the percentile is then the farthest run of all, or beyond
-(conformal prediction over sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv 2306.06342).
-There f is the larger of their plain percentile and that of step times, which dozens of sources
-state [assumed: no quantity is predicted better].
+Where no run of the engine covers the prediction (its GPU family, precision, kind of model, that
+kind on that family, or more than `FARTHER` times the GPUs of its largest run), the error cannot be
+smaller than where one does: there f is also at least that of the left-out sources alone, and where
+no run of any engine covers it at least that of engines without constants.
+
+Where fewer than `SOURCES` left-out sources state a quantity, they make no interval alone: with the
+reader's source counted among them as the farthest off, the percentile would be the farthest run of
+all, or beyond (conformal prediction over sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv
+2306.06342). There f is the larger of their plain percentile and that of step times, which dozens of
+sources state [assumed: no quantity is predicted better].
 
 Step times of runs whose experts exchange tokens between nodes by all-to-all are a kind of their
 own: no network's all-to-all at their sizes is published, and 22 runs took 1.2 to 2.5 times as long
-as predicted. They say nothing of other runs; f of theirs is at least the percentile of the engine's
-own such runs on the GPU family, of such sources that were left out, each alike, and beside them of
-other left-out sources, together as many as they lack to `ENOUGH`, at least `BORROWED`.
+as predicted. They do not count for other runs. Their own f is at least the percentile of such runs
+of the engine on the GPU family together with such left-out sources, all alike; other left-out
+sources count beside them as the number of runs that is missing to `ENOUGH`, at least `BORROWED`.
 
-Models with a
-state are asked about by runs of such models alone, none of which was ever fitted to. No left-out
-run confirms that such errors are larger; none of them is far outside either (`python -m
-benchmarks.accuracy.coverage` counts how often the intervals hold).
+For models with a recurrent state runs of such models alone count; no constant was fitted to any of
+them. (`python -m benchmarks.accuracy.coverage` counts how often intervals hold.)
 
 `python -m benchmarks.accuracy.intervals` writes the ratios.
 """
@@ -261,18 +262,18 @@ def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], li
     own = _own_of(known, engine, gpu)
     if not any(ratio.left_out == "layout" for ratio in same):
         return own, _strangers(known)
-    return own, [ratio for ratio in _whole(known) if _of_fitted_engine(ratio)]
+    return own, [ratio for ratio in _whole_sources(known) if _of_fitted_engine(ratio)]
 
 
 def _between_nodes(evidence: Evidence, engine: str, gpu: str) -> float:
     """What runs that exchange experts' tokens between nodes say, with what they borrow."""
     own = _own_of(evidence.between_nodes, engine, gpu)
-    sources = [ratio for ratio in _whole(evidence.between_nodes) if ratio not in own]
-    others = _whole(evidence.known)
+    sources = [ratio for ratio in _whole_sources(evidence.between_nodes) if ratio not in own]
+    others = _whole_sources(evidence.known)
     if not own and not sources:
         return 0.0
-    weights = np.concatenate([_own_weights(own), _alike(sources)])
-    lent = _alike(others)
+    weights = np.concatenate([_own_weights(own), _sources_alike(sources)])
+    lent = _sources_alike(others)
     lent = _scaled(lent, max(BORROWED, ENOUGH - float(weights.sum())))
     runs = (*own, *sources, *others)
     return _percentile(_errors(evidence, runs), np.concatenate([weights, lent]))
@@ -284,7 +285,7 @@ def _own_of(known: Sequence[Ratio], engine: str, gpu: str) -> list[Ratio]:
     return [ratio for ratio in same if (ratio.engine, ratio.gpu) == (engine, gpu)]
 
 
-def _whole(known: Iterable[Ratio]) -> list[Ratio]:
+def _whole_sources(known: Iterable[Ratio]) -> list[Ratio]:
     """Sources that were left out as a whole."""
     return [ratio for ratio in known if ratio.left_out != "layout"]
 
@@ -298,7 +299,7 @@ def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
 
 def _strangers(known: Sequence[Ratio]) -> list[Ratio]:
     """Left-out sources whose engine has no constants of its own."""
-    return [ratio for ratio in _whole(known) if not _of_fitted_engine(ratio)]
+    return [ratio for ratio in _whole_sources(known) if not _of_fitted_engine(ratio)]
 
 
 def _of_fitted_engine(ratio: Ratio) -> bool:
@@ -353,7 +354,7 @@ def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:
     return _scaled(weights, max(BORROWED, ENOUGH - own) if own else len(rows))
 
 
-def _alike(sources: Sequence[Ratio]) -> Vector:
+def _sources_alike(sources: Sequence[Ratio]) -> Vector:
     """Each source as 1."""
     rows = Counter(ratio.suite for ratio in sources)
     return np.array([1 / rows[ratio.suite] for ratio in sources])

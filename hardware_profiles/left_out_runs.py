@@ -1,4 +1,4 @@
-"""What left-out runs took over what was predicted of them: `fits/intervals.csv`.
+"""Measured over predicted, of runs left out of the fits that predict them: `fits/intervals.csv`.
 
 `python -m benchmarks.accuracy.intervals` writes it.
 """

@@ -15,9 +15,9 @@
            that they contradict
 
 The further from measured shapes, the more of it is trend; it never exceeds the fastest rate that
-was measured. `inside` is False for a shape farther than `REACH` octaves from every measured one.
-RANGE, TRANSPOSED and NOISES predict held-out halves well over profiles of a shared 2-core host and
-the published tables of A100, B200 and GH200; none of them needs more than its first digit.
+was measured. RANGE, TRANSPOSED and NOISES predict held-out halves well over profiles of a shared
+2-core host and the published tables of A100, B200 and GH200; none of them needs more than its first
+digit.
 
 Leaves out: tile and wave quantisation between two measured shapes; key/value heads of attention.
 """
@@ -37,8 +37,7 @@ Floats = NDArray[np.float64]
 FEWEST = 4  # shapes
 RANGE = 3.0  # octaves
 TRANSPOSED = 0.6
-NOISES = (0.01, 0.1)  # of the variance of the residuals: quiet and shared machines
-REACH = 2.0  # octaves
+NOISES = (0.01, 0.1)  # fractions of the residuals' variance: quiet and shared machines
 REWEIGHTINGS = 3
 SMALLEST_RESIDUAL = 1e-4
 SIGMAS = 1.48  # standard deviations in a median of absolute errors
@@ -48,14 +47,6 @@ SAME_RATE: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16"}  # same tensor-
 MATMUL_TERMS = ((1, 1, 1, 1), (0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (0, 0, 0, 1), (0, 0, 0, 0))
 # scores, with and without the head's width; operands, with and without it; launch
 ATTENTION_TERMS = ((1, 2, 1), (1, 2, 0), (1, 1, 1), (1, 1, 0), (0, 0, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """FLOP/s of each shape asked for, and whether measured shapes surround it closely enough."""
-
-    flops_per_s: Floats
-    inside: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +71,8 @@ class Surface:
     additions: Floats
     fastest: float
 
-    def __call__(self, *sides: ArrayLike, layout: str | None = None) -> Rates:
-        """Rates at the shapes with these sides, in the order that the surface was made of.
+    def __call__(self, *sides: ArrayLike, layout: str | None = None) -> Floats:
+        """FLOP/s at the shapes with these sides, in the order that the surface was made of.
 
         Sides are numbers or arrays, which broadcast; a matmul's `groups` may be left out.
         layout  transposition ("TN", "NN", "NT") that is asked for, None for no matter which
@@ -96,8 +87,7 @@ class Surface:
         same = np.array([layout is None]) if layout is None else self.layouts == layout
         log_rate = self.trend(rows) + _likeness(distance, same) @ self.additions
         rates = np.minimum(np.exp(log_rate), self.fastest)
-        inside = distance.min(axis=1) <= REACH
-        return Rates(rates[back].reshape(shape), inside[back].reshape(shape))
+        return np.asarray(rates[back].reshape(shape))
 
 
 def _per_flop(shapes: Floats, powers: Floats) -> Floats:

@@ -70,11 +70,6 @@ class TracedBytes(Frozen):
     cut: Amount = 0.0
     copies: Amount = 0.0
 
-    @property
-    def total(self) -> float:
-        """All of them, on one rank."""
-        return self.stream + self.whole + self.cut + self.copies
-
 
 class TracedExperts(Frozen):
     """Routed experts, how many of them a token visits, and their width inside and outside."""

@@ -139,13 +139,10 @@ def load_fit(engine: str, gpu: str) -> Fit:
     Nothing that was learnt on GPUs holds for a CPU.
     """
     families = ("cpu",) if gpu == "cpu" else (gpu_family(gpu), "any")
-    for name in (load_engine(engine).fitted_as or engine, "generic"):
-        for folder in FOLDERS:
-            tables = _tables(folder, name)
-            for family in families:
-                if family in tables:
-                    return tables[family]
-    return UNFITTED
+    names = (load_engine(engine).fitted_as or engine, "generic")
+    tables = (_tables(folder, name) for name in names for folder in FOLDERS)
+    found = (each[family] for each in tables for family in families if family in each)
+    return next(found, UNFITTED)
 
 
 def fits_of(engine: str) -> dict[str, Fit]:

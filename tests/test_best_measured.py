@@ -49,5 +49,6 @@ def test_worth_by_hand() -> None:
 
 
 def test_who_measured_all_layouts_is_beaten_by_no_plan() -> None:
-    """Then no claim holds."""
-    assert worth(list(claims([question(*STEPS)], 4))).right == 0
+    """Then there is a claim, and it does not hold."""
+    of = worth(list(claims([question(*STEPS)], 4)))
+    assert (of.share, of.right) == (1, 0)

@@ -219,7 +219,12 @@ def test_pre_commit_and_just_name_real_tools() -> None:
     """The hooks parse, and each runs a tool that the extra `dev` installs."""
     hooks = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"][0]["hooks"]
     assert {hook["entry"].split()[0] for hook in hooks} <= {"ruff", "mypy", "pytest"}
-    assert "benchmarks.commands.readme" in read("justfile")
+    just = read("justfile")
+    installed = {"ruff", "mypy", "pytest", "pip", "python", "meshplan"}
+    assert set(re.findall(r"\{\{bin\}\}/(\w+)", just)) == installed
+    modules = re.findall(r"python -m (benchmarks[\w.]+)", just)
+    assert "benchmarks.commands.readme" in modules
+    assert all((ROOT / f"{module.replace('.', '/')}.py").is_file() for module in modules)
 
 
 def test_bare_command_shows_the_commands() -> None:

@@ -22,8 +22,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_kernels
 from meshplan.hardware_profiles.schema import Link
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
-from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run
 from meshplan.planner.runs.validate import predict_run
 
 Change = Callable[[Run, Tuning], tuple[Run, Tuning]]

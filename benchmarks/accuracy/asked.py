@@ -19,9 +19,8 @@ from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import choice, fitting
-from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.runs.runs import BUILT_IN, read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
 ROWS, SECONDS = 10_000, 30.0

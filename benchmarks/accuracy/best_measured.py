@@ -21,8 +21,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy.layout_ratios import Timed, measured_s, questions
+from benchmarks.accuracy.layout_ratios import Timed, questions
 from benchmarks.usage import check_usage
+from meshplan.planner.runs.runs import measured_step_s
 
 LEAST = 4
 LARGE = 0.10
@@ -52,11 +53,11 @@ def claims(groups: Sequence[Sequence[Timed]], tried: int) -> Iterator[Claim]:
         n, weight = len(group), sources[group[0].run.suite] ** -0.5
         k = min(tried, n)
         plan = min(group, key=lambda timed: timed.predicted_s)
-        for i, each in enumerate(sorted(group, key=lambda timed: measured_s(timed.run))):
+        for i, each in enumerate(sorted(group, key=lambda timed: measured_step_s(timed.run))):
             chance = math.comb(n - 1 - i, k - 1) / math.comb(n, k)
             yield Claim(
                 math.log(each.predicted_s / plan.predicted_s),
-                math.log(measured_s(each.run) / measured_s(plan.run)), weight * chance,
+                math.log(measured_step_s(each.run) / measured_step_s(plan.run)), weight * chance,
             )  # fmt: skip
 
 

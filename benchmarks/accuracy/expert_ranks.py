@@ -18,8 +18,7 @@ from benchmarks.accuracy.rows import runs_of
 from benchmarks.usage import check_usage
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run
 
 Group = tuple[str, str, str, str, str]
 

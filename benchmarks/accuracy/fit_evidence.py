@@ -14,9 +14,9 @@ from benchmarks.accuracy.rows import runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.tunings import fits_of
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import WIDE, Pool, pools, problem_of, sample
 from meshplan.planner.runs.learning import TIME
+from meshplan.planner.runs.runs import BUILT_IN
 
 HALF = 0.5
 

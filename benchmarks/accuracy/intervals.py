@@ -16,7 +16,7 @@ made again, and a change in how one engine learns its own (`generic`: that of al
 import datetime
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -28,7 +28,6 @@ from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.left_out_runs import FILE, Ratio
 from meshplan.hardware_profiles.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import (
     WIDE,
     Pool,
@@ -41,7 +40,7 @@ from meshplan.planner.runs.fit import (
     with_memory_of,
 )
 from meshplan.planner.runs.learning import Indices
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run
 from meshplan.planner.runs.validate import memory_gib, step_model
 from meshplan.planner.text_files import write_text
 
@@ -62,8 +61,9 @@ def main() -> None:
         ]
         print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
         ratios += found
-    never_fitted = [*_never_fitted(shipped), *_of_states()]
-    known = {ratio.run for ratio in never_fitted}
+    elsewhere = [run for path in ELSEWHERE for run in runs_of(path)]
+    never_fitted = [*_never_fitted(elsewhere, shipped), *_of_states()]
+    known = {ratio.run for ratio in never_fitted} | {run.id for run in elsewhere}
     _write([*(ratio for ratio in ratios if ratio.run not in known), *never_fitted])
 
 
@@ -88,10 +88,9 @@ def _others(again: Sequence[Pool], runs: Sequence[Run]) -> Iterator[Ratio]:
     return (replace(ratio, between_nodes=ratio.run in away) for ratio in kept)
 
 
-def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:
-    for path in ELSEWHERE:
-        for run in filter(_timed, runs_of(path)):
-            yield _ratio(_kind(run, shipped), run, _loaded(run))
+def _never_fitted(runs: Iterable[Run], shipped: Mapping[str, object]) -> Iterator[Ratio]:
+    for run in filter(_timed, runs):
+        yield _ratio(_kind(run, shipped), run, _loaded(run))
 
 
 def _of_states() -> Iterator[Ratio]:

@@ -31,8 +31,7 @@ from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run, measured_step_s
 from meshplan.planner.text_files import write_text
 
 FAR = math.log(2)
@@ -62,7 +61,7 @@ class Timings(NamedTuple):
         """What of it the file holds."""
         one, other = self
         predicted = math.log(other.predicted_s / one.predicted_s)
-        measured = math.log(measured_s(other.run) / measured_s(one.run))
+        measured = math.log(measured_step_s(other.run) / measured_step_s(one.run))
         axes = len(differing_axes(one.run.layout, other.run.layout))
         engine = one.run.engine.name
         return Pair(one.run.suite, engine, axes, round(predicted, 4), round(measured, 4))
@@ -93,7 +92,7 @@ def questions() -> list[list[Timed]]:
         run = runs.get(ratio.run)
         if run and run.grade in ("A", "B") and _fits(run):
             group = groups[(ratio.engine, ratio.left_out, *run.group)]
-            group.setdefault(run.layout.label, Timed(run, measured_s(run) / ratio.step_time))
+            group.setdefault(run.layout.label, Timed(run, measured_step_s(run) / ratio.step_time))
     return [list(group.values()) for group in groups.values()]
 
 
@@ -121,12 +120,6 @@ def _fits(run: Run) -> bool:
     )  # fmt: skip
     needed = needed_bytes(stage_memory(step_model_of(case)))
     return needed <= run.cluster.fillable_bytes
-
-
-def measured_s(run: Run) -> float:
-    """Of a step."""
-    assert run.measured.step_time_s is not None
-    return run.measured.step_time_s
 
 
 def held(known: Sequence[Pair]) -> Iterator[tuple[Pair, float]]:

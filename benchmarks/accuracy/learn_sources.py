@@ -16,13 +16,12 @@ import numpy as np
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.learn.shrink import LEARNT, Shrinkage, Vector, linearised
 from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.fit import FEW, WIDE, Pool, problem_of, sample
 from meshplan.planner.runs.learning import TIME, Indices, layout_of
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 
 OTHERS = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
 FEWEST_LAYOUTS, MOST_ROWS, PRIOR_ROWS = 4, 150, 120

@@ -32,10 +32,9 @@ from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.memory_needs import FILE, FITS, Chances, Need, chances, needs
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import FEW, WIDE, learn_memory, pools, splits, with_memory_of
 from meshplan.planner.runs.memory import recomputing
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import BUILT_IN, Run
 from meshplan.planner.runs.validate import step_model
 from meshplan.planner.text_files import write_text
 

@@ -8,9 +8,8 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 
 NEVER_FITTED = ("elsewhere.csv", "internlm.csv", "lora.csv", "aleph.csv")
 ELSEWHERE = tuple(BUILT_IN.parent / name for name in NEVER_FITTED)

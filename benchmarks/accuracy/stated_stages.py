@@ -27,9 +27,8 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.step.stage_split import split_by_cost
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, run_of
 from meshplan.planner.runs.validate import step_model
 
 FIRST_JOB = 14097145

@@ -15,9 +15,8 @@ from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary
-from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.runs.runs import BUILT_IN, read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
 ROOT = Path(__file__).parents[2]

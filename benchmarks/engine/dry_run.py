@@ -207,7 +207,7 @@ INTERLEAVED: dict[str, Any] = {
     **PP2, "virtual_stages": 3, "schedule": "interleaved_1f1b", "stages": even_stages(6, 6),
 }  # fmt: skip
 V: dict[str, Any] = {**PP2, "virtual_stages": 2, "stages": even_stages(6, 4)}
-ALL = ("core_attention", "mlp", "moe")
+ALL = load_engine("native").legality.recompute_modules
 
 
 def _case(name: str, m: int, *, last: bool = False, seq_len: int = 2048, **traits: Any) -> Case:

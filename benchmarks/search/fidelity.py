@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.step.prices import Prices, price
+from meshplan.costmodels.step.prices import price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
@@ -65,7 +65,6 @@ class Drawn:
     setting: Setting
     space: Space
     layouts: Layouts
-    prices: Prices
     coefficients: Coefficients
 
 
@@ -81,7 +80,7 @@ def draw(question: tuple[str, int, int, int, str], engine: str, count: int, seed
     rows = np.random.default_rng(seed).integers(0, len(space.layouts), count)
     layouts = space.layouts.take(rows)
     prices = price(layouts, setting)
-    return Drawn(setting, replace(space, layouts=layouts), layouts, prices, Coefficients.of(prices))
+    return Drawn(setting, replace(space, layouts=layouts), layouts, Coefficients.of(prices))
 
 
 def distances(drawn: Drawn, rng: random.Random) -> Iterator[Distance]:

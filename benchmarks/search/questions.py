@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from meshplan.costmodels.units import MIB
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load_models import model_names
 
@@ -40,7 +41,6 @@ MOST_GPUS = 131_072
 SEQUENCES = tuple(2**power for power in range(11, 21))
 TOKENS = tuple(2**power for power in range(20, 27))
 NOTHING_FITS = 3
-MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,9 +45,8 @@ from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.explain import PART_NAMES, lost_by, priced
 from meshplan.planner.answer.ties import chosen
 from meshplan.planner.case.memory_limit import with_usual_headroom
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits
 from meshplan.planner.space.pins import parse_pins

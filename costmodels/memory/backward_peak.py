@@ -1,4 +1,4 @@
-"""What is alive for a moment inside a layer's backward pass, for engines of which it is known.
+"""Peak memory inside a layer's backward pass, tensor by tensor, for engines whose code was read.
 
 A pass is a list of steps; each makes tensors, then gives some back:
 
@@ -47,7 +47,9 @@ class Step:
 
 
 def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
-    """The most alive at once, beyond what was there before; `put_off`: weight products wait."""
+    """The most alive at once, beyond what was there before; `put_off`: weight gradients are
+    deferred (zero bubble).
+    """
     alive: Number = 0.0
     most: Number = 0.0
     for step in steps:
@@ -63,7 +65,7 @@ def left_bytes(steps: Sequence[Step]) -> Number:
 
 
 def waiting_gradient_bytes(steps: Sequence[Step]) -> Number:
-    """Of what remains then, output gradients: made by the pass, not saved by the forward."""
+    """Of `left_bytes` the output gradients, which the pass made and the forward did not save."""
     return sum(step.late - step.kept for step in steps)
 
 
@@ -80,7 +82,7 @@ def most_passing_bytes(site: Site, kind: Layer) -> Number:
     of the pipeline or the embedding's gradient included.
     """
     embedding = 3 * site.itemsize * site.shard.tokens * site.model.hidden
-    return peak_bytes(backward_steps(site, kind)) + 3 * _stream(site) + embedding
+    return peak_bytes(backward_steps(site, kind)) + 3 * site.stream_bytes + embedding
 
 
 def most_put_off_bytes(site: Site, kind: Layer) -> Number:
@@ -102,12 +104,12 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
     following = where(second > 0, each * second, 0.0)
     later = own + maximum(site.itemsize * columns * h, following) + gradient_bytes
     rows = site.itemsize * site.shard.tokens * h
-    return _stream(site) + _gathered(site, h) + rows + maximum(each * first, later)
+    return site.stream_bytes + _gathered(site, h) + rows + maximum(each * first, later)
 
 
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     """The backward pass of one layer: its feed-forward, then what mixes its tokens."""
-    steps = [Step(made=_stream(site))]  # the gradient of the output
+    steps = [Step(made=site.stream_bytes)]  # the gradient of the output
     if kind.traced:
         return (*steps, *_traced(site, kind.traced))
     if kind.has_feed_forward:
@@ -149,12 +151,7 @@ def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
     for part in (values, (convolved - values) / 2, (convolved - values) / 2):
         yield Step(made=part, gone=2 * part)
     columns = mixer.inner / site.shard.tp
-    yield _column(site, columns, site.model.hidden, grads=wide, saved=_stream(site))
-
-
-def _stream(site: Site) -> Number:
-    """Bytes of one tensor of the residual stream: 2 r h."""
-    return site.itemsize * site.shard.tokens_outside * site.model.hidden
+    yield _column(site, columns, site.model.hidden, grads=wide, saved=site.stream_bytes)
 
 
 def _gathered(site: Site, width: Number) -> Number:
@@ -167,7 +164,7 @@ def _norm(site: Site, *, multiplied: bool) -> Iterator[Step]:
 
     multiplied  a weight product reads the residual's gradient itself where nothing is gathered
     """
-    stream = _stream(site)
+    stream = site.stream_bytes
     yield Step(made=stream, gone=2 * stream)  # the incoming gradient and the saved input
     read = where(site.shard.tp > 1, 0.0, stream) if multiplied else 0.0
     yield Step(made=stream, gone=2 * stream - read, late=read)
@@ -207,7 +204,7 @@ def _dense(site: Site, f: Number) -> Iterator[Step]:
     wide = site.itemsize * site.shard.tokens * f
     yield _row(site, f, wide)
     yield Step(made=up * wide, gone=(1 + up) * wide)
-    yield _column(site, f, h, grads=up * wide, saved=_stream(site))
+    yield _column(site, f, h, grads=up * wide, saved=site.stream_bytes)
 
 
 def _experts(site: Site, experts: Experts) -> Iterator[Step]:
@@ -222,7 +219,7 @@ def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     shared: Number = 0.0
     if experts.shared_ffn:
         yield from _dense_beside(site, experts.shared_ffn / shard.tp)
-        shared = _stream(site)
+        shared = site.stream_bytes
     yield Step(made=copies)
     yield Step(made=exchanged, gone=where(shard.ep > 1, copies, 0.0))
     yield Step(made=sorts, gone=sorts)
@@ -237,15 +234,15 @@ def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     yield Step(made=rows, gone=2 * rows)
     yield Step(made=sorts, gone=sorts)
     yield Step(made=where(shard.ep > 1, copies, 0.0), gone=exchanged)
-    yield Step(made=_stream(site), gone=copies + shared)
-    yield Step(gone=_stream(site))  # the saved input of the router and the experts
+    yield Step(made=site.stream_bytes, gone=copies + shared)
+    yield Step(gone=site.stream_bytes)  # the saved input of the router and the experts
 
 
 def _dense_beside(site: Site, f: Number) -> Iterator[Step]:
     """A shared expert: its input stays saved for the routed ones."""
     *first, last = _dense(site, f)
     yield from first
-    own = _stream(site)
+    own = site.stream_bytes
     yield replace(last, late=last.late - own, kept=last.kept - own)
 
 
@@ -269,7 +266,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     yield Step(made=q, gone=q)
     if at.qk_norm != "none":
         yield Step(made=q, gone=2 * q + k + v * at.v_norm)
-    yield _column(site, a * at.head_dim, h, grads=q + k + v + gate, saved=_stream(site))
+    yield _column(site, a * at.head_dim, h, grads=q + k + v + gate, saved=site.stream_bytes)
 
 
 def _core(site: Site, q: Number, kv: Number, out: Number, *, lse: Number) -> Iterator[Step]:
@@ -306,14 +303,15 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     if not q_rank:
         wide = a * at.head_dim
         yield _column(site, wide, h, grads=q, saved=0.0)
-        yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site),
-                   kept=narrow + _stream(site))  # fmt: skip
+        stream = site.stream_bytes
+        yield Step(made=stream, gone=stream, late=2 * narrow + stream, kept=narrow + stream)
         return
     wide = a * at.head_dim
     yield _column(site, wide, q_rank, grads=q, saved=site.itemsize * r * q_rank)
     yield Step(made=site.itemsize * r * q_rank, gone=2 * site.itemsize * r * q_rank)
     latents = narrow + site.itemsize * r * q_rank
+    product, stream = maximum(q_rank, rank + at.rope_head_dim), site.stream_bytes
     yield Step(
-        made=_stream(site), product=site.itemsize * h * maximum(q_rank, rank + at.rope_head_dim),
-        gone=narrow, late=latents + _stream(site), kept=_stream(site),
+        made=stream, product=site.itemsize * h * product,
+        gone=narrow, late=latents + stream, kept=stream,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a field means that a file leaves out, where the family's class gives it a size.
+"""Defaults of fields that a configuration leaves out, where its class gives them a size.
 
 Of each field, the families by their value. A field that is null is stated and has none. Source: the
 configuration classes in huggingface/transformers 5.24; `tests/costmodels/test_families.py` drops

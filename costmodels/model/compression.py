@@ -1,4 +1,4 @@
-"""What chooses keys, what compresses them, and several streams of hidden states.
+"""Indexers that choose keys, compressors of keys, several streams of hidden states: their sizes.
 
     compressor     2 c h d + r c d + d: keys and gates of each token, a bias for each place in a
                    window and number, a norm; c 2 where windows overlap, else 1

@@ -1,4 +1,4 @@
-"""What of a model changes its results but neither its sizes nor its time, as its file states it.
+"""What changes a model's results but neither its sizes nor its time: norms, positions, the router.
 
 Prices look at a router's groups only (`Model.expert_groups`); a framework's config and the native
 engine look at all of it. A field that the

@@ -1,4 +1,4 @@
-"""LoRA: narrow products beside frozen linear layers, and what frozen weights spare.
+"""LoRA: the narrow products beside frozen linear layers, and the work that frozen weights save.
 
 Beside a frozen t x k by k x n product of j weights (three of query, key and value, two of gate and
 up, one where the engine adapts them as one), rank r each:
@@ -48,7 +48,9 @@ def is_linear(op: Operation) -> bool:
 
 
 def adapted_part(op: Operation, lora: Lora) -> Matmul | None:
-    """What of it adapters are trained beside: all of its weights, or all but the key's."""
+    """The part of a product that has adapters: all of its weights, or all but the key's; None
+    without any.
+    """
     if not (isinstance(op, Matmul) and is_linear(op) and _is_target(op, lora)):
         return None
     if not (lora.but_key and np.any(op.key_columns)):
@@ -66,7 +68,7 @@ def _is_target(op: Matmul, lora: Lora) -> bool:
 
 
 def feeds_frozen_alone(op: Operation, lora: Lora) -> bool:
-    """Whether its output is the input of frozen products only, or of dropout's copies."""
+    """Whether only frozen products, or the copies that dropout makes, read its output."""
     if isinstance(op, Communication) and op.name in _FEEDS_HEAD:
         return True
     fused = isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)

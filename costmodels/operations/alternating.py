@@ -29,7 +29,7 @@ from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
 
 def predicted(site: Site, updates: AlternatingUpdates) -> Iterator[Operation]:
     """All streams mixed by weights of the computed one's; the layer reads that one."""
-    one, n = _stream_bytes(site), updates.count
+    one, n = site.stream_bytes, updates.count
     yield from _router(site, updates, "predict", n * n)
     yield Pointwise(
         name="predict_streams", forward_bytes=2 * n * one, backward_bytes=3 * n * one,
@@ -40,7 +40,7 @@ def predicted(site: Site, updates: AlternatingUpdates) -> Iterator[Operation]:
 
 def low_rank_residual(site: Site, updates: AlternatingUpdates) -> Iterator[Operation]:
     """Beside the attention, of its normed input."""
-    t, h, one = site.shard.tokens_outside, site.model.hidden, _stream_bytes(site)
+    t, h, one = site.shard.tokens_outside, site.model.hidden, site.stream_bytes
     size = site.itemsize * t * updates.rank
     yield Matmul(name="low_rank_down", m=t, n=updates.rank, k=h, saved_bytes=size)
     yield Matmul(name="low_rank_up", m=t, n=h, k=updates.rank, saved_bytes=one)
@@ -51,7 +51,7 @@ def corrected(site: Site, updates: AlternatingUpdates) -> Iterator[Operation]:
     """All streams, kept as the next layer's input, and the scaled one, which the second embedding's
     gate reads and its norm counts.
     """
-    one, n = _stream_bytes(site), updates.count
+    one, n = site.stream_bytes, updates.count
     yield from _router(site, updates, "correct", n)
     yield Pointwise(
         name="correct_streams", forward_bytes=(2 * n + 2) * one, backward_bytes=(2 * n + 4) * one,
@@ -61,7 +61,7 @@ def corrected(site: Site, updates: AlternatingUpdates) -> Iterator[Operation]:
 
 def given_to_others(site: Site, updates: AlternatingUpdates) -> Pointwise:
     """The second embedding's output added to all streams but the computed one."""
-    moved = (2 * updates.count - 1) * _stream_bytes(site)
+    moved = (2 * updates.count - 1) * site.stream_bytes
     return Pointwise(
         name="layer_input_streams", forward_bytes=moved, backward_bytes=moved, modules=("input",)
     )
@@ -81,7 +81,7 @@ def thinned(site: Site, columns: Number) -> Pointwise:
 def stream_end(site: Site, updates: AlternatingUpdates, name: str) -> Iterator[Operation]:
     """The other streams of the first, or what of each is added to it; each in the first's size."""
     t, h, others = site.shard.tokens_outside, site.model.hidden, updates.count - 1
-    size = others * _stream_bytes(site)
+    size = others * site.stream_bytes
     yield Matmul(name=name, m=t, n=h, k=h, groups=others, recipe=False, saved_bytes=size)
     yield Pointwise(
         name=f"{name}_size", forward_bytes=2 * size, backward_bytes=3 * size, modules=("input",)
@@ -92,15 +92,10 @@ def _router(
     site: Site, updates: AlternatingUpdates, name: str, weights: int
 ) -> Iterator[Operation]:
     """A norm of one stream, a number of it for each, and of these the weights of the streams."""
-    one, t, n = _stream_bytes(site), site.shard.tokens_outside, updates.count
+    one, t, n = site.stream_bytes, site.shard.tokens_outside, updates.count
     yield Pointwise(
         name=f"{name}_norm", forward_bytes=2 * one, backward_bytes=3 * one, saved_bytes=one,
         modules=("norm", "pointwise"),
     )  # fmt: skip
     yield Matmul(name=f"{name}_router", m=t, n=n, k=site.model.hidden, recipe=False)
     yield Matmul(name=f"{name}_weights", m=t, n=weights, k=n, recipe=False)
-
-
-def _stream_bytes(site: Site) -> Number:
-    """One stream of this rank's tokens."""
-    return site.itemsize * site.shard.tokens_outside * site.model.hidden

@@ -14,7 +14,7 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     document = shard.document_len
     among_all = attention.indexer if attention.compression is None else None
     window = min(attention.window or document, among_all.top_k if among_all else document, document)
-    keys = window - attention.causal * window * window / (2 * document)
+    keys = _mean_keys(attention, window, document)
     compressed, all_compressed = compressed_keys(site, attention)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
@@ -35,6 +35,18 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
         saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
     )
+
+
+def _mean_keys(attention: Attention, window: int, document: int) -> float:
+    """That a query of a document meets: all in sight, or where it is causal those behind it, of a
+    window that slides up to so many, of one that does not those of its own chunk.
+    """
+    if not attention.causal:
+        return window
+    if not attention.chunked:
+        return window - window * window / (2 * document)
+    chunks, rest = divmod(document, window)
+    return (chunks * window * window + rest * rest) / (2 * document)
 
 
 def _is_chosen(attention: Attention) -> bool:

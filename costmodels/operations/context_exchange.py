@@ -34,11 +34,13 @@ from meshplan.costmodels.operations.rank_share import Shard
 
 
 def context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
-    """What each kind of context parallelism sends, in the layouts that are of it.
+    """What each kind of context parallelism sends, in the layouts that have that kind.
 
-    Keys and values reach every rank of the group, and their gradients return; or queries, keys,
-    values and outputs of some heads do, of all tokens; or that within a node, and then keys and
-    values of these heads the ranks with the same heads on the other nodes.
+    ring, all_gather   keys and values of all tokens reach every rank, and their gradients return
+    all_to_all         each rank gets queries, keys and values of all tokens for some heads, and
+                       sends the outputs back
+    hierarchical       all_to_all within a node; then keys and values of these heads reach the ranks
+                       with the same heads on the other nodes
     """
     widths = attention.head_dim + attention.v_head_dim
     kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
@@ -80,7 +82,7 @@ def _heads_for_tokens(
 
 
 def _in(there: Condition) -> Number:
-    """1 in the layouts where it is, as one number where that is all of them."""
+    """1 in the layouts that have it and 0 elsewhere; plainly 1.0 where all have it."""
     return 1.0 if np.all(there) else where(there, 1.0, 0.0)
 
 

@@ -23,14 +23,14 @@ from meshplan.costmodels.operations.layers import layer_operations, norm
 from meshplan.costmodels.operations.streams import from_streams, made_streams
 
 CHUNK_TILE = 128
-GATHERED_BYTES = 4.0  # of each number of the input's gradient, which equal chunks add to
+GATHERED_BYTES = 4.0  # fp32: the gathered input's gradient, to which equal chunks add theirs
 
 
 def embedding_operations(site: Site) -> tuple[Operation, ...]:
     """The lookup, and under tensor parallel the sum over the ranks that hold other rows."""
     shard = site.shard
     width = site.itemsize * shard.tokens * site.model.hidden
-    kept = site.itemsize * shard.tokens_outside * site.model.hidden
+    kept = site.stream_bytes
     lookup = Pointwise(
         name="embedding", forward_bytes=2 * width, backward_bytes=3 * width, kernels=2,
         modules=("input",),
@@ -108,9 +108,11 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
 
 
 def loss_bytes(itemsize: float, *, fused: bool) -> tuple[float, float]:
-    """Moved for each logit forward and backward: read and written once each by one kernel; by many
-    in fp32: largest 4, difference 8, exponential 8, sum 4, quotient 8, and a product with the
-    gradient 8 (nanotron's and Megatron's sharded cross-entropy); 6 to cast from 16 bit, and back.
+    """Bytes moved for each logit, forward and backward.
+
+    A fused kernel reads and writes each once. Kernels of their own, in fp32 (nanotron's and
+    Megatron's sharded cross-entropy): largest 4, difference 8, exponential 8, sum 4, quotient 8;
+    backward a product with the gradient 8; and 6 each way to cast from 16 bit and back.
     """
     if fused:
         return 2 * itemsize, 2 * itemsize
@@ -132,10 +134,12 @@ def _final_norm(site: Site) -> Pointwise:
 def logits_bytes(site: Site) -> Number:
     """What the last stage holds at the peak of the loss beside the layers' activations.
 
-    Of equal chunks, each is done before the next, and the gradient of their input is gathered. Of
-    others, the gradient of the one before (16 bit) is there until the next is done. Where
-    buffers are counted (`kept_buffers`), so is the gradient of the head's input beside that of the
-    logits, if both are more than the loss held.
+    in equal chunks (`loss_chunks`)      the logits of one, and the gathered gradient of their input
+    in chunks of bytes                   the logits of one, beside the 16-bit gradient of the one
+                                         before
+    at once                              all logits; or the logits' gradient beside that of the
+                                         head's input, if that is more and the engine's buffers are
+                                         counted (`kept_buffers`)
     """
     columns = padded_vocab(site.model.vocab, site.shard.tp) / site.shard.tp
     each, chunks = site.bytes_per_logit, site.kernels.loss_chunks

@@ -29,7 +29,7 @@ Leaves out: dropping at a capacity, and the auxiliary loss.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Experts
@@ -51,67 +51,111 @@ from meshplan.costmodels.operations.kinds import (
 from meshplan.costmodels.operations.routing_maps import routing_maps, weight_bytes
 
 
+class _Sizes(NamedTuple):
+    """Of one rank, by the letters of the module's docstring.
+
+    tokens, copies  t that it routes, and their t k copies
+    busiest, rows   copies that the busiest rank receives, and those that it computes
+    width           h of the numbers that are sent
+    """
+
+    tokens: Number
+    copies: Number
+    busiest: Number
+    rows: Number
+    width: int
+
+
 def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     """Router, dispatch, routed experts, combine, and the shared experts beside them."""
-    shard = site.shard
-    h = experts.latent or site.model.hidden
-    t = shard.tokens / shard.tp
-    copies = t * experts.top_k
-    busiest = copies * shard.imbalance
-    rows = busiest * shard.etp
+    tokens = site.shard.tokens / site.shard.tp
+    copies = tokens * experts.top_k
+    busiest = copies * site.shard.imbalance
+    width = experts.latent or site.model.hidden
+    sizes = _Sizes(tokens, copies, busiest, busiest * site.shard.etp, width)
     cycle = experts.experts if site.kernels.deals_experts else 0
     routing = Routing(experts.top_k, *site.model.expert_groups, cycle)
+    yield from _router(site, experts, sizes)
+    yield from _to_experts(site, experts, sizes, routing)
+    yield from _products(site, experts, sizes.rows)
+    yield from _from_experts(site, experts, sizes, routing)
+    if experts.shared_ffn:
+        yield gather_tokens(site, "shared_input", "shared_experts")
+        yield from dense_feed_forward(site, experts.shared_ffn / site.shard.tp, "shared_experts")
+        yield scatter_tokens(site, "shared_output", "shared_experts")
+        if experts.shared_gate:
+            yield from _shared_gate(site, tokens)
+
+
+def _router(site: Site, experts: Experts, sizes: _Sizes) -> Iterator[Operation]:
+    """Scores of all experts, and the choice."""
     yield Matmul(
         name="router",
-        m=t,
+        m=sizes.tokens,
         n=experts.experts,
         k=site.model.hidden,
         recipe=False,
-        saved_bytes=_routing_bytes(site, experts, copies, rows),
+        saved_bytes=_routing_bytes(site, experts, sizes.copies, sizes.rows),
         modules=("moe",),
     )
-    yield choose(t, experts.experts, site.kernels.routing_kernels)
+    yield choose(sizes.tokens, experts.experts, site.kernels.routing_kernels)
+
+
+def _to_experts(
+    site: Site, experts: Experts, sizes: _Sizes, routing: Routing
+) -> Iterator[Operation]:
+    """Copies of the tokens sent to their experts' ranks, and put in the experts' order there."""
+    kernels, h = site.kernels, sizes.width
     if experts.latent:
         yield _latent(site, "latent_in", h, site.model.hidden)
-    sent = share_permuted(site)
-    yield permute("permute", sent * site.itemsize * copies * h, adds="backward")
-    if site.kernels.routes_apart:
+    sent = share_permuted(site) * site.itemsize * sizes.copies * h
+    yield permute("permute", sent, adds="backward")
+    if kernels.routes_apart:
         yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
-        yield _of_routing(site, "weights", 4.0 * copies, backward_count=1)
+        yield _of_routing(site, "weights", 4.0 * sizes.copies, backward_count=1)
     yield from routing_maps(site, experts.experts)
-    beside, received = weight_bytes(site, experts.experts), site.itemsize * rows * h
-    kernels = site.kernels
+    beside, received = weight_bytes(site, experts.experts), site.itemsize * sizes.rows * h
     in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
-    exchanged = where(shard.ep > 1, 1.0, 0.0)
+    exchanged = _exchanged(site)
     yield replace(
-        exchange_tokens("dispatch", (site.itemsize * h + beside) * busiest, routing),
+        exchange_tokens("dispatch", (site.itemsize * h + beside) * sizes.busiest, routing),
         saved_bytes=exchanged * received,
         kept_cast=in_8_bit,
     )
     yield gather_experts(site, "expert_input", received, "all_gather")
     kept = (1.0 - exchanged) * received
-    again = exchanged if site.kernels.sorts_once else 1.0
-    sorting = permute("sort_by_expert", again * received, saved=kept, adds="backward")
+    sorting = permute("sort_by_expert", _sorted(site) * received, saved=kept, adds="backward")
     yield replace(sorting, kept_cast=in_8_bit)
-    yield from _products(site, experts, rows)
-    yield permute("unsort", again * received, adds="forward")
-    yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
-    back = sent * site.itemsize * copies * h
-    elsewhere = site.kernels.weighs_inside_experts or site.kernels.weighs_apart
-    kept = 0.0 if elsewhere else back
-    combine = exchange_tokens("combine", site.itemsize * busiest * h, routing)
+
+
+def _from_experts(
+    site: Site, experts: Experts, sizes: _Sizes, routing: Routing
+) -> Iterator[Operation]:
+    """What the experts put out sent back, and the copies of each token added up."""
+    kernels, h = site.kernels, sizes.width
+    computed = site.itemsize * sizes.rows * h
+    yield permute("unsort", _sorted(site) * computed, adds="forward")
+    yield gather_experts(site, "expert_output", computed, "reduce_scatter")
+    back = share_permuted(site) * site.itemsize * sizes.copies * h
+    kept = 0.0 if kernels.weighs_inside_experts or kernels.weighs_apart else back
+    exchanged = _exchanged(site)
+    combine = exchange_tokens("combine", site.itemsize * sizes.busiest * h, routing)
     yield replace(combine, saved_bytes=exchanged * kept)
-    if site.kernels.weighs_apart:
-        yield weigh(copies * h)
+    if kernels.weighs_apart:
+        yield weigh(sizes.copies * h)
     yield permute("unpermute", back, saved=(1.0 - exchanged) * kept, adds="forward")
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
-    if experts.shared_ffn:
-        yield gather_tokens(site, "shared_input", "shared_experts")
-        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp, "shared_experts")
-        yield scatter_tokens(site, "shared_output", "shared_experts")
-        if experts.shared_gate:
-            yield from _shared_gate(site, t)
+
+
+def _exchanged(site: Site) -> Number:
+    """1 where ranks hold different experts and exchange tokens, else 0."""
+    return where(site.shard.ep > 1, 1.0, 0.0)
+
+
+def _sorted(site: Site) -> Number:
+    """The share of rows that are put in the experts' order apart from the copy that is sent."""
+    return _exchanged(site) if site.kernels.sorts_once else 1.0
 
 
 def _shared_gate(site: Site, tokens: Number) -> Iterator[Operation]:

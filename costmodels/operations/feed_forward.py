@@ -92,6 +92,11 @@ class Site:
         return 1 if self.kernels.adapts_joined else weights
 
     @property
+    def stream_bytes(self) -> Number:
+        """One tensor of the residual stream on this rank: 2 h of each token outside the matmuls."""
+        return self.itemsize * self.shard.tokens_outside * self.model.hidden
+
+    @property
     def gathered_bytes(self) -> Number:
         """The input of the matmuls, gathered over the tensor-parallel ranks: 2 t h."""
         return self.itemsize * self.shard.tokens * self.model.hidden

@@ -32,17 +32,17 @@ node, and into the ranks that have the same place on each node."""
 class Matmul:
     """A linear layer on one rank: `groups` independent (m x k) @ (k x n) products.
 
-    recipe   whether the number format of the training applies (else 16 bit: head, router,
-             embeddings)
-    in_16_bit  the layer keeps 16 bits all the same
-    casts    of its input, and of its output's gradient, where that format needs them
-    cast_shares
-             of the rows of each that this rank casts: less than all where it gathers cast ones
-    parts    of the rows, each with a product of its own, whose sum is the weight's gradient
-    joined   weights that are multiplied as one, and have an adapter each
-    key_columns  of them those of the key, where it is one of the joined
-    kept_cast  in 8-bit training its output is kept for the backward in 8 bits
-    imbalance  rows over those of the mean rank, which are what the model's FLOPs count
+    recipe       whether the number format of the training applies (else 16 bit: head, router,
+                 embeddings)
+    in_16_bit    this layer computes in 16 bits even so
+    casts        of its input, and as many of its output's gradient, where the format needs any
+    cast_shares  fractions of the input's rows and of the gradient's that this rank casts: below 1
+                 where ranks gather rows that each has cast
+    parts        products over parts of the rows that the weight's gradient is the sum of
+    joined       weights that are multiplied as one, and have an adapter each
+    key_columns  columns of the key's weight, where that is one of the joined
+    kept_cast    in 8-bit training its output is kept for the backward in 8 bits
+    imbalance    rows over those of the mean rank; the model's FLOPs count the mean rank's
     """
 
     name: str
@@ -75,10 +75,11 @@ class AttentionCore:
     keys        average number of keys that one query meets (causal and window already applied)
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
-    chosen      each query meets keys of its own, read by number (sparse attention)
-    sinks_s     what a slow kernel for sinks takes longer backward
-    chunk       tokens of each of the 2 cp chunks of a sequence that context parallelism makes (a
-                rank has two, which run apart on their own keys and on earlier ones); 0: one kernel
+    chosen      each query has its own list of keys, read by index (sparse attention)
+    sinks_s     seconds that a slow kernel for attention sinks adds backward
+    chunk       tokens of a chunk where context parallelism cuts a sequence into 2 cp of them: a
+                rank has two, each in a kernel for its own keys and one for earlier ones; 0: one
+                kernel for all
     """
 
     name: str
@@ -152,11 +153,13 @@ class Pointwise:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The copies that are made of each token, and how many of how many groups of experts they go
-    to (0 groups: to any expert).
+    """How a router sends copies of a token to experts.
 
-    cycle  experts that tokens go round in order, each token to those behind the last one's, as a
-           benchmark's gate does; 0: they choose
+    copies              of each token, one to each expert that it visits
+    groups, top_groups  the copies go to the best `top_groups` of so many groups of experts; 0: to
+                        any expert
+    cycle               of a benchmark's gate: tokens take the experts in turn, each token the ones
+                        after the last token's, and so many experts make a round; 0: tokens choose
     """
 
     copies: int = 1
@@ -169,15 +172,14 @@ class Routing:
 class Communication:
     """Collectives on the critical path of a layer; each moves `size_bytes`, the whole array.
 
-    kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it
-                  is
-    forward_count, backward_count  how many of them in each direction, a gather of 8 bits as half
-
-    regathers  of `backward_count`, those that bring back the input of a trained weight
-    routing    of the tokens of a dispatch, which an engine may send once to each node
-    hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
-               core attention (ring); "first_chunk": under that of the first of cp chunks of keys;
-               "expert": under the experts; "nothing"
+    kind       of each of them; an all-reduce is listed as a reduce-scatter and an all-gather
+    forward_count, backward_count
+               how many in each direction; a gather in 8 bits counts as half of one
+    regathers  those of `backward_count` that gather the input of a trained weight again
+    routing    of a dispatch's tokens, which an engine may send once to each node
+    hidden_by  the computing under which the engine may run it. "linear": the neighbouring matmul;
+               "attention": the core attention (ring); "first_chunk": the core attention of the
+               first of cp chunks of keys; "expert": the experts; "nothing"
     present    1 in the layouts that have it, 0 in the others
     kept_cast  see `Matmul`
     """

@@ -240,7 +240,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 
 def _further(site: Site, kind: Layer) -> Iterator[Operation]:
     """Norms beyond the model's, and the gated second embedding of each layer."""
-    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    width = site.stream_bytes
     if kind.further_norms:
         yield Pointwise(
             name="further_norm", forward_bytes=2 * width * kind.further_norms,
@@ -283,8 +283,8 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
 
 
 def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
-    """Marked as `unread`, where only the sum with the residual stream reads it: nothing follows in
-    its layer, and no norm of a layer's output, which its backward reads.
+    """`op` marked `unread` where no backward reads its output: the residual add is all that takes
+    it. Not so where something follows it in the layer, or a norm of the layer's output does.
     """
     model = site.model
     followed = model.alternating or model.layer_inputs or kind.further_norms
@@ -294,13 +294,15 @@ def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
 
 
 def _norm_module(site: Site, *, apart: bool) -> Module | None:
-    """Of a norm that is a kernel of its own: `apart`, or where no norm is part of a product."""
+    """The recompute module of a norm that is its own kernel: where `apart`, or where the engine
+    fuses no norm into the product behind it; else None.
+    """
     return "layernorm" if apart or not site.kernels.norms_in_products else None
 
 
 def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
-    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    width = site.stream_bytes
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
@@ -338,18 +340,18 @@ def _norm_kernels(site: Site) -> int:
 
 
 def _kept_norms(site: Site) -> Number:
-    """Outputs kept of a norm: its own and, unfused, two more; not its own where the gathered copy
-    is.
+    """Tensors that a norm keeps for the backward: its output (unless the copy that is gathered for
+    tensor parallelism is kept in its place) and, unfused, two intermediates.
     """
     intermediates = 0.0 if site.kernels.fused_norm else 2.0
     return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
 
 
 def _residual(site: Site, name: str, *, kept: bool = True) -> Pointwise:
-    """The add after each half; its output is the next input, kept for its norm's backward. What
-    only another sum reads is not kept (parallel blocks).
+    """The residual add after each half of a layer. The next norm's backward reads its output, so it
+    is kept; not where only another add reads it (parallel blocks).
     """
-    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    width = site.stream_bytes
     mask = width / site.itemsize if site.kernels.dropout else 0.0
     return Pointwise(
         name=name,

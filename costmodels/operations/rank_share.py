@@ -16,9 +16,10 @@ from meshplan.costmodels.training import Training
 class Shard:
     """One rank's share; every degree may be an array over many layouts.
 
-    tokens          of one micro-batch that enter this rank's matmuls
-    tokens_outside  of them that norms, residuals and routers see: split by sequence parallel
-    document_len    tokens that attend to each other: a sequence, or of documents packed in it
+    tokens          of one micro-batch in this rank's matmuls
+    tokens_outside  of one micro-batch in its norms, residuals and routers: with sequence
+                    parallelism 1 / tp of those
+    document_len    tokens that attend to each other: a sequence, or a document packed in it
     context_kind, dispatcher
                     as in `Layouts`: 0, or 1 + an index
     imbalance       rows of the busiest expert rank over the mean: 1 where a rank holds all experts

@@ -1,4 +1,4 @@
-"""What HybridEP sends and reads beside the tokens, where it brings them to experts.
+"""HybridEP's traffic beside the tokens: who goes where (the routing map), and the router's weights.
 
     gathered   P t E bytes         every rank learns for each token of all P whether it goes to each
                                    of the E experts: a byte each, in an all-gather

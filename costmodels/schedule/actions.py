@@ -1,4 +1,4 @@
-"""What a pipeline's ranks do: actions, how long each takes, and when it was done.
+"""Actions of a pipeline (`2F0`), the seconds that they take, and a timeline of them.
 
 An action is `2F0`: virtual stage 2, forward, micro-batch 0. `B` is a whole backward; zero-bubble
 schedules split it into `I` (input gradient, which the previous stage waits for) and `W` (weight

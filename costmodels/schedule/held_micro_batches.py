@@ -1,7 +1,7 @@
 """Every distinct moment of a schedule: what a pipeline rank holds when each of its actions begins.
 
-`in_flight` gives the fullest vectors of micro-batches alone; here the action that runs then is kept
-too, and micro-batches whose weight products are put off are apart from those that await their
+`in_flight` gives only the fullest vectors of micro-batches. A moment also has the action that runs
+then, and counts micro-batches whose weight gradient is deferred apart from those that await their
 backward.
 
     held      micro-batches per local chunk whose forward is done and whose backward has not begun

@@ -1,4 +1,5 @@
-"""A longest chain of actions of a long step, most of whose periods are not played.
+"""The critical path of a long step (a longest chain of actions that wait for each other), most of
+whose periods are not played one by one.
 
 A chain is followed back from the end (`Program.chain`): through the tail, through the periods, and
 through the head. Over a leap (`costmodels.schedule.steady_state`) each kept end grows by the same
@@ -38,7 +39,7 @@ def longest_chain(
 
 
 class _Way:
-    """A chain as far as it was followed back: `at` is the kept end where it begins so far."""
+    """The later part of a chain, followed back so far as the kept end `at`."""
 
     def __init__(self, found: Repeating, periods: Periods, places: int) -> None:
         self.found, self.periods = found, periods

@@ -1,4 +1,4 @@
-"""What each rank does, in order.
+"""The order of each schedule: what each pipeline rank does, action after action.
 
 An order is an array of numbers, for a long step has a hundred thousand actions:
 

@@ -24,9 +24,8 @@ Step = tuple[int, int, int]
 
 
 class Chain(NamedTuple):
-    """How often a chain holds each place of `Work.table`, its hops, and the rank where it ends.
-
-    Its length is a lower bound of the step under any other work in the same order.
+    """A chain of actions by what it holds: how often each entry of `Work.table`, how many hops, and
+    the rank where it ends. Its length under any `Work` is a lower bound of a step in that order.
     """
 
     counts: tuple[int, ...]

@@ -30,8 +30,8 @@ from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import FIRST, NOTHING, Program, Step, program, run
 
-TOLERANCE = 1e-12  # of a period: what rounding makes of equal drifts
-ROUNDED = 1e-6  # of a cycle: where a secant is 0, as rounding leaves it
+TOLERANCE = 1e-12  # of a period: by which rounding makes equal drifts differ
+ROUNDED = 1e-6  # of a cycle: a secant that small is 0 but for rounding
 WORTH = 2  # periods: a step this much longer than the short one is not played as a whole
 SHORT = (3, 5, 8)  # micro-batches per rank of the short step: more where it settles late
 MOST_KEPT = 256

@@ -1,4 +1,4 @@
-"""Seconds of what a frozen linear layer takes beside its product.
+"""Seconds that a frozen linear layer takes beside its product: its adapter, and unpacking.
 
     adapter   max(launches + bytes / (B e), FLOPs / rate): memory-bound, but for large ranks
     unpacked  launches + (packed + 16-bit bytes of the weight) / (B e), before each product of a

@@ -33,7 +33,8 @@ one of its experts, and inside a node once for each such rank (`dispatch.distinc
 them on other ranks' links.
 
 Between two collectives the ranks of a group compute apart, and whoever is done first waits for the
-slowest: a fraction of what they compute that a profile of CPU processes measures (`apart`).
+slowest, a straggler: for a fraction of what they compute that a profile of CPU processes measures
+(`straggler_fraction`).
 
 Leaves out: two different axes on the network at once; waiting for the slowest on GPUs, which no
 profile has measured.
@@ -45,9 +46,8 @@ from itertools import pairwise
 from math import fsum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
+from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, plain, where
 from meshplan.costmodels.operations.kinds import Axis, Routing
 from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
@@ -105,7 +105,7 @@ def _on_link_s(
         return formula_s
     fits.sort(key=lambda fit: fit.ranks_per_node)
     ranks, known = group.ranks_per_node, [float(fit.ranks_per_node) for fit in fits]
-    seconds = [_plain(curve_seconds(fit, size_bytes)) for fit in fits]
+    seconds = [plain(curve_seconds(fit, size_bytes)) for fit in fits]
     found = seconds[0]
     for (fewer, less_s), (more, more_s) in pairwise(zip(known, seconds, strict=True)):
         part = minimum(maximum((ranks - fewer) / (more - fewer), 0.0), 1.0)
@@ -125,17 +125,17 @@ def _as_measured_s(
         if fit.kind == kind:
             same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
             if np.any(same):
-                alone_s = _plain(curve_seconds(fit, size_bytes))
+                alone_s = plain(curve_seconds(fit, size_bytes))
                 formula_s = where(same, alone_s * _shared_slowdown(cluster), formula_s)
     return formula_s
 
 
-def apart(cluster: Cluster, group: Group) -> Number:
-    """What the mean rank of `group` waits for the slowest, over what it computes between meeting
-    them; 0 where no profile says it.
+def straggler_fraction(cluster: Cluster, group: Group) -> Number:
+    """Straggler fraction of `group`: seconds that its mean rank waits for the slowest, over those
+    that it computes between two collectives. 0 where the profile did not measure it.
 
-    In proportion to the computing, as long as stalls are rarer than meetings: then each stall of
-    any of them delays all. Of two CPU ranks it was mostly 2 to 12 % for sections of 0.3 to 40 ms.
+    Proportional to the computing as long as stalls are rarer than collectives, for then each stall
+    of any rank delays all. Two CPU ranks: mostly 2 to 12 %, for 0.3 to 40 ms of computing.
     """
     measured = defaultdict[tuple[int, int], list[float]](list)
     for fit in cluster.collective_fits if cluster.is_measured else ():
@@ -151,15 +151,16 @@ def apart(cluster: Cluster, group: Group) -> Number:
 def waits_s(
     cluster: Cluster, meeting: Mapping[Axis, Group], computing_s: Number
 ) -> dict[Axis, Number]:
-    """Seconds that ranks which compute `computing_s` wait for the slowest of each group in turn:
-    what they wait for in one group they do not wait for again in the next.
+    """Seconds by axis that ranks wait for stragglers after `computing_s`; `meeting` has their
+    groups. A wait is counted once: the next group adds only what it waits for beyond the longest
+    wait so far.
     """
     longest: Number = 0.0
     waits: dict[Axis, Number] = {}
     if not cluster.is_measured:
         return waits
     for axis, group in meeting.items():
-        if np.any(fraction := apart(cluster, group)):
+        if np.any(fraction := straggler_fraction(cluster, group)):
             each = fraction * computing_s
             waits[axis] = maximum(each - longest, 0.0)
             longest = maximum(longest, each)
@@ -172,12 +173,14 @@ def _shared_slowdown(cluster: Cluster) -> float:
 
 def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     """Bytes per second and rank that a large collective reaches on `group`."""
-    inside = _link_rate(cluster.node, kind) * _linked(cluster.node, group.ranks_per_node)
+    inside = _link_rate(cluster.node, kind) * _linked_fraction(cluster.node, group.ranks_per_node)
     nodes = group.nodes
     share: Number = group.ranks_per_node / cluster.gpus_per_node
     if cluster.pod:
         share = minimum(share, uplink_cards(cluster.pod, group) / cluster.gpus_per_node)
-    across = minimum(inside, _link_rate(cluster.network, kind) * share * _left(cluster, nodes))
+    across = minimum(
+        inside, _link_rate(cluster.network, kind) * share * _bandwidth_left(cluster, nodes)
+    )
     return where(nodes > 1, across, inside)
 
 
@@ -212,7 +215,7 @@ def _all_to_all_wire_s(
     cluster: Cluster, size_bytes: Number, group: Group, routing: Routing
 ) -> Number:
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
-    rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
+    rate = cluster.network.bus_bandwidth.all_to_all * _bandwidth_left(cluster, group.nodes)
     copy_bytes = size_bytes / routing.copies
     away = (n - r) / n
     if cluster.pod:
@@ -220,20 +223,22 @@ def _all_to_all_wire_s(
     across_s = copy_bytes * distinct(nodes, routing) * away / rate
     # what came over the network goes on inside a node, but for the rank that it came to
     on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
-    inside = cluster.node.bus_bandwidth.all_to_all * _linked(cluster.node, r)
+    inside = cluster.node.bus_bandwidth.all_to_all * _linked_fraction(cluster.node, r)
     inside_s = copy_bytes * on_links / inside
     return maximum(inside_s, across_s)
 
 
-def _linked(link: Link, ranks: Number) -> Number:
-    """Fraction of an accelerator's links that lead to `ranks` - 1 others: all through a switch."""
+def _linked_fraction(link: Link, ranks: Number) -> Number:
+    """Fraction of an accelerator's links that a group of `ranks` in its node can use: all of them
+    through a switch; where pairs have links of their own, those to the `ranks` - 1 others.
+    """
     if not link.meshed:
         return 1.0
     return minimum(maximum(ranks - 1, 1.0) / (link.meshed - 1), 1.0)
 
 
-def _left(cluster: Cluster, nodes: Number) -> Number:
-    """Fraction of the network's bandwidth left at so many nodes, where the cluster says."""
+def _bandwidth_left(cluster: Cluster, nodes: Number) -> Number:
+    """Fraction of the network's bandwidth that is left on `nodes` nodes (1: not stated)."""
     table = cluster.bandwidth_by_nodes
     if not table:
         return 1.0
@@ -241,10 +246,6 @@ def _left(cluster: Cluster, nodes: Number) -> Number:
     fractions = np.log2([table[n] for n in known])
     left: Number = 2.0 ** np.interp(np.log2(maximum(nodes, 1.0)), np.log2(known), fractions)
     return left if isinstance(nodes, np.ndarray) else float(left)
-
-
-def _plain(seconds: NDArray[np.float64]) -> Number:
-    return seconds if seconds.ndim else float(seconds)
 
 
 def _link_rate(link: Link, kind: CollectiveKind) -> float:

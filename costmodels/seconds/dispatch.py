@@ -1,4 +1,4 @@
-"""How many places the copies of a token reach: what a dispatch of single copies sends.
+"""How many nodes or ranks the copies of a token reach: what a dispatch of single copies sends.
 
     p      places, nodes or ranks, each with as many of the experts
     k      experts of a token

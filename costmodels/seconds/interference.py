@@ -1,8 +1,9 @@
-"""By how much computing is slowed beside a collective, which depends on where its ranks sit.
+"""Interference: by how much computing is slowed beside a collective.
 
-`Tuning.interference` i, of B seconds of a message beside computing B i / (1 + i) are seen, holds
-for all collectives. A tier of the network may state another (`Link.interference`): that of a node
-for groups inside one, that of the network for all others.
+Computing takes 1 + i times as long beside one, so of B hidden seconds of communication
+B i / (1 + i) are exposed all the same. i is `Tuning.interference` for all collectives, unless a
+tier of the network states its own (`Link.interference`): that of the node for groups inside a node,
+that of the network for all others.
 """
 
 from meshplan.costmodels.elementwise import Number, where
@@ -11,7 +12,7 @@ from meshplan.hardware_profiles.schema import Cluster
 
 
 def interference_of(cluster: Cluster, fitted: float, group: Group) -> Number:
-    """i of the collectives of `group`; `fitted`: where the tier does not state it."""
+    """i of the collectives of `group`; `fitted` where their tier states none."""
     inside, between = cluster.node.interference, cluster.network.interference
     if inside is None and between is None:
         return fitted

@@ -34,10 +34,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from meshplan.costmodels.elementwise import Number, ceil, maximum, where
+from meshplan.costmodels.elementwise import Number, ceil, maximum, plain, where
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
@@ -168,7 +165,7 @@ def matmul_s(
         m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)
         sides = (m, n, inner, op.groups) if grouped else (m, n, inner)
         rates = surface(*sides, layout=layout)
-        return flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
+        return flops / plain(rates) * device.slowdown(dtype)
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
     math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
@@ -247,7 +244,7 @@ def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
     def at(keys: Number) -> Number:
         # its third side is tokens of one sequence: what a query of a causal mask meets, twice
         rates = surface(op.heads * op.queries / (2 * keys), 2 * keys, op.head_dim)
-        return keys / _plain(rates.flops_per_s)
+        return keys / plain(rates)
 
     widened = device.attention == "flash2" and op.v_head_dim < op.head_dim
     wide = 2 * op.head_dim if widened else op.head_dim + op.v_head_dim
@@ -284,11 +281,6 @@ def _aligned_rate(kernels: Kernels, columns: Number, inner: Number) -> Number:
     """
     off = columns % kernels.alignment + inner % kernels.alignment
     return where(off > 0, kernels.misaligned_rate, 1.0)
-
-
-def _plain(rates: NDArray[np.float64]) -> Number:
-    """One rate as a float, many as they are."""
-    return float(rates) if rates.ndim == 0 else rates
 
 
 def _filled_units(rows: Number, columns: Number, groups: Number, units: int) -> Number:

@@ -19,8 +19,8 @@ number of rows that its experts get, and what it issues then comes before the gr
 
     host = max(issued + graphs - busy, 0)   what the device waits for
 
-Ranks that meet within the layer wait for the slowest of them, too (`collectives.apart`), those of
-the axis that waits longest: what one waits for on one axis it does not wait for again on another.
+Ranks that meet within the layer wait for stragglers (`collectives.straggler_fraction`), as long as
+on the axis that waits longest: a wait on one axis is not repeated on another.
 
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
@@ -86,6 +86,19 @@ class Collective(NamedTuple):
 
     op: Communication
     seconds: Number
+
+
+class Computing(NamedTuple):
+    """Seconds in which the device computes in one direction, by kind of kernel."""
+
+    matmul_s: Number
+    attention_s: Number
+    pointwise_s: Number
+
+    @property
+    def total_s(self) -> Number:
+        """All of them."""
+        return self.matmul_s + self.attention_s + self.pointwise_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +208,31 @@ class Pricer:
         collectives: Sequence[Collective],
     ) -> Pass:
         """One direction of `operations`, in which the `collectives` among them run."""
+        own = self._computing(operations, direction)
+        waits = self._waits_s(operations, own.total_s)
+        exposed = {
+            axis: waits.get(axis, 0.0) + sum(
+                self._exposed_s(each, direction, own)
+                for each in collectives
+                if each.op.axis == axis
+            )
+            for axis in AXES
+        }  # fmt: skip
+        context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
+        busy = own.total_s + sum(exposed.values())
+        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
+        return Pass(
+            matmul_s=own.matmul_s, attention_s=own.attention_s, pointwise_s=own.pointwise_s,
+            host_s=maximum(issued - busy, 0.0),
+            tensor_s=exposed["tp"], context_s=context_s,
+            expert_s=exposed["ep"] + exposed["etp"],
+            nearby_s=self.weights_leave
+            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
+                  if isinstance(seen, np.ndarray) or seen),
+        )  # fmt: skip
+
+    def _computing(self, operations: Sequence[Operation], direction: Direction) -> Computing:
+        """The device's own seconds in one direction."""
         device = self.device
         matmuls = [op for op in operations if isinstance(op, Matmul)]
         matmul = sum(
@@ -213,35 +251,10 @@ class Pricer:
             pointwise = pointwise + beside_frozen_s(
                 device, operations, self.lora, self.packed_bytes, backward=backward
             )
-        rooms = {
-            "linear": matmul / 2, "attention": attention, "nothing": 0.0,
-            "first_chunk": attention / self.groups["cp"].size,
-            "expert": (matmul + attention + pointwise) / 2,
-        }  # fmt: skip
-        waits = self._waits_s(operations, matmul + attention + pointwise)
-        exposed = {
-            axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(each, direction, rooms[each.op.hidden_by])
-                for each in collectives
-                if each.op.axis == axis
-            )
-            for axis in AXES
-        }  # fmt: skip
-        context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
-        busy = matmul + attention + pointwise + sum(exposed.values())
-        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
-        return Pass(
-            matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
-            host_s=maximum(issued - busy, 0.0),
-            tensor_s=exposed["tp"], context_s=context_s,
-            expert_s=exposed["ep"] + exposed["etp"],
-            nearby_s=self.weights_leave
-            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
-                  if isinstance(seen, np.ndarray) or seen),
-        )  # fmt: skip
+        return Computing(matmul, attention, pointwise)
 
     def _memory_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Kernels bound by memory; of products, casts."""
+        """Seconds of pointwise kernels and of the casts beside 8-bit products."""
         casts = self.device.recipe.cast_bytes > 0
         moved = (op for op in operations
                  if isinstance(op, Pointwise) or (casts and isinstance(op, Matmul)))  # fmt: skip
@@ -255,7 +268,7 @@ class Pricer:
         return waits_s(self.cluster, meeting, computing_s)
 
     def _collectives(self, operations: Sequence[Operation]) -> list[Collective]:
-        """Those of `operations`, each priced once: it takes as long forward as backward."""
+        """The collectives among `operations`, priced once for both directions."""
         sent = (op for op in operations if isinstance(op, Communication))
         return [Collective(op, self._collective_s(op)) for op in sent]
 
@@ -270,8 +283,9 @@ class Pricer:
         return issued
 
     def _behind_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Seconds of the graphs that run after the host has issued what is in none: forward it has
-        waited for the number of rows that experts get, and is ahead of nothing.
+        """Device seconds of the graphs in a forward with routing. They begin after the host has
+        issued the rest: it had to wait for the experts' row counts, so it is not ahead of the
+        device.
         """
         routed = any(op.name == "router" for op in operations)
         if not self.graphed or direction != "forward" or not routed:
@@ -282,7 +296,7 @@ class Pricer:
         return sum(products) + sum(cores) + self._memory_s(inside, direction)
 
     def _gradient_s(self, op: Operation) -> Number:
-        """Bringing the product of a weight's gradient to its buffer."""
+        """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
         if not (isinstance(op, Matmul) and self.gradient_bytes):
             return 0.0
         moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
@@ -308,12 +322,12 @@ class Pricer:
         return 0 if direction == "weight_grad" else op.present
 
     def _scaled(self, seconds: Number, op: Operation) -> Number:
-        """`seconds` of the operation, as what is fitted of experts corrects them."""
+        """`seconds` of the operation; of experts' operations times `Tuning.expert_scale`."""
         return seconds * self.device.tuning.expert_scale if "moe" in op.modules else seconds
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Host time of tensor-parallel collectives, of groups of more than one rank, if a pipeline
-        leaves a node [fitted].
+        """Host time of tensor-parallel collectives in a pipeline that crosses nodes [fitted]; 0
+        for groups of one rank.
         """
         ranks = self.groups["tp"].size
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
@@ -321,7 +335,7 @@ class Pricer:
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
         return each * sum(counts)
 
-    def _exposed_s(self, each: Collective, direction: Direction, room: Number) -> Number:
+    def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
         op, tuning = each.op, self.device.tuning
         count = count_of(op, direction)
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
@@ -329,7 +343,17 @@ class Pricer:
         scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
         whole = scale * count * each.seconds
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        return exposed_s(whole, room, self._overlap(op), slowed)
+        return exposed_s(whole, self._room_s(op, beside), self._overlap(op), slowed)
+
+    def _room_s(self, op: Communication, beside: Computing) -> Number:
+        """Of the computing in its direction, that under which a collective may run."""
+        if op.hidden_by == "linear":
+            return beside.matmul_s / 2
+        if op.hidden_by == "attention":
+            return beside.attention_s
+        if op.hidden_by == "first_chunk":
+            return beside.attention_s / self.groups["cp"].size
+        return beside.total_s / 2 if op.hidden_by == "expert" else 0.0
 
     def _collective_s(self, op: Communication) -> Number:
         single, all_sent = self.deduplicates, op.routing == ALL_SENT
@@ -349,7 +373,9 @@ class Pricer:
 
 
 def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
-    """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
+    """Exposed seconds of `whole_s` of communication, `overlap` of which may run under `room_s` of
+    computing.
+    """
     beside = overlap * whole_s
     slowed = beside * interference / (1 + interference)
     return whole_s - beside + maximum(beside - room_s, slowed)

@@ -1,4 +1,4 @@
-"""What a network that is oversubscribed between pods leaves to one group of ranks.
+"""The bandwidth that one group of ranks gets of a network which is oversubscribed between pods.
 
     P      accelerators of a pod, whose links to other pods carry 1/o of its cards' bandwidth
     n, s   ranks of the group, and how many ranks they are apart: groups side by side fill blocks
@@ -25,7 +25,7 @@ from meshplan.hardware_profiles.schema import Pod
 
 
 def uplink_cards(pod: Pod | None, group: Group) -> Number:
-    """Of a card's bandwidth, what one link of `group` between pods gets; infinite inside one."""
+    """Network cards' worth of bandwidth of one link of `group` between pods; inf inside one."""
     if pod is None:
         return math.inf
     links = _blocks(pod, group) * minimum(group.stride, pod.gpus * 1.0)

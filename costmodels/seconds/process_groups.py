@@ -134,10 +134,8 @@ def shard_stride(layout: Layout | Layouts, order: tuple[Axis, ...]) -> Number:
 def expert_data_group(layout: Layout | Layouts, gpus_per_node: int) -> Group:
     """Ranks with the same experts, ep * etp apart."""
     experts = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
-    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
-    return place(ranks / experts, experts, gpus_per_node, _world(layout))
+    return place(layout.stage_ranks / experts, experts, gpus_per_node, _world(layout))
 
 
 def _world(layout: Layout | Layouts) -> Number:
-    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
-    return ranks * layout.pipeline_parallel * 1.0
+    return layout.world_size * 1.0

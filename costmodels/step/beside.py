@@ -9,7 +9,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.weights.offload import offloads, seen_s
+from meshplan.costmodels.weights.offload import exposed_copies_s, offloads
 
 ZERO_2 = 2
 
@@ -21,10 +21,10 @@ class Sent(NamedTuple):
     forward_s    weights gathered before the forward
     backward_s   weights gathered and gradients scattered beside the backward
     forward_shown_s, backward_shown_s
-                 what nothing can hide of it: gathered weights copied out of the collective's
-                 buffer, collectives listed by rank
-    gradients_s  gradients copied to the host once
-    interference by which computing is slowed beside it
+                 the part of it that nothing can hide: gathered weights copied out of the
+                 collective's buffer, collectives listed by rank
+    gradients_s  one copy of the gradients to the host
+    interference by which fraction computing is slower beside this traffic
     """
 
     forward_s: Number
@@ -45,11 +45,11 @@ def beside(
     saved_s: Number = 0.0,
     copies: Number = 0.0,
 ) -> tuple[Pass, Pass]:
-    """Of a part's forward and backward: exposed seconds of the traffic `sent` and of host copies,
-    and what nothing can hide.
+    """Forward and backward of one part: the seconds by which weight traffic and copies to the host
+    make each longer, its own computing left out.
 
     forward_room_s, backward_room_s  computing that traffic and copies may hide under
-    saved_s   one way of the activations that the part keeps on the host
+    saved_s   copying the part's activations one way, where the host keeps them
     copies    mean number of gradient copies to or from the host per micro-batch
     """
     forward = Pass(pointwise_s=sent.forward_shown_s)
@@ -57,12 +57,12 @@ def beside(
     if anywhere(layout.zero_stage >= ZERO_2):
         overlap, interference = setting.engine.overlap, sent.interference
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
-        seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
-        seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
-        forward, backward = replace(forward, data_s=seen_f), replace(backward, data_s=seen_b)
+        exposed_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
+        exposed_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
+        forward, backward = replace(forward, data_s=exposed_f), replace(backward, data_s=exposed_b)
     if offloads(layout):
-        away_s = seen_s(saved_s, forward_room_s + sent.forward_shown_s)
+        away_s = exposed_copies_s(saved_s, forward_room_s + sent.forward_shown_s)
         gradients_s = copies * sent.gradients_s
-        back_s = seen_s(saved_s + gradients_s, backward_room_s + sent.backward_shown_s)
+        back_s = exposed_copies_s(saved_s + gradients_s, backward_room_s + sent.backward_shown_s)
         forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
     return forward, backward

@@ -1,6 +1,6 @@
 """The simulated step of many cuts of one layout: what does not depend on the cut is found once.
 
-    step_s     what `StepModel.time` says of the same stages, but for an allocator under pressure
+    step_s     `StepModel.time` of the same stages, without the stops of a full allocator
 
 A cut costs sums of a few numbers for each stage and one pass of the event simulation: the times of
 passes are looked up in what was priced for all layouts at once.
@@ -32,9 +32,11 @@ is the first and the last.
 
 
 class _Load(NamedTuple):
-    """What a part of a rank takes of each micro-batch, what hides traffic of weights, its weights.
+    """One micro-batch of a layer, an end or a stage.
 
-    passes  forward, input gradient with its recomputation, weight gradient, in seconds
+    forward_s, input_grad_s, weight_grad_s   its passes, recomputation in the input gradient's
+    forward_room_s, backward_room_s          computing that traffic of its weights may hide under
+    dense, expert                            its parameters
     """
 
     forward_s: float
@@ -48,7 +50,7 @@ class _Load(NamedTuple):
 
 BACKWARD = 1  # of `PassSeconds.layer_room_s`
 BACKWARD_ROOM = _Load._fields.index("backward_room_s")
-AFTER = range(3, len(_Load._fields))  # what decides what follows the pipeline
+AFTER = range(3, len(_Load._fields))  # what reduction and update after the pipeline depend on
 
 
 class After(NamedTuple):
@@ -59,8 +61,10 @@ class After(NamedTuple):
 
 
 class CutTimes:
-    """The cuts of `layout`, whose own stages do not count; it is row `row` of `passes`, with its
-    recompute modes in these `columns`.
+    """Steps of `layout` under other cuts than its own stages.
+
+    passes, row  the priced passes, and the layout's row in them
+    columns      where its three recompute modes stand in them
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class CutTimes:
         self._updated: dict[tuple[float, ...], float] = {}
 
     def step_s(self, stages: Sequence[Stage], after: "After | None" = None) -> float:
-        """The simulated step of this cut, with what follows it if that is said."""
+        """The simulated step of this cut; `after`: what follows its pipeline, if known already."""
         la, after = self.layout, after or self.after_s(stages)
         work = self.work(stages)
         ends = end_s(la.schedule, la.pipeline_parallel, la.virtual_stages, self.model.m, work)
@@ -90,12 +94,12 @@ class CutTimes:
     def least_after_s(
         self, stages: Sequence[Stage], ranks: Collection[int], limit_s: float
     ) -> "After":
-        """What follows the pipeline at least if `ranks` recompute more and the step stays below
-        `limit_s`: longer backwards hide more.
+        """A lower bound of what follows the pipeline if `ranks` recompute more: longer backwards
+        hide more of the gradient reduction. Holds for steps below `limit_s`.
 
-        With one chunk per rank the last backward is longer by what it hides more, so that the step
-        is no shorter. With several, a rank has no more time for it than its work leaves of the
-        limit.
+        With one chunk per rank nothing is gained: the last backward gets longer by as much as it
+        hides more. With several, a rank can recompute only for the time that its work leaves of
+        `limit_s`.
         """
         after = self.after_s(stages)
         if self.layout.virtual_stages == 1 or not ranks:
@@ -142,13 +146,15 @@ class CutTimes:
 
     @cached_property
     def extra_s(self) -> float:
-        """Of each pass of a stage: what it waits for, and its share of the host's time."""
+        """Seconds that each pass of a stage waits for its transfers and the host's per-micro-batch
+        work.
+        """
         each = self.model.setting.tuning.micro_batch_s / 2 / self.layout.virtual_stages
         return float(self.passes.blocking_s[self.row]) + each
 
     @cached_property
     def hop_s(self) -> float:
-        """An activation's way to the next rank that no rank waits for."""
+        """Seconds of an activation's transfer to the next rank that run beside computing."""
         return float(self.passes.hop_s[self.row])
 
     @cached_property
@@ -161,7 +167,7 @@ class CutTimes:
         return held
 
     def _loads(self, stages: Sequence[Stage]) -> list[tuple[float, ...]]:
-        """Of each stage; those of the same cut are asked for more than once in a row."""
+        """The `_Load` of each stage; kept for the last cut, which is asked for several times."""
         if self._last[0] is stages:
             return self._last[1]
         pattern, position, last, loads = self.model.setting.stack, 0, len(stages) - 1, []
@@ -175,7 +181,7 @@ class CutTimes:
         return loads
 
     def load(self, key: StageKey) -> tuple[float, ...]:
-        """What a stage takes of each micro-batch and hides, and its parameters."""
+        """The `_Load` of a stage."""
         if key not in self._stages:
             self._stages[key] = self._sum(key)
         return self._stages[key]
@@ -225,7 +231,7 @@ class CutTimes:
         ]  # fmt: skip
 
     def reduced_s(self, stages: Sequence[Stage], rank: int, more_room_s: float) -> float:
-        """What `rank` reduces after its last backward if that hides so much more."""
+        """Exposed gradient reduction of `rank` if its last backward hides `more_room_s` more."""
         loads = self._loads(stages)
         held = zip(*(loads[j] for j in self._stages_of_rank[rank]), strict=True)
         sums = [sum(column) for column in held]
@@ -233,8 +239,8 @@ class CutTimes:
         return self.reduce_s_of(sums)
 
     def hidden_more(self, modes: Sequence[int]) -> tuple[float, list[float]]:
-        """What the last backward of a layer hides more in another of `modes` than the first: at
-        most so much of each second that it lasts longer, and so many seconds [kind] beyond.
+        """(a, b[kind]): in any of `modes` the last backward of a layer of a kind hides at most
+        a x (the seconds by which its passes are longer) + b seconds more than in the first mode.
         """
         p, columns = self.passes, [self.columns[mode] for mode in modes]
         room = p.layer_room_s[self.row][:, columns, BACKWARD]
@@ -257,8 +263,8 @@ class CutTimes:
         return self._reduced[key]
 
     def reduced_lines_s(self, stages: Sequence[Stage]) -> list[tuple[float, float]]:
-        """Of each rank what it reduces seen at least, and all of it: it takes the larger of the
-        first, and the second less what its last backwards hide.
+        """(least, all) of each rank: its exposed reduction is the larger of `least` and of `all`
+        less what its last backwards hide.
         """
         loads, found = self._loads(stages), []
         for chunks in self._stages_of_rank:
@@ -268,7 +274,7 @@ class CutTimes:
         return found
 
     def _once_s(self, dense: float, expert: float) -> float:
-        """All that a rank with so many parameters reduces."""
+        """Seconds in which a rank with so many parameters reduces its gradients, hidden or not."""
         if (dense, expert) not in self._sent:
             parameters = RankParameters(dense=dense, expert=expert)
             self._sent[dense, expert] = float(self.model.traffic.once_s(parameters))

@@ -1,14 +1,17 @@
-"""What layouts that differ in the kind of an exchange cost: which of them may be worth having.
+"""Costs by which layouts that differ only in the kind of an exchange are compared: one that is
+nowhere cheaper than another need not be searched.
 
-A pass takes max(issued, busy), the host's time and the device's, of which traffic of weights hides
-under all but `waits`: what is exposed on the links that such traffic takes. One layout is never
-slower than another, under any cut, schedule or recomputation, if in each pass of each layer none of
-issued, busy and waits is larger, and no layer keeps more: a step is the longest chain of an order
-that is fixed, and a pass with traffic t takes waits + room + exposed(t, room), which grows with
-waits and with room. That holds whatever else both passes have in common, so kinds of context
+A pass takes max(issued, busy): the host's time or the device's. Traffic of weights hides under all
+of it but `waits`, the exposed communication on the links that this traffic takes. One layout is
+never slower than another, under any cut, schedule or recomputation, if in each pass of each layer
+none of issued, busy and waits is larger, and no layer keeps more: a step is the longest chain of a
+fixed order of actions, and a pass with traffic t takes waits + room + exposed(t, room), which grows
+with waits and with room. That holds whatever else both passes have in common, so kinds of context
 parallelism are compared without experts on other ranks, and dispatchers under any kind of context
-parallelism. Left out: what is sent once a step hides under a rank's passes, and where another
-rank's end last, longer ones hide more of it. The plan's words of its space say so.
+parallelism.
+
+Leaves out: traffic once a step hides under a rank's passes, so longer passes hide more of it, which
+may pay where another rank is the last to end. The plan says that its space leaves this out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

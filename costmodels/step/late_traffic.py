@@ -1,4 +1,4 @@
-"""What a rank sends once per step, of many layouts, as lower bounds need it.
+"""What a rank sends once per step, as linear lower bounds for many layouts.
 
 With T the seconds of all that the rank sends and R what it computes meanwhile, of one micro-batch,
 `exposed_s` shows

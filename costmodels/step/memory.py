@@ -95,7 +95,10 @@ def _states(model: StageModel, rank: int) -> Memory:
 
 
 class _Constant(NamedTuple):
-    """What a rank's memory consists of beside what its micro-batches in flight keep."""
+    """A rank's memory apart from what its micro-batches in flight keep.
+
+    working, update  transient bytes of a pass, and of the optimizer step
+    """
 
     states: Memory
     working: float

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline hands to its neighbours, of a layout or of each layout of a grid."""
+"""Transfers between neighbouring pipeline ranks, of a layout or of each layout of a grid."""
 
 from dataclasses import dataclass
 from functools import cached_property

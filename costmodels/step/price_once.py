@@ -1,7 +1,8 @@
 """What a step takes once, in closed form: gradients reduced, weights updated and gathered again.
 
-A rank alone hides all that its parts send under all that they compute. In a pipeline the layers of
-the mean rank hide what they send together, and an end hides under itself and under what they leave.
+Without a pipeline, all that the rank's parts send hides under all that they compute. With one, the
+layers of the mean rank hide their own traffic; that of an end hides under the end's computing and
+under what the layers of the mean rank have to spare.
 """
 
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ class Once(Adds):
 class Room:
     """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
 
-    overlap  (N,) fraction of the communication that may
-    interference  (N,) by which computing is slowed beside it
+    overlap  (N,) fraction of the communication that may hide
+    interference  (N,) by which fraction computing is slower beside it
     counts   layers of each kind in the model
     """
 
@@ -53,16 +54,18 @@ class Room:
         return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency))
 
     def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
-        """All communication hides under all computing; each part is seen in proportion, and what
-        recomputing hides is credited to those layers that take longer by it.
+        """All communication hides under all computing. What stays exposed is shared out in
+        proportion; what recomputation hides in addition goes to the layers that recompute.
         """
         whole = layers @ self.counts + ends.sum(axis=1) + latency
         room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
-        seen = self._seen(whole[:, None], room)
-        fraction = _ratio(seen[:, 0], whole)
+        exposed = self._exposed(whole[:, None], room)
+        fraction = _ratio(exposed[:, 0], whole)
         longer_s = self.layers_s - self.layers_s[:, :, :1]
         all_longer_s = self._all_layers_s - self._all_layers_s[:, :1]
-        replayed = (seen - seen[:, :1])[:, None, :] * _ratio(longer_s, all_longer_s[:, None, :])
+        replayed = (exposed - exposed[:, :1])[:, None, :] * _ratio(
+            longer_s, all_longer_s[:, None, :]
+        )
         return Once(
             (layers * fraction[:, None])[:, :, None] + replayed,
             ends * fraction[:, None],
@@ -70,15 +73,17 @@ class Room:
         )
 
     def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
-        """Layers hide together, and the rest under what the layers of the mean rank leave."""
+        """The layers' traffic hides under all layers; the rest under what the mean rank's layers
+        have to spare.
+        """
         whole, room = layers @ self.counts, self._all_layers_s
         together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
         under = self.overlap * whole / (1 + self.interference)
         spare = np.maximum(room[:, 0] - under, 0.0) / self.ranks
         return Once(
-            self._seen(layers[:, :, None], np.maximum(self.layers_s, together)),
-            self._seen(ends, self.ends_s + spare[:, None]),
-            self._seen(latency, spare),
+            self._exposed(layers[:, :, None], np.maximum(self.layers_s, together)),
+            self._exposed(ends, self.ends_s + spare[:, None]),
+            self._exposed(latency, spare),
         )
 
     @property
@@ -87,7 +92,7 @@ class Room:
         total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
         return total
 
-    def _seen(self, whole: Floats, room: Floats) -> Floats:
+    def _exposed(self, whole: Floats, room: Floats) -> Floats:
         shape = (-1, *(1,) * (whole.ndim - 1))
         overlap, slowed = self.overlap.reshape(shape), self.interference.reshape(shape)
         return np.asarray(exposed_s(whole, room, overlap, slowed))

@@ -15,7 +15,7 @@ from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
-from meshplan.costmodels.step.beside import Sent, beside
+from meshplan.costmodels.step.beside import beside
 from meshplan.costmodels.step.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.step.price_memory import parts_of
 from meshplan.costmodels.step.price_tables import weight_table, work_table
@@ -147,11 +147,10 @@ class _Passes:
     def _passes(self, cost: Cost, parameters: RankParameters, *, again: Number = 0.0) -> Floats:
         """(N, 5): the three passes; of a forward and of a backward the room for late traffic."""
         rows, host = self.work.rows, self.work.rank.host
-        sent = self.weights.rank.sent(parameters, again=again)
-        seen = Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
+        sent = self.weights.sent(parameters, again=again)
         saved_s = rows(host.activations_s(cost.saved_bytes)) if host and np.any(again) else 0.0
         forward, backward = beside(
-            self.setting, self.layouts, seen, rows(cost.forward.room_s), rows(cost.backward_room_s),
+            self.setting, self.layouts, sent, rows(cost.forward.room_s), rows(cost.backward_room_s),
             saved_s=saved_s, copies=copies_of_gradients(self.layouts.num_micro_batches * 1.0),
         )  # fmt: skip
         replayed = rows(cost.replay.total_s + cost.input_grad.total_s)

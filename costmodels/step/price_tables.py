@@ -1,4 +1,4 @@
-"""The two tables that the rows of a grid are put together from, and how rows look things up.
+"""The two tables that a grid of layouts is priced from, and how its rows look things up in them.
 
 work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel, the kinds of exchanges), on
           which groups are on several nodes, and on whether ranks have several chunks: computing,
@@ -16,7 +16,9 @@ import numpy as np
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct, thousandths
+from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.process_groups import shard_group
+from meshplan.costmodels.step.beside import Sent
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -24,7 +26,7 @@ from meshplan.hardware_profiles.engine_schema import Axis
 
 
 class Table:
-    """Ranks under the rows of `layouts` that differ in `key`; each row of it finds its own."""
+    """One `Rank` for each distinct `key` among the rows of `layouts`, looked up row by row."""
 
     def __init__(self, setting: Setting, layouts: Layouts, key: Sequence[Ints]) -> None:
         first, self.of_row = distinct(key)
@@ -41,6 +43,11 @@ class Table:
     def rows(self, value: Number) -> Floats:
         """`value` of every row of the whole grid."""
         return self._column(value)[self.of_row]
+
+    def sent(self, parameters: RankParameters, *, again: Number = 0.0) -> Sent:
+        """`Rank.sent` of every row."""
+        sent = self.rank.sent(parameters, again=again)
+        return Sent(*(self.rows(each) if np.ndim(each) else each for each in sent))
 
     def stacked(self, values: Iterable[Number]) -> Floats:
         """(N, number of `values`)."""
@@ -65,12 +72,12 @@ class Table:
 
 
 def work_table(setting: Setting, layouts: Layouts) -> Table:
-    """What computing and the communication inside a layer depend on."""
+    """One entry for each combination that computing and communication inside a layer depend on."""
     return Table(setting, layouts, work_key(setting, layouts))
 
 
 def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
-    """The columns in which two layouts of another table of work differ."""
+    """The columns that an entry of the table of work depends on."""
     order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
     leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
     rank, piped = Rank(setting, layouts), layouts.pipeline_parallel > 1
@@ -88,7 +95,7 @@ def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
 
 
 def weight_table(setting: Setting, layouts: Layouts) -> Table:
-    """What weights, their states and their traffic depend on."""
+    """One entry for each combination that weights, their states and their traffic depend on."""
     one_table = setting.model.tied and setting.engine.state.one_table_per_rank
     key = (
         layouts.tensor_parallel, layouts.data_parallel * layouts.context_parallel,
@@ -103,7 +110,7 @@ def weight_table(setting: Setting, layouts: Layouts) -> Table:
 
 
 def _place_in_pods(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
-    """What decides which groups and hops cross pods, beyond what says which cross nodes."""
+    """The columns that decide which groups and hops cross pods, apart from those for nodes."""
     if setting.cluster.pod is None:
         return ()
     degrees = _inner_degrees(setting, layouts, ("pp",))

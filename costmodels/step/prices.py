@@ -26,7 +26,6 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Floats, Layouts
-from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.price_memory import all_states_bytes, memory_columns, parts_of
@@ -118,14 +117,6 @@ def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:
     return work.rows(_one_micro_batch(work, *_ends(work)).total_s)
 
 
-def busy_s(layouts: Layouts, setting: Setting) -> Floats:
-    """(N,) what the mean pipeline rank computes and waits for in a step at least, in every
-    micro-batch. No simulated step is below it, and it takes a small part of what prices do.
-    """
-    each = least_micro_batch_s(layouts, setting)
-    return each * layouts.num_micro_batches / layouts.pipeline_parallel
-
-
 def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:
     """(N,) weights, gradients and optimizer states of the mean pipeline rank: the fullest rank of a
     plan holds more.
@@ -158,7 +149,7 @@ class _Pricing:
         work, m = self.work, self.layouts.num_micro_batches
         layers = [self._layer(kind) for kind in work.kinds]
         ends = [
-            self._part(cost, self._sent(parameters))
+            self._part(cost, self.weights.sent(parameters))
             for cost, parameters in zip((self.embedding, self.head), self.parts[-2:], strict=True)
         ]
         once, tuning = self._once_per_step(layers, ends), self.setting.tuning
@@ -186,7 +177,7 @@ class _Pricing:
         """One layer of `kind` by recompute mode."""
         work, replays = self.work.rank, not self.work.rank.is_modules(kind)
         host, parts = work.host if replays else None, []
-        sent = self._sent(self.parts[kind], again=float(replays))
+        sent = self.weights.sent(self.parts[kind], again=float(replays))
         modes = self.work.modes if replays else self.work.modes[:1]  # modules replay nothing
         for mode in modes:
             cost = work.plain_cost(kind, mode)
@@ -209,11 +200,7 @@ class _Pricing:
     def _sent_replaying(self, kind: int) -> Sent | None:
         """What a wholly replayed layer sends, where that is more than others do."""
         again = self.weights.rank.gathered_again(kind, "full")
-        return self._sent(self.parts[kind], again=again) if np.any(again != 1.0) else None
-
-    def _sent(self, parameters: RankParameters, *, again: Number = 0.0) -> Sent:
-        sent = self.weights.rank.sent(parameters, again=again)
-        return Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
+        return self.weights.sent(self.parts[kind], again=again) if np.any(again != 1.0) else None
 
     def _once_per_step(self, layers: list[list[_Part]], ends: list[_Part]) -> Once:
         """Gradients reduced, weights updated, and gathered again."""

@@ -1,4 +1,4 @@
-"""Tensors whole over the tensor-parallel ranks that a caching allocator holds beside a pipeline.
+"""Gathered tensors that a caching allocator holds because the host runs ahead of the device.
 
     ahead   1 - issued / computing, at least 0
     queued  min(queued_gathers, ahead m L / pp)

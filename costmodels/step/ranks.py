@@ -93,7 +93,7 @@ class Rank:
 
     @cached_property
     def hops(self) -> Hops:
-        """Its ways to the ranks before and after it in the pipeline."""
+        """The transfers to the ranks before and after it in the pipeline."""
         tokens = self.site.itemsize * self.site.shard.tokens_outside
         return Hops(self.setting, self.layout, tokens * self.setting.model.stream_width)
 
@@ -220,7 +220,7 @@ class Rank:
             self._stand_ins[key] = stand_in_bytes(self.site, operations)
         return self._stand_ins[key]
 
-    # Weights: how many of them, what they send, what that takes beside computing.
+    # Weights: how many there are, what is sent of them, and the seconds of that.
 
     @cached_property
     def traffic(self) -> WeightTraffic:
@@ -246,7 +246,7 @@ class Rank:
 
     @property
     def packed_bytes(self) -> float:
-        """Of a frozen number that is unpacked for each product; 0 where none is."""
+        """Bytes of a quantised frozen number, which is unpacked for each product; 0 without any."""
         lora = self.setting.training.lora
         return self.frozen.quantised if lora and lora.base_precision != "bf16" else 0.0
 

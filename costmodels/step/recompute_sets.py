@@ -22,7 +22,7 @@ from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 
 Modules = tuple[RecomputeModule, ...]
-LEAST_GAIN = 1 / 20  # of a full replay
+LEAST_GAIN = 1 / 20  # a set that saves less of a full replay is not offered
 FEWEST = 3  # points of the line: nothing, one set, everything
 
 

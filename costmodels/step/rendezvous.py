@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline wait for together, where each transfer is a rendezvous.
+"""Stalls of a pipeline whose transfers are rendezvous: seconds in which all its ranks wait.
 
     stalls   2 (pp - 1) + 4 (m - 1); with two stages 2 (pp - 1) + 2 (m - 1)
     seconds  stalls x Tuning.boundary_s

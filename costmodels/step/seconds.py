@@ -108,7 +108,7 @@ def step_time(model: StageModel) -> StepTime:
         data_s=float(data + tied_table_s(model)),
         send_s=send + float(rendezvous_s(model, model.m)),
         offload_s=float(model.m * work.offload_s),
-        # A rank is never done before its own work, only rounded so: sums in another order.
+        # Never below 0 but by rounding: the simulation adds in another order.
         bubble_s=max(0.0, float(makespan - known)),
         optimizer_s=update,
         fixed_s=model.setting.tuning.step_s,
@@ -122,7 +122,7 @@ def _busy(model: StageModel, rank: int) -> Pass:
 
 
 def slowed_of(model: StageModel) -> Number:
-    """By how much computing is slowed beside the traffic of weights and gradients."""
+    """By which fraction computing is slower beside the traffic of weights and gradients."""
     return model.traffic.interference(model.setting.tuning.interference)
 
 

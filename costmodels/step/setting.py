@@ -1,5 +1,5 @@
-"""What a layout is priced against: the model, the training, the cluster, the engine and what was
-fitted; and what of the engine's habits this training changes.
+"""What a layout is priced against: the model, the training, the cluster, the engine and its fitted
+constants; and how this training changes the engine's habits.
 """
 
 from dataclasses import dataclass

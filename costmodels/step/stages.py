@@ -216,7 +216,7 @@ class StageModel(Rank):
         """All layers and both ends on all ranks, for the whole step (its seconds add up over
         ranks).
         """
-        la, total = self.layout, NOTHING
+        total = NOTHING
         for cost in self.stage_costs:
             total = total + cost
-        return total * (self.m * la.data_parallel * la.context_parallel * la.tensor_parallel)
+        return total * (self.m * self.layout.stage_ranks)

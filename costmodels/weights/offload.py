@@ -102,6 +102,6 @@ def copies_of_gradients(num_micro_batches: Number) -> Number:
     return 2.0 - 1.0 / num_micro_batches
 
 
-def seen_s(copy_s: Number, computing_s: Number) -> Number:
+def exposed_copies_s(copy_s: Number, computing_s: Number) -> Number:
     """Exposed copy time of a pass: by how much it lasts longer than the computing beside it."""
     return maximum(copy_s - computing_s, 0.0)

@@ -18,10 +18,22 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
-    "verl": ((r"[ \t]*_target_:[ \t]*verl\.",),
+    "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:])",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
+    "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
+                "it includes files of other folders, and most of its recipes generate in turn; "
+                "check a plan of the same layout"),
+    "LitGPT": ((r"train:[ \t]*$", r"(out_dir|checkpoint_dir|logger_name|model_name):"),
+               "its names are its own; check a plan of the same layout"),
+    "InternEvo": ((r"parallel[ \t]*=[ \t]*dict\(", r"(hybrid_zero_optimizer|JOB_NAME)[ \t]*="),
+                  "a Python program; check a plan of the same layout"),
+    "PaddleNLP": ((r"[{ \t]*\"?(tensor|pipeline|sharding)_parallel_degree\"?[ \t]*:",
+                   r"[{ \t]*\"?per_device_train_batch_size\b"),
+                  "its names are its own; check a plan of the same layout"),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
+    "ms-swift's args.json": ((r"[ \t]*\"swift_version\":",),
+                             "its arguments are its own; check a plan of the same layout"),
     "ms-swift": ((rf"[ \t]*{_SET}(swift|megatron)[ \t]+(sft|pt|rlhf)\b",),
                  "its arguments are its own; check a plan of the same layout"),
     "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),

@@ -1,4 +1,4 @@
-"""When a message that is answered here has arrived: later than it began by given seconds.
+"""Delayed messages: one that is answered here arrives a given number of seconds after it began.
 
     CPU   a point in time, before which a thread of its own has kept a core busy for as long as
           gloo's do; whoever waits sleeps until then

@@ -129,7 +129,7 @@ class LocalGroup(dist.ProcessGroup):
     def _collective(self, kind: Any, whole: Tensor, fill: Any) -> dist.Work:
         wire = self.answers.wire
         message = wire.collective(kind, _bytes(whole), self.ranks)
-        late_s = wire.apart(self.ranks) * self.answers.waited.computed_s()
+        late_s = wire.straggler_fraction(self.ranks) * self.answers.waited.computed_s()
         message = replace(message, seconds=message.seconds + late_s)
         return self.lines["collective"].begin(message, fill)
 

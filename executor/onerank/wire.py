@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshplan.costmodels.seconds.collectives import apart, collective_s, send_s
+from meshplan.costmodels.seconds.collectives import collective_s, send_s, straggler_fraction
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.local_cpu import GLOO_PROCESSOR_SHARE
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
@@ -34,9 +34,9 @@ class Wire:
         seconds = self.scale * float(collective_s(self.cluster, kind, float(size_bytes), group))
         return self._message(kind, size_bytes, group, seconds)
 
-    def apart(self, ranks: Sequence[int]) -> float:
+    def straggler_fraction(self, ranks: Sequence[int]) -> float:
         """What one of `ranks` waits for the slowest, over what it has computed since they met."""
-        return float(apart(self.cluster, self._group(ranks)))
+        return float(straggler_fraction(self.cluster, self._group(ranks)))
 
     def _group(self, ranks: Sequence[int]) -> Group:
         on_node = sum(self._node(rank) == self._node(ranks[0]) for rank in ranks)

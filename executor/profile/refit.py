@@ -77,8 +77,8 @@ def matmul_errors(points: Sequence[MatmulPoint]) -> Iterator[float]:
     for point in single if surface else ():
         assert surface is not None
         if (point.m, point.n, point.k) in held_out:
-            rates = surface(point.m, point.n, point.k, layout=point.layout)
-            yield abs(float(rates.flops_per_s) / point.flops_per_s - 1)
+            rate = surface(point.m, point.n, point.k, layout=point.layout)
+            yield abs(float(rate) / point.flops_per_s - 1)
 
 
 def collective_errors(points: Sequence[CurvePoint]) -> Iterator[float]:

@@ -32,7 +32,7 @@ from meshplan.planner.search.search import SearchResult, search
 from meshplan.planner.space.words import space_words
 
 MOST_REASONS = 8
-MOST_TIMED = 7  # of the changes: a deep pipeline takes a tenth of a second to play
+MOST_TIMED = 7  # changes that are timed: a deep pipeline takes a tenth of a second to play
 
 
 def case_at(question: Question, layout: Layout) -> Case:

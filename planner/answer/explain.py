@@ -228,7 +228,7 @@ def lacking_bytes(prediction: Prediction) -> float:
 
 
 def _spending(layout: Layout) -> Iterator[Fix]:
-    """Changes that need more memory: the reverse of those in `planner.check.fixes`."""
+    """Changes that use more memory: the reverse of those in `planner.check.fixes`."""
     la = layout
     yield Fix(
         f"micro_batch_size {la.micro_batch_size * 2}",

@@ -25,10 +25,12 @@ SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` show
 
 
 class Beside:
-    """What stands beside a plan. It is begun on a second processor when the proof has ended, of the
-    fastest layout, while runners-up are looked for. Where a tie of it becomes the plan, the batches
-    nearby stay compared with the fastest, and what is of the layout itself is found anew; all of it
-    where a faster one was found meanwhile, of which they would gain less.
+    """What a plan file says beside the layout: batches nearby, spare memory, measured runs.
+
+    A second processor begins with the fastest layout when the proof has ended, while runners-up are
+    looked for. If a tie of that layout becomes the plan, what depends on the layout is found anew,
+    and the batches nearby stay compared with the fastest. If a faster layout was found meanwhile,
+    everything is found anew.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -43,12 +45,12 @@ class Beside:
         self._begun.end()
 
     def begin(self, fastest: Fastest) -> None:
-        """Begin with what stands beside this layout, what mostly takes longest first."""
+        """Begin for this layout, with what mostly takes longest first."""
         batches = better_batch.tries(self.asked.question, fastest)
         self._of, self._begun = fastest, Begun(*batches, *self._of_layout(fastest))
 
     def found(self, chosen: Chosen) -> dict[str, Any]:
-        """All of it, by its name in the plan file."""
+        """Everything beside the chosen layout, by its name in the plan file."""
         own = as_fastest(chosen.plan)
         if self._of is None or own.step_s < self._of.step_s * SAME_STEP:
             self._begun.end()

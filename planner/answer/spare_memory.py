@@ -29,7 +29,7 @@ KEPT = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel",
     "expert_parallel", "expert_tensor_parallel",
 )  # fmt: skip
-WORK = BUDGET // 8  # of all searches together: they only say what memory may buy
+WORK = BUDGET // 8  # budget of all these searches together: they only say what memory may buy
 
 
 def spare_memory(asked: Asked, plan: Fastest) -> SpareMemory | None:

@@ -1,4 +1,4 @@
-"""Which of several layouts that no measured run tells apart: the one that is never far from best.
+"""The choice among layouts that measured runs cannot tell apart: the one that is never far behind.
 
     ties          layouts whose probability of being slower than the fastest is below
                   `hardware_profiles.layout_ratios.TIE`
@@ -6,12 +6,12 @@
                   time, each longer and shorter by one standard deviation, and what is hidden behind
                   computing less and more by one (`hardware_profiles.figure_errors`); one at a time
     loss(L, x)    step of L with the figures x over the least of all candidates with x, minus 1
-    worst(L)      the largest of them, x unmoved among them
+    worst(L)      the largest loss over all x, the unmoved figures among them
 
-Of ties the plan is the one with the smallest `worst`; of those alike to `ALIKE` the one that leaves
-most of its fullest GPU's memory. With `robust` the candidates are all layouts that were found, tied
-or not. Each is the best of its kind (tp, cp, pp, ep) under unmoved figures: what would be best of
-its kind under moved ones is not looked for.
+Of ties the plan is the one with the smallest `worst`; where several are within `ALIKE` of that, the
+one whose fullest GPU has most memory left. With `robust` the candidates are all layouts that were
+found, tied or not. Each is the best of its kind (tp, cp, pp, ep) under unmoved figures: what would
+be best of its kind under moved ones is not looked for.
 """
 
 import math

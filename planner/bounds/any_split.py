@@ -34,8 +34,10 @@ SHAPES_KEPT = 512
 
 
 class _Extremes(NamedTuple):
-    """Over all splits of a list; [kind, rank] layers: the fewest and the most on a rank, the fewest
-    in the chunks before the one of its number.
+    """Extremes over all splits of a list, in layers [kind, rank].
+
+    fewest, most  that a rank holds
+    before        the fewest that all chunks before the rank's first one hold together
     """
 
     fewest: Floats

@@ -1,5 +1,5 @@
-"""Several chunks per rank, of each of which equally many first layers recompute in full
-(`Pipelines.first`): how long a step of a split takes at least in the only mix that is left of it.
+"""A lower bound of the simulated step where every chunk recomputes equally many of its first layers
+in full (`Pipelines.first`): a split then has one mix that counts, the fewest that fit.
 
     k         the fewest first layers with which every rank fits (`planner.problem.first_layers`):
               one number for all chunks, so the rank that lacks most says it

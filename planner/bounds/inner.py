@@ -26,7 +26,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients, Held
 from meshplan.planner.space.legal_layouts import Space
 
-MOST_LAYERS = 2**20  # of what takes no memory
+MOST_LAYERS = 2**20  # layers that a rank "holds" if they take no memory
 MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
 
 
@@ -34,7 +34,7 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     """For each row of `space` a lower bound of the objective of all its variants."""
     c, layouts = coefficients, space.layouts
     counts = np.array(space.kind_counts)
-    fastest = c.layer_ns[:, :, _modes(space)].min(2)
+    fastest = c.layer_ns[:, :, space.mode_columns].min(2)
     pp = layouts.pipeline_parallel.astype(float)
     work = fastest @ counts + c.embedding_ns + c.head_ns + pp * c.send_ns
     ends = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns) / pp
@@ -60,7 +60,7 @@ def row_fits(space: Space, coefficients: Coefficients | Held, *, plainly: bool =
     shapes = _shapes(space)
     for degree in {pp for pp, _, _ in shapes}:
         each = [(m, rows) for pp, m, rows in shapes if pp == degree]
-        ways = [_ways(space, int(rows[0]), plainly) for _, rows in each]
+        ways = [_ways_to_run(space, int(rows[0]), plainly) for _, rows in each]
         held = [_least_held(of, degree, m) for of, (m, _) in zip(ways, each, strict=True)]
         of_shape = np.repeat(np.arange(len(each)), [len(rows) for _, rows in each])
         every = np.concatenate([rows for _, rows in each])
@@ -137,10 +137,6 @@ class _LeastHeld:
         return np.minimum(most, MOST_LAYERS)
 
 
-def _modes(space: Space) -> list[int]:
-    return sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
-
-
 def _shapes(space: Space) -> list[tuple[int, int, Ints]]:
     """The rows of each shape, with its pipeline ranks and micro-batches."""
     layouts = space.layouts
@@ -158,7 +154,7 @@ def _most_chunks(space: Space, row: int) -> set[tuple[Schedule, int]]:
     return set(most.items())
 
 
-def _ways(space: Space, row: int, plainly: bool) -> set[tuple[Schedule, int]]:
+def _ways_to_run(space: Space, row: int, plainly: bool) -> set[tuple[Schedule, int]]:
     """The schedules of a row, and chunks per rank; `plainly` those of one, where it has any."""
     ways = {(each.schedule, each.virtual_stages) for each in space.variants(row)}
     plain = {(schedule, vpp) for schedule, vpp in ways if vpp == 1}
@@ -173,12 +169,15 @@ def _least_held(ways: set[tuple[Schedule, int]], pp: int, m: int) -> tuple[Ints,
         v_shaped |= schedule in V_SHAPED
         # Interleaved ranks hold some vector with at least what 1f1b holds in every chunk.
         plain = schedule == "interleaved_1f1b"
-        least = np.minimum(least, _held("1f1b", pp, 1, m) if plain else _held(schedule, pp, vpp, m))
+        least = np.minimum(
+            least,
+            _most_in_flight("1f1b", pp, 1, m) if plain else _most_in_flight(schedule, pp, vpp, m),
+        )
     return least, v_shaped
 
 
 @cache
-def _held(schedule: Schedule, pp: int, vpp: int, m: int) -> Ints:
+def _most_in_flight(schedule: Schedule, pp: int, vpp: int, m: int) -> Ints:
     """By rank, the most of what any in-flight vector holds in each chunk at least."""
     vectors = in_flight(schedule, pp, vpp, m)
     return np.array([max(min(vector) for vector in rank) for rank in vectors], np.int64)

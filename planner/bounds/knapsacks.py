@@ -18,11 +18,11 @@ from meshplan.planner.bounds.recompute import GRAINS, grains_of
 
 
 class Knapsack(NamedTuple):
-    """One of them; [.., chunk, way], of each chunk the fastest way first, the last one again where
-    a chunk has fewer.
+    """One knapsack, [.., chunk, way]: the ways of each chunk from the fastest to the one that saves
+    most, the last repeated where a chunk has fewer ways than others.
 
-    ways    rows as those of `choices_of`
-    grains  that each way saves, no fewer from way to way
+    ways    what `choices_of` says of each way, row by row
+    grains  what each way saves, never less than the way before it
     """
 
     ways: Ints
@@ -30,8 +30,8 @@ class Knapsack(NamedTuple):
 
     @classmethod
     def of(cls, ways: Ints, held: Floats, lack_kib: float) -> "Knapsack":
-        """To save `lack_kib`, where each chunk is held so many times; without the ways that save no
-        more than a faster one.
+        """The knapsack that saves `lack_kib` where each chunk is `held` for so many micro-batches;
+        ways that save no more than a faster one are dropped.
         """
         grains = grains_of(held[:, None] * ways[1], lack_kib)
         more = np.ones(grains.shape, bool)

@@ -1,4 +1,4 @@
-"""What each rank of every split must recompute at least, all splits of a list at once.
+"""The least recomputation of each rank, of all splits of a list at once, by a price of memory.
 
 The knapsack of `planner.bounds.split`, relaxed to fractions of layers, is a linear programme: with
 n[k, v] layers of kind k in its chunk v, of which a rank holds q[v] micro-batches, it lacks
@@ -21,7 +21,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.split import BoundedLayouts, layers_of_kind
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-KIB = 1.0  # of rounding
+KIB = 1.0  # that a rank may lack by rounding alone
 
 
 def least_work_ns(same: SamePipeline, like: Ints) -> Floats:

@@ -1,4 +1,4 @@
-"""Several chunks per rank, layers of several kinds: what each rank must recompute at least.
+"""The least recomputation of each rank of a cut whose chunks hold layers of several kinds.
 
 In a chunk the first layers recompute in full, the next selectively, the rest keep everything, so a
 chunk that must free much cannot choose the kinds that free it cheaply, as `Pairs.least_work_ns`

@@ -23,7 +23,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 from meshplan.planner.problem.stage_problem import StageProblem
 
 Number = TypeVar("Number", np.int64, np.float64)
-SAFETY = 1 - 1e-12  # of a bound that was computed in floating point
+SAFETY = 1 - 1e-12  # factor on a bound of whole ns that was computed in floating point
 CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
 
 
@@ -151,7 +151,7 @@ def _rank_times(same: SamePipeline, stack: _Stack, below: Ints | None) -> Floats
     base, _ = end_costs(same)
     overhead = _least_overhead(same, stack, most, of_chunk, n)
     send = same.vpp * same.prices.send_ns
-    table = (base + send[:, None])[:, :, None] + _each(stack.ns) * n + overhead
+    table = (base + send[:, None])[:, :, None] + _per_layout(stack.ns) * n + overhead
     return np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
 
 
@@ -170,11 +170,11 @@ def _least_overhead(
     per_chunk = np.repeat(of_chunk[:, None], same.pp, axis=1)
     held = _least_in_flight(n, np.sort(same.vectors, axis=2), per_chunk)
     held = np.where(n > most[:, None, None], -1, held)
-    room = same.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
+    room = same.prices.cap_kib - static[:, :, None] - _per_layout(stack.state_kib) * n
     return _overhead(n, stack, room, held, same.vectors.max(axis=2))
 
 
-def _each(values: "NDArray[Number]") -> "NDArray[Number]":
+def _per_layout(values: "NDArray[Number]") -> "NDArray[Number]":
     """A number per layout, shaped to broadcast against [layout, rank, layers]."""
     return values[:, None, None]
 
@@ -208,11 +208,11 @@ def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:
 
 def _overhead(n: Ints, stack: _Stack, room: Ints, held: Ints, most_held: Ints) -> Floats:
     """The least ns of recomputation with which n layers fit into `room`, infinite if none does."""
-    need = np.maximum(_each(stack.saved_kib) * held - room, 0)
-    fits = (held >= 0) & (room >= 0) & (need <= _each(stack.most_kib) * held)
+    need = np.maximum(_per_layout(stack.saved_kib) * held - room, 0)
+    fits = (held >= 0) & (room >= 0) & (need <= _per_layout(stack.most_kib) * held)
     if not need[fits].any():
         return np.where(fits, 0.0, np.inf)
     # n layers that save need / (n most_held) KiB each
     saving = need / np.maximum(1, most_held)[:, :, None]
-    later = _each(stack.later_slope) * saving - _each(stack.offset) * n
-    return np.where(fits, np.maximum(_each(stack.slope) * saving, later), np.inf)
+    later = _per_layout(stack.later_slope) * saving - _per_layout(stack.offset) * n
+    return np.where(fits, np.maximum(_per_layout(stack.slope) * saving, later), np.inf)

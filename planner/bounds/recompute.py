@@ -1,4 +1,4 @@
-"""Several chunks per rank: what each rank of one split must recompute, in whole layers.
+"""The least recomputation of each rank of one split, in whole layers (several chunks per rank).
 
 For each rank s two knapsacks over its chunks, each of which chooses how many of its layers run in
 which recompute mode, so that the rank fits by one of its `PipelineShape.covers`:

@@ -47,7 +47,7 @@ from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-SAFETY = 1 - 1e-9
+SAFETY = 1 - 1e-9  # factor on a lower bound in seconds: sums in floating point may round up
 """Sums in another order than the simulation's differ in the last digits."""
 
 
@@ -56,11 +56,11 @@ class Passes:
     """`PassSeconds` of the rows of a `SamePipeline`; [row, ...] seconds, least of the legal modes.
 
     layer      [row, kind, 3]
-    longer     [row, kind, 3] what a layer takes longer in the last of its modes
+    longer     [row, kind, 3] by how much a layer's passes are longer in the last of its modes
     embedding, head   [row, 3]
-    extra      of each forward and each backward of a stage
-    hop        to the next rank
-    once       the mean rank's update, and what is once per step
+    extra      added to each forward and each backward of a stage
+    hop        of a message to the next rank
+    once       the mean rank's update, and the costs that come once per step
     late       what a rank reduces after its last backward
     replays    1 where all that recomputation takes is part of the input gradient, else 0
     """

@@ -27,7 +27,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least, hull
 from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 
 Counts = tuple[int, ...]
-RANKS = 16_384  # that are looked at together
+RANKS = 16_384  # ranks of pairs that are looked at together
 FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite
 
 
@@ -64,8 +64,8 @@ def least_of_splits(same: SamePipeline, below: Ints | None) -> tuple["Pairs", Fl
 
 
 def _raised(pairs: "Pairs", limits: Floats) -> tuple["Pairs", Floats]:
-    """Those of `pairs` that may be below the limits of their layouts with what each rank must
-    recompute, and the least objective.
+    """The `pairs` that may be below their layout's limit, and the least objective of each, with
+    what each rank must recompute added.
     """
     same, slowest = pairs.bounded.same, pairs.slowest.sum(axis=1)
     bare = slowest
@@ -88,8 +88,8 @@ class BoundedLayouts:
 
     @cached_property
     def hulls(self) -> dict[int, list[tuple[Floats, Floats]]]:
-        """By kind, segments of the hull of a layer's modes: up to so many ns save KiB per ns. A
-        second one that is of no layout has no length.
+        """By kind of layer, the segments (ns, KiB per ns) of the hull of its modes: so many ns can
+        be spent at that rate. The second is left out where no layout has one.
         """
         found = {kind: self._hull(kind) for kind in sorted(set(self.same.pattern))}
         return {kind: [first, *rest] if rest[0][0].any() else [first]
@@ -128,7 +128,7 @@ class BoundedLayouts:
         lacks: Floats,
         free: Floats | None = None,
     ) -> Floats:
-        """The least ns that save what a rank of each `layout` `lacks`, but for what is `free`.
+        """The least ns, beyond what is `free`, that save the KiB which a rank of each layout lacks.
 
         layers   [rank, kind, chunk]     held, free   [rank, chunk]     lacks   [rank]
         """
@@ -145,7 +145,9 @@ class BoundedLayouts:
         return np.where(lacks > total[:, -1] + 1.0, math.inf, paid)
 
     def price_ns(self, layout: Ints, layers: Floats, held: Floats, lacks: Floats) -> Floats:
-        """[rank] ns of the last KiB of `paid_ns`; where nothing is enough that of the dearest."""
+        """[rank] ns of the last KiB that `paid_ns` saves, its marginal price; of the dearest KiB
+        where all together are not enough.
+        """
         segments = []
         for kind, ns, kib_per_ns in self._segments(layout):
             rate = held * kib_per_ns

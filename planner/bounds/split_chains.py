@@ -1,8 +1,8 @@
-"""Several chunks per rank: how long a step takes at least with each split of a list.
+"""Lower bounds of the simulated step for each split of a list (several chunks per rank).
 
-Of each split the chains of `planner.bounds.simulated`; with what each rank must recompute, first by
-prices of memory for all splits of many layouts at once, then, of one layout, by a knapsack for each
-rank (`planner.bounds.split`).
+Each is the longest of the chains of `planner.bounds.simulated`, with what each rank must recompute:
+first by prices of memory, for all splits of many layouts at once; then, layout by layout, by a
+knapsack for each rank (`planner.bounds.split`).
 """
 
 from itertools import product

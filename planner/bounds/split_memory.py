@@ -1,8 +1,9 @@
-"""Several chunks per rank: which splits of a list fit in some mix of recomputation at all.
+"""Which splits of a list fit in some mix of recomputation at all (several chunks per rank).
 
-With the modes up to some transient no rank holds less than with every layer in that one of them
-which keeps least; so what does not fit then, under any of its in-flight vectors and with any of the
-transients, does not fit. Covers (`planner.bounds.split`) look at means of vectors alone.
+A mix has a largest transient. Of the modes with no larger one, let every layer be in the mode that
+keeps least: no mix with that transient holds less. So where, whichever transient is the largest, a
+rank exceeds its memory under one of its in-flight vectors, the split fits in no mix. (Covers,
+`planner.bounds.split`, look at means of vectors alone.)
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Several chunks per rank: what passes take with each split of a list, and chains through them.
+"""Seconds of passes, and of chains of them, with each split of a list (several chunks per rank).
 
 Of each split the chains of `planner.bounds.simulated`, and those that are known
 (`planner.cuts.known_chains`), under any passes. In arrays of more than two axes chunks, ranks and

@@ -1,4 +1,4 @@
-"""One chunk per rank: how long a step takes at least in which a stage holds certain layers.
+"""Lower bounds of the simulated step by the layers that one stage holds (one chunk per rank).
 
 Chains of `planner.bounds.simulated` through stage s, which holds layers a .. b-1,
 
@@ -27,7 +27,7 @@ from meshplan.planner.bounds.stage_memory import LayoutStages
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-HALVINGS = 4  # of what lies between a known bound and the limit
+HALVINGS = 4  # times that the interval from a known bound to the limit is halved
 
 
 class StageChains:

@@ -1,5 +1,5 @@
-"""One chunk per rank: what a stage that holds certain layers must recompute at least, so that it
-fits; many stages of many layouts at once.
+"""The least recomputation of a stage that holds certain layers, of many stages of many layouts at
+once (one chunk per rank).
 
 A mix of modes has a largest transient: that of some mode, and its layers are in modes of none
 larger. With those, a stage that holds q micro-batches of its layers, l, fits if

@@ -20,7 +20,6 @@ MAX_REFERENCES = 10_000  # characters of entries with `${...}`; a published file
 MAX_DEPTH = 50
 MAX_PATH = 500  # characters of a key with those above it
 MAX_DIGITS = 300  # of a whole number; a float64 has no more before its point
-MAX_STEPS = 20_000_000  # of following one shell script: characters expanded and words copied
 MAX_STAGES = 160  # that `check` prices in 2 s with fixes; published runs have up to 128
 MAX_EXPRESSION = 4000  # characters of one `$((...))` or pipeline layout
 

@@ -33,14 +33,7 @@ def stated_layout(
     mbs = _micro_batch(facts, dp)
     if reading.micro_batch_is_most and "global_batch_size" in facts:
         mbs = _within_share(facts, mbs, dp)
-    training = Training(
-        seq_len=count("seq_len"),
-        global_batch_size=_batch(facts, dp * mbs),
-        precision=facts.get("precision", Fact("bf16", 1)).value,
-        optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
-        optimizer_states=facts.get("optimizer_states", Fact(None, 1)).value,
-        lora=facts.get("lora", Fact(None, 1)).value,
-    )
+    training = _training(facts, count("seq_len"), _batch(facts, dp * mbs))
     vpp = _virtual_stages(facts, reading, model, pp)
     follows = tp if reading.expert_tensor_follows else 1
     etp = count("expert_tensor_parallel") if "expert_tensor_parallel" in facts else follows
@@ -63,6 +56,17 @@ def stated_layout(
         **options,
     )
     return layout, training
+
+
+def _training(facts: dict[str, Fact], seq_len: int, global_batch_size: int) -> Training:
+    return Training(
+        seq_len=seq_len,
+        global_batch_size=global_batch_size,
+        precision=facts.get("precision", Fact("bf16", 1)).value,
+        optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
+        optimizer_states=facts.get("optimizer_states", Fact(None, 1)).value,
+        lora=facts.get("lora", Fact(None, 1)).value,
+    )
 
 
 def _data_parallel(facts: dict[str, Fact], inner: int) -> int:

@@ -158,7 +158,7 @@ def changes(case: Case) -> Iterator[Fix]:
         for value in _nearby(getattr(case.layout, axis)):
             changed = _with_degree(case, axis, value)
             if changed is not None:
-                yield Fix(_said(case, axis, changed), changed)
+                yield Fix(_described(case, axis, changed), changed)
     value = case.layout.virtual_stages
     if value > 1:
         plain = replace(
@@ -168,7 +168,7 @@ def changes(case: Case) -> Iterator[Fix]:
             stages=_restaged(case, case.layout.pipeline_parallel, 1),
             modules_apart=False,
         )
-        yield Fix(_said(case, "virtual_stages", plain), plain)
+        yield Fix(_described(case, "virtual_stages", plain), plain)
 
 
 def _memory_changes(case: Case) -> Iterator[Fix]:
@@ -205,7 +205,7 @@ def _nearby(value: int) -> list[int]:
     return [value * 2, *halves[:1], value * 4, *halves[1:], *([1] if value > 8 else [])]
 
 
-def _said(case: Case, axis: str, after: Layout) -> str:
+def _described(case: Case, axis: str, after: Layout) -> str:
     """The change with everything that has to change with it, so that it works when made alone."""
     before = case.layout
     text = f"{axis} {getattr(after, axis)}"

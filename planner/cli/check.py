@@ -39,6 +39,7 @@ from meshplan.planner.cli.options import (
     RecomputeMode,
     SeqLen,
     VocabSize,
+    refuse,
 )
 from meshplan.planner.text_files import CannotWrite, write_text
 
@@ -84,11 +85,11 @@ def check(
     """
     options = locals()
     if as_json and output_format not in ("table", "json"):
-        _fail(f"--json with --format {output_format}: give one of them")
+        refuse(f"--json with --format {output_format}: give one of them")
     output_format = "json" if as_json else output_format
     if output_format not in FORMATS:
-        _fail(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
-    settings = settings_of(options, _fail)
+        refuse(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
+    settings = settings_of(options, refuse)
     findings = check_paths(
         paths,
         tools(search=slack is not None),
@@ -130,7 +131,7 @@ def export(
         first, text = next(iter(exported.files.items()))
         engine = read_config(text, first, exported.framework).engine
     except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
-        _fail(one_line(error))
+        refuse(one_line(error))
     for name, text in exported.files.items():
         if out is None:
             print(f"# {name}\n{text}")
@@ -152,9 +153,9 @@ def _written(folder: Path, name: str, text: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / name, text)
     except OSError as error:
-        _fail(f"cannot write {folder}: {error.strerror}")
+        refuse(f"cannot write {folder}: {error.strerror}")
     except CannotWrite as error:
-        _fail(one_line(error))
+        refuse(one_line(error))
     return folder / name
 
 
@@ -182,11 +183,6 @@ def _environment(words: object, refuse: Callable[[str], NoReturn]) -> dict[str, 
         if not re.match(r"([A-Za-z_]\w*|[1-9]\d?)=", word):
             refuse(f"--env {word!r}: it is NAME=VALUE, or 1=VALUE for a script's first argument")
     return dict(word.split("=", 1) for word in words)
-
-
-def _fail(text: str) -> NoReturn:
-    print(f"error: {text}", file=sys.stderr)
-    raise typer.Exit(2)
 
 
 def tools(*, search: bool = False) -> Tools:

@@ -1,11 +1,18 @@
 """Options that several commands have, each declared once."""
 
 import math
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
+
+
+def refuse(message: str) -> NoReturn:
+    """One line on standard error, exit 2: the user can mend it."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(2)
 
 
 class Finite(TyperCommand):

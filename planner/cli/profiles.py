@@ -3,13 +3,13 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from meshplan.hardware_profiles.schema import Cluster, Dtype
-from meshplan.planner.cli.options import AsJson, Finite
+from meshplan.planner.cli.options import AsJson, Finite, refuse
 from meshplan.planner.profiles.compare import compare, comparison_tables
 from meshplan.planner.profiles.import_points import (
     UnreadableLog,
@@ -80,10 +80,10 @@ def show(
         profile = find_profile(name)
         if plot:
             if not isinstance(profile, Cluster):
-                _refuse(f"{name} is a GPU: --plot draws clusters, as in dgx-h100")
+                refuse(f"{name} is a GPU: --plot draws clusters, as in dgx-h100")
             plot_profile(profile, plot)
     except (UnknownProfile, NoPlot, CannotWrite, OSError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     if as_json:
         print_json(profile.model_dump(mode="json"))
     else:
@@ -106,7 +106,7 @@ def diff(
     try:
         found = compare(load_cluster(before), load_cluster(after), tolerance)
     except UnknownProfile as error:
-        _refuse(str(error))
+        refuse(str(error))
     if as_json:
         print_json({"agree": found.agree, **asdict(found)})
     else:
@@ -130,13 +130,13 @@ def import_files(
     Example: meshplan profiles import all_reduce_perf.log --cluster dgx-h100 -o mine.toml
     """
     if dtype not in get_args(Dtype):
-        _refuse(f"--dtype {dtype}: one of {', '.join(get_args(Dtype))}")
+        refuse(f"--dtype {dtype}: one of {', '.join(get_args(Dtype))}")
     try:
         imported = [read_measurements(path, dtype=dtype) for path in files]  # type: ignore[arg-type]
         cluster = with_measurements(load_cluster(base), imported, out.stem)
         save_cluster(cluster, out)
     except (UnknownProfile, UnreadableLog, OSError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     counts = {
         file.file: {"collectives": len(file.curves), "matmuls": len(file.matmuls)}
         for file in imported
@@ -161,9 +161,3 @@ def _print(*tables: Any) -> None:
     console = as_written(width=None if sys.stdout.isatty() else 160)
     for table in tables:
         console.print(table)
-
-
-def _refuse(message: str) -> NoReturn:
-    """One line on stderr, exit 2: the user can mend it."""
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(2)

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from meshplan import hardware_profiles
 from meshplan.costmodels.units import counted
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.output import print_json
@@ -22,11 +21,8 @@ from meshplan.planner.report.picture import check_plot
 from meshplan.planner.report.terminal import as_written
 from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
 from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_rows
-
-BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
-
 
 CHUNK = 100
 MANY_ROWS = 400  # below this, starting a second process costs more than it saves

@@ -29,12 +29,12 @@ from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem
 
 SHIFTS = (1, 3)  # layers that are moved at once
-SOFT = (1e-3, 5e-5)  # of the longest chain: how far below it others still count
-MOST_MOVES = 60  # of one descent
+SOFT = (1e-3, 5e-5)  # width of the soft maximum over the longest chain: nearer ones count
+MOST_MOVES = 60  # moves of one descent
 MOST_MISFITS = 40  # moves of one descent that do not fit
 GAIN = 1e-7
 MOST_CHAINS = 40
-MOST_NEAR, FURTHEST = 4_096, 8  # cuts near one that are all weighed; layers of a boundary's shift
+MOST_NEAR, FURTHEST = 4_096, 8  # cuts near one that are weighed; layers that a boundary shifts
 
 
 class BalancedCounts:

@@ -8,25 +8,30 @@ from dataclasses import dataclass, field
 
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 
-BUDGET = 20_000_000  # in the time of one played action, some 60 to 90 ns: 1.6 seconds
-ROW = 16  # a legal row, enumerated and priced or let go before there is a proof
-LEAST = 3  # however many rows there are, so small a part is left
-OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
-WAYS, STEP = 13_000, 100  # one that may be cut anywhere; each interval of its layers
-WAY, LABEL = 20_000, 4  # the likeliest of its cuts; each beginning of one
-ORDERED = 50  # a layer of a rank with several kinds, of what the rank must recompute
-RUNNERS, OPEN = 12_000_000, 3  # the most for runners-up; so large a part where the proof stays open
-RUNNERS_UP = 6  # and the least, so small a part of all
-CLOSER = 12  # and for closer bounds of what the rest leaves
-WIDE, MORE = 0.97, 1_000_000  # what is open below so much of the best gets more of what rows took
-BEYOND = 19_000_000  # and then so much: some 1.6 seconds
-EARLY = 6  # so small a part is spent before layers are moved: a better plan leaves less
-NEW_SHAPE = 15  # an action whose order is written out first costs so many
-CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound
-KNOWN_MEAN = 30_000  # by the mean of another cut
-KNAPSACKS = 14_000  # each time that the knapsacks of all ranks are solved for it
-EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; a deterministic second of CP-SAT
-MOST_CHAINED = 60_000  # actions of a step that is bounded so
+BUDGET = 20_000_000  # one unit is the time of one played action, 60 to 90 ns: some 1.6 seconds
+
+# What work costs.
+ROW = 16  # each legal row: enumerated, and priced or let go before the proof begins
+LEAST = 3  # however many rows there are, one part in so many of the budget is left
+OPENED, LOOKED_AT = 25_000, 5_000  # a layout opened for the simulation; each of its cuts simulated
+WAYS, STEP = 13_000, 100  # a layout that may be cut anywhere; each interval of its layers
+WAY, LABEL = 20_000, 4  # a pass that looks for the likeliest of its cuts; each label of a pass
+ORDERED = 50  # where kinds differ: each layer of a rank whose least recomputation is found
+NEW_SHAPE = 15  # each action of an order that is written out for the first time
+CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: each action of the step; the bound
+KNOWN_MEAN = 30_000  # a bound by a mean of chains that was found for another cut
+KNAPSACKS = 14_000  # solving the knapsacks of all ranks once, for either
+EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; each deterministic second of CP-SAT
+
+# How the budget is shared out.
+RUNNERS, OPEN = 12_000_000, 3  # runners-up: at most so much; a part of it if the proof stays open
+RUNNERS_UP = 6  # runners-up: at least one part in so many, which is set apart
+CLOSER = 12  # set apart for closer bounds of what is left open: one part in so many
+WIDE, MORE = 0.97, 1_000_000  # while a bound is below so much of the best, so much more at a time,
+BEYOND = 19_000_000  # in all as much as the rows took, and so much: some 1.6 seconds
+EARLY = 6  # layers are moved once one part in so many is spent: a better plan leaves less to bound
+
+MOST_CHAINED = 60_000  # actions of the longest step that is bounded by means of chains
 
 
 def after_rows(rows: int) -> int:

@@ -16,6 +16,7 @@ and stay below what whole layers can do.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -32,16 +33,16 @@ from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, starts_of
 from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
-GRAIN = 1e-9  # of the limit
-ROUNDING = 1e-6  # of a grain: sums in another order
-MOST_PLAYED = 256  # actions of a step of which each is in the model
-ROUNDS, MOST_S = 12, 0.5  # of cutting planes; the most deterministic seconds of CP-SAT
-PASSES, ROOM = slice(3), 4  # of a `CutTimes.load`
-ENOUGH = 1 - 1e-7  # of a step: a bound as good as it
+GRAIN = 1e-9  # the unit of time in the model, as a fraction of the limit
+ROUNDING = 1e-6  # of a grain: by which sums in another order may differ
+MOST_PLAYED = 256  # actions of the longest step that is in the model action by action
+ROUNDS, MOST_S = 12, 0.5  # rounds of cutting planes; deterministic seconds of CP-SAT at most
+PASSES, ROOM = slice(3), 4  # fields of a `CutTimes.load`
+ENOUGH = 1 - 1e-7  # times a step: a bound that near is taken for it
 
 
 class Ways(NamedTuple):
-    """The ways to run a chunk, [way]; none is in everything as good as another one.
+    """The ways to recompute in a chunk, [way], without those that another way dominates.
 
     kept_kib   of a micro-batch       load_s   [way, ..] `CutTimes.load`
     """
@@ -148,9 +149,8 @@ class ExactMixes:
         reached = [self.model.new_bool_var("") for _ in levels[1:]]
         for chunk in chunks:
             for way, kib in zip(self.chosen[chunk], self.ways[chunk].transient_kib, strict=True):
-                for level, there in zip(levels[1:], reached, strict=True):
-                    if kib >= level:
-                        self.model.add_implication(way, there)
+                for there in reached[: bisect_right(levels, kib, 1) - 1]:
+                    self.model.add_implication(way, there)
         flat, steps = self._flat(chunks), np.diff(levels).tolist()
         for vector in self.problem.shape.matrices[rank]:
             kept = [n * self.ways[chunk].kept_kib for n, chunk in zip(vector, chunks, strict=True)]
@@ -167,7 +167,7 @@ class ExactMixes:
             if what not in taken:
                 kind, chunk = divmod(what, self.problem.chunks)
                 often = np.eye(4)[kind]
-                taken[what] = weighted_sum(self.chosen[chunk], self._taken(chunk, often))
+                taken[what] = weighted_sum(self.chosen[chunk], self._grains_taken(chunk, often))
             self.model.add(end >= ends[before] + taken[what])
             if needed > 0:
                 self.model.add(end >= ends[needed] + hop + taken[what])
@@ -187,12 +187,14 @@ class ExactMixes:
         chunks, held = range(self.problem.chunks), self.problem.chunks_of_rank[rank]
         for reduced_s, hides in zip(self.reduced_s[rank], (False, True), strict=True):
             taken = [
-                each for v in chunks for each in self._taken(v, often[:, v], hides and v in held)
+                each
+                for v in chunks
+                for each in self._grains_taken(v, often[:, v], hides and v in held)
             ]
             fixed = self._grains(fixed_s + reduced_s + self.rest_s)
             self.model.add(self.step >= end + fixed + weighted_sum(self._flat(chunks), taken))
 
-    def _taken(self, chunk: int, often: Floats, hides: bool = False) -> list[int]:
+    def _grains_taken(self, chunk: int, often: Floats, hides: bool = False) -> list[int]:
         """[way] grains of so many F, B, I and W of a chunk, less what a backward `hides`."""
         forward, both, input_grad, weight_grad = often.tolist()
         rates = np.array([forward, both + input_grad, both + weight_grad])

@@ -15,15 +15,15 @@ from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.bounds.split_times import Replays, SplitTimes
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Shape = tuple[Schedule, int, int, int]
-MOST_ACTIONS = 30_000  # of a step whose chain is looked for
-PLAYED = 6  # micro-batches for each rank, about, that are played of a long step
-MOST_CHAINS, MOST_MEANS = 12, 4  # of a shape
-CLOSER = 1.002  # a chain is worth keeping where the known ones were further off
-SAFETY = 1 - 1e-9
+MOST_ACTIONS = 30_000  # actions of the longest step whose chain is looked for
+PLAYED = 6  # times the ranks: about so many micro-batches of a long step are played
+MOST_CHAINS, MOST_MEANS = 12, 4  # kept of a shape
+CLOSER = 1.002  # a chain is kept if its step is so many times the known bound or more
 FAR = 1e-9  # a step surely takes longer
 
 

@@ -1,4 +1,4 @@
-"""The way on which the longest of several chains is shortest.
+"""The minimax path: the way through the stages on which the longest of several chains is shortest.
 
 A way takes one step at each of a few stages, from place 0 to the last place; a step has a cost
 under each chain. A step of training lasts at least as long as each chain of its actions, so that
@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from meshplan.costmodels.layouts import Floats, Ints, each_once
 from meshplan.planner.cuts.relays import Relay, Relayed
 
-MOST_LABELS = 1_000  # of one stage
-MOST_COMPARED = 100  # with each other
-MOST_CHAINS = 100  # the oldest are dropped: of 32 ranks each may end its own
+MOST_LABELS = 1_000  # labels kept at one stage
+MOST_COMPARED = 100  # labels compared with each other at a time
+MOST_CHAINS = 100  # then the oldest are dropped; a chain may end at each of 32 ranks
 
 
 class Steps(NamedTuple):

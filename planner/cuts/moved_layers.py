@@ -25,12 +25,12 @@ from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomput
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
 BUDGET = 5_000_000  # played actions, some 20 ns each
-MOST_CHAINED = 4_000_000  # longer orders take too much memory too
-CHAINED = 20  # a longest chain takes so many passes over the actions
+MOST_CHAINED = 4_000_000  # actions of the longest order whose chains are found: memory
+CHAINED = 20  # to find a longest chain takes as long as so many passes over the actions
 DESCENT = 200_000  # actions in the time of a descent of `BalancedCounts`
-MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of a cut that it looks at; descents in vain
-MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # chunks of a cut near which all are weighed; in vain
-WEIGHED = 5_000  # actions in the time that a move is weighed in
+MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of the largest cut for it; descents in vain
+MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # the same where all cuts near one are weighed
+WEIGHED = 5_000  # actions in the time that weighing a move takes
 FASTER = 1 - 1e-6
 Propose = Callable[[Sequence[int]], Sequence[int]]
 FIELDS = ("layers", "selective_layers", "full_layers")
@@ -132,7 +132,7 @@ class MovedLayers:
         each in all modes of the layer, the one that recomputes least first.
         """
         for at, stage in enumerate(stages):
-            for less in _kept(stage) if 0 in self.problem.modes else ():
+            for less in _with_one_kept(stage) if 0 in self.problem.modes else ():
                 yield [(*stages[:at], less, *stages[at + 1 :])]
         replayed = any(stage.selective_layers or stage.full_layers for stage in stages)
         alike, weight = self.problem.uniform and not replayed, self._weights(stages)
@@ -194,7 +194,7 @@ def can_move(problem: StageProblem) -> bool:
     return CHAINED * 2 * problem.chunks * problem.m <= MOST_CHAINED
 
 
-def _kept(stage: Stage) -> Iterator[Stage]:
+def _with_one_kept(stage: Stage) -> Iterator[Stage]:
     """With one layer that keeps everything more."""
     for name in FIELDS[1:]:
         if getattr(stage, name):

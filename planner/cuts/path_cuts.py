@@ -16,15 +16,13 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.intervals import ProblemChains, intervals_below
 from meshplan.planner.cuts.least_longest import LeastLongest, Steps
 from meshplan.planner.cuts.relays import Relay
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.stages.path import Intervals, stages_of
-
-SAFETY = 1 - 1e-9
 
 
 class PathCuts:

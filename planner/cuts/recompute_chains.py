@@ -1,4 +1,4 @@
-"""One split with several chunks per rank, of which some must recompute: a bound, and plans.
+"""A bound and plans of a split that must recompute, by means of chains (several chunks per rank).
 
 A chain of actions that wait for each other (`Program.chain`) holds the backward of chunk v of rank
 s a number of times, k[s, v]. A mean of chains is a bound as well as each of them, and under it
@@ -31,19 +31,19 @@ from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.knapsacks import Knapsack, Knapsacks
 from meshplan.planner.bounds.recompute import Counts, choices_of
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, starts_of
 
 ROUNDS, FEW = 24, 4
-REPAIRS = 3  # of a mix that does not fit
-ALL_COVERS = 4  # rounds: between them a rank is looked at by the cover that asked most of it
+REPAIRS = 3  # times that the ranks of a mix which do not fit are asked to save more
+ALL_COVERS = 4  # each so many rounds all covers count; between, the one that asked most of a rank
 MOST_KNOWN = 8  # lists of knapsacks that are kept
-MOST_CHUNKS = 40  # of a split whose ranks are looked at by each of their covers
+MOST_CHUNKS = 40  # of the largest split of which all covers of a rank count
 EMPTY = np.zeros((4, 0, 0), np.int64)
-GAIN, HOPELESS = 2e-4, 0.99  # a round that gains less ends where so much of the limit is missing
-SAFETY = 1 - 1e-9
+GAIN, HOPELESS = 2e-4, 0.99  # below so much of the limit a round that gains less is the last
 
 
 class MixAnswer(NamedTuple):
@@ -290,19 +290,21 @@ class RecomputeChains:
         if asked not in self._known:
             while len(self._known) >= MOST_KNOWN:
                 self._known.pop(next(iter(self._known)))
-            pairs = [(of, one) for of, each in enumerate(asked) for one in self._each(each)]
+            pairs = [
+                (of, one) for of, each in enumerate(asked) for one in self._knapsacks_kept(each)
+            ]
             self._known[asked] = [of for of, _ in pairs], Knapsacks([one for _, one in pairs])
         return self._known[asked]
 
-    def _each(self, asked: _Asked) -> Sequence[Knapsack]:
-        """`_of`; without repairs they are asked again and again, and kept."""
+    def _knapsacks_kept(self, asked: _Asked) -> Sequence[Knapsack]:
+        """`_knapsacks_of`; without repairs they are asked again and again, and kept."""
         if asked.more_kib:
-            return list(self._of(asked))
+            return list(self._knapsacks_of(asked))
         if asked not in self._unrepaired:
-            self._unrepaired[asked] = list(self._of(asked))
+            self._unrepaired[asked] = list(self._knapsacks_of(asked))
         return self._unrepaired[asked]
 
-    def _of(self, asked: _Asked) -> Iterator[Knapsack]:
+    def _knapsacks_of(self, asked: _Asked) -> Iterator[Knapsack]:
         """The smallest transient first."""
         p, (rank, which, more_kib) = self.problem, asked
         lack = float(self.pairs.lacks_kib(rank, which)[0]) + more_kib
@@ -333,7 +335,7 @@ class RecomputeChains:
         """[.., chunk, way] the `choices_of` each chunk, the last one again where it has fewer;
         empty where a chunk has none. The same of ranks that hold the same.
         """
-        held = self._held[rank]
+        held = self._kinds_of_rank[rank]
         if (held, allowed) not in self._ways:
             found = [self._choices(chunk, allowed) for chunk in self.problem.chunks_of_rank[rank]]
             number = np.array([each.shape[1] for each in found])
@@ -343,7 +345,7 @@ class RecomputeChains:
         return self._ways[held, allowed]
 
     @cached_property
-    def _held(self) -> list[int]:
+    def _kinds_of_rank(self) -> list[int]:
         """Of each rank a number, the same where the kinds of its chunks' layers are."""
         known, numbers = dict[tuple[Counts, ...], int](), list[int]()
         for chunks in self.problem.chunks_of_rank:

@@ -1,4 +1,4 @@
-"""Two ranks in one chain: what rank r does with all micro-batches, and what rank s has left then.
+"""Chains through two ranks: all that rank r does, and what rank s has left to do after that.
 
 A rank that runs slowly late in the pipeline sends the last micro-batch up late, and one further up
 then still has weight gradients and a reduction to do. One chunk per rank, F, I, W the passes of a

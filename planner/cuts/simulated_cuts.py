@@ -37,6 +37,7 @@ from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
     evaluate,
+    least_recomputed,
     starts_of,
 )
 from meshplan.planner.stages.heuristic import first_counts
@@ -143,8 +144,7 @@ def _splits_below(
 
 
 def _cut(problem: StageProblem, counts: tuple[int, ...], bound_s: float) -> Cut:
-    least = min(problem.modes)
-    bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
+    bare = least_recomputed(problem, counts)
     return Cut(bound_s, bare, cache(partial(_lacking, problem, bare)))
 
 

@@ -19,7 +19,7 @@ from meshplan.planner.learn.shrink import (
     shrunk,
     telling,
 )
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import Run, measured_step_s
 
 FEWEST_TO_LEAVE_OUT, MOST_LEFT_OUT = 3, 20
 SAID = "meshplan learn"
@@ -35,7 +35,7 @@ def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
     learnt = shrunk(runs, fit.tuning, by)
     left_out = _left_out(runs, fit.tuning, by, progress)
     after = [predicted_s(run, learnt.tuning) for run in runs]
-    seen = [math.log(_measured_s(run) / s) for run, s in zip(runs, after, strict=True)]
+    seen = [math.log(measured_step_s(run) / s) for run, s in zip(runs, after, strict=True)]
     return Learned(
         engine=first.case.engine.name, gpu=first.case.cluster.gpu.name,
         cluster=first.case.cluster.name, date=date, source=SAID,
@@ -61,11 +61,6 @@ def check_alike(cases: Mapping[Path, Case]) -> None:
             raise UnusableRun(f"runs of one {what} are learnt from at a time, not of {said}")
 
 
-def _measured_s(run: Run) -> float:
-    assert run.measured.step_time_s is not None
-    return run.measured.step_time_s
-
-
 def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progress) -> list[float]:
     """ln(measured / predicted) of runs predicted by what the others teach, of at most
     `MOST_LEFT_OUT`; empty below `FEWEST_TO_LEAVE_OUT` runs.
@@ -77,7 +72,7 @@ def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progr
         progress(f"leaving out run {at + 1} of {len(runs)}")
         others = [*runs[:at], *runs[at + 1 :]]
         found.append(
-            math.log(_measured_s(run) / predicted_s(run, shrunk(others, prior, by).tuning))
+            math.log(measured_step_s(run) / predicted_s(run, shrunk(others, prior, by).tuning))
         )
     return found
 
@@ -108,7 +103,7 @@ def _row(each: LoggedRun, before_s: float, after_s: float) -> LearnedRun:
     return LearnedRun(
         log=str(each.log), config=str(each.config), layout=run.layout.label,
         gpus=run.layout.world_size, precision=run.training.precision, model=run.model.kind,
-        measured_s=_measured_s(run), before_s=before_s, after_s=after_s,
+        measured_s=measured_step_s(run), before_s=before_s, after_s=after_s,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from meshplan.planner.learn.diagnose import Diagnosis
 from meshplan.planner.learn.learn import interval_width
 from meshplan.planner.learn.reasons import Reason, explained
 from meshplan.planner.learn.teach import Lesson
+from meshplan.planner.report.evidence import with_error
 
 SAYS_LITTLE = 0.95
 SHOWN = 0.005  # of the gap: what the table tells apart
@@ -72,13 +73,9 @@ def _runs(learned: Learned) -> Table:
     for run in learned.runs:
         table.add_row(
             run.layout, f"{run.gpus:,}", format_seconds(run.measured_s),
-            _beside(run.before_s, run.measured_s), _beside(run.after_s, run.measured_s),
+            with_error(run.before_s, run.measured_s), with_error(run.after_s, run.measured_s),
         )  # fmt: skip
     return table
-
-
-def _beside(predicted_s: float, measured_s: float) -> str:
-    return f"{format_seconds(predicted_s)} ({predicted_s / measured_s - 1:+.1%})"
 
 
 def _constants(learned: Learned) -> Table:

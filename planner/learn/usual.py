@@ -9,19 +9,16 @@ Where a source measured several layouts of one question only the fastest counts.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from meshplan import hardware_profiles
 from meshplan.costmodels.model.parameters import active_parameters
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.tunings import FAMILIES, Tuning, gpu_family
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 from meshplan.planner.runs.validate import step_model
 
-PUBLISHED = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 FEWEST, NEAR = 5, 4.0
 
 
@@ -101,7 +98,7 @@ def _known(family: str, precision: str) -> tuple[Known, ...]:
 def _fastest(family: str, precision: str) -> Iterator[dict[str, str]]:
     """Of each question (suite, model, GPUs, batch, framework) the fastest published row."""
     best: dict[tuple[str, ...], tuple[float, dict[str, str]]] = {}
-    for cells in read_runs(PUBLISHED):
+    for cells in read_runs(BUILT_IN):
         named = cells["priced_gpu"] or cells["gpu"]
         known = FAMILIES.get(named.split("-")[0]) == family and cells["grade"] in ("A", "B")
         same = (cells["precision"] or "bf16") == precision and cells["oom"] in ("0", "")

@@ -1,4 +1,4 @@
-"""`costmodels.step.prices.Prices` in whole numbers.
+"""Prices in whole numbers: the columns of `costmodels.step.prices.Prices` in ns and KiB.
 
 Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
 down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
@@ -139,7 +139,7 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Of `Coefficients` what a rank keeps."""
+    """The columns of `Coefficients` that a rank's memory is summed from."""
 
     layer_saved_kib: Ints
     layer_state_kib: Ints

@@ -1,5 +1,5 @@
-"""Where of every virtual stage equally many of the first layers recompute in full
-(`Pipelines.first`): the fewest with which a cut fits.
+"""The fewest first layers with which a cut fits, where every virtual stage recomputes equally many
+of its first layers in full (`Pipelines.first`).
 
 Such a rule leaves one mix for each number k: stage j recomputes its first min(k, layers of j). A
 larger k makes no stage shorter, so of those that fit the least is the fastest. It need not be that

@@ -22,7 +22,7 @@ class Pipelines:
     """A pipeline that one layout runs, or many; and their prices.
 
     prices      a row for each, held in memory as the schedule holds them; three recompute modes
-    columns     those of the space's prices that hold the three modes
+    columns     where the three modes stand among the columns of the space's prices
     modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
     pattern     the kind of each layer in model order, and of placed prediction modules after them
                 (`costmodels.step.setting.stack_of`)
@@ -83,12 +83,12 @@ class SamePipeline(Pipelines):
         return self._covers[self._shapes[1]]
 
     def vector_at(self, rank: int, place: int) -> Ints:
-        """[layout] of `vectors`, which are not made for it."""
+        """[layout] `vectors` of one rank and place, without the whole array being made."""
         found: Ints = self._fullest[self._shapes[1], rank, place]
         return found
 
     def covers_at(self, rank: int, place: int) -> Floats:
-        """[layout, which] of `covers`, which are not made for it."""
+        """[layout, which] `covers` of one rank and place, without the whole array being made."""
         found: Floats = self._covers[self._shapes[1], :, rank, place]
         return found
 

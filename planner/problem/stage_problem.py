@@ -230,6 +230,12 @@ def modes_of(stage: Stage) -> list[int]:
     return [2] * stage.full_layers + [1] * stage.selective_layers + [0] * kept
 
 
+def least_recomputed(problem: StageProblem, counts: Sequence[int]) -> tuple[Stage, ...]:
+    """Stages of so many layers, all in the mode that recomputes least."""
+    least = min(problem.modes)
+    return tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
+
+
 def starts_of(stages: tuple[Stage, ...]) -> list[int]:
     """The first layer of each stage, and the end of the last."""
     return [0, *accumulate(stage.layers for stage in stages)]

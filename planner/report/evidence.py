@@ -47,15 +47,16 @@ def run_text(run: MeasuredRun) -> str:
 
 def predicted_text(run: MeasuredRun) -> str:
     """The prediction, and how far it is off."""
-    return _off(run.predicted_step_time_s, run.measured_step_time_s)
+    return with_error(run.predicted_step_time_s, run.measured_step_time_s)
 
 
 def unseen_text(run: MeasuredRun) -> str:
     """The prediction of constants fitted without the run's source; "n/a" where there are none."""
     if run.predicted_unseen_s is None:
         return "n/a"
-    return _off(run.predicted_unseen_s, run.measured_step_time_s)
+    return with_error(run.predicted_unseen_s, run.measured_step_time_s)
 
 
-def _off(predicted_s: float, measured_s: float) -> str:
+def with_error(predicted_s: float, measured_s: float) -> str:
+    """A predicted time, and how far it is off the measured one: "1.02 s (+2.0%)"."""
     return f"{format_seconds(predicted_s)} ({predicted_s / measured_s - 1:+.1%})"

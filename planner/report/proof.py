@@ -59,7 +59,7 @@ def _beside_fastest(choice: Choice) -> str:
     return f". That is {choice.fastest}, {choice.slower_fraction:.1%} faster than this plan"
 
 
-LEAST_LOSS = 0.0005  # that is shown
+LEAST_LOSS = 0.0005  # a smaller loss is not shown
 
 
 def choice_line(choice: Choice) -> str:

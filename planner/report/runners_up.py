@@ -14,7 +14,7 @@ from meshplan.planner.report.tables import bullets
 ONE_CHANGE = "one change, all else as planned"
 """Of a plan's reasons; a runner-up of the same degrees has other settings too."""
 WHY_NOT = "Why not a little different (all else as planned)"
-CLOSED = 1e-5  # of a step: so much above a bound nothing is missing
+CLOSED = 1e-5  # a step no more than this fraction above the bound: no kind is missing
 NARROW = 80
 """Below this many columns a runner-up is a sentence: its five cells would be words each."""
 

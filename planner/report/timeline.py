@@ -56,6 +56,10 @@ class StepTimeline:
         """When the last event ends."""
         return max(event.end_s for event in self.events)
 
+    def of_rank(self, rank: int) -> list[Event]:
+        """The events of one pipeline rank, in the order in which they start."""
+        return sorted((e for e in self.events if e.rank == rank), key=lambda e: e.start_s)
+
 
 def step_timeline(step_model: StepModel, most_micro_batches: int | None = None) -> StepTimeline:
     """What `step_model` does in one step, of at most so many micro-batches."""

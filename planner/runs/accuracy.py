@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import Run, measured_step_s
 from meshplan.planner.runs.validate import Predicted
 
 SMALLEST_GROUP = 4
@@ -143,19 +143,14 @@ def _rank(row: Predicted) -> tuple[bool, float]:
     return not row.fits, row.time.step_time_s
 
 
-def _measured_s(row: Predicted) -> float:
-    assert row.run.measured.step_time_s is not None
-    return row.run.measured.step_time_s
-
-
 def _regret(group: Sequence[Predicted], chosen: Predicted) -> float:
-    return _measured_s(chosen) / min(map(_measured_s, group)) - 1
+    return measured_step_s(chosen.run) / min(measured_step_s(row.run) for row in group) - 1
 
 
 def _spearman(group: Sequence[Predicted]) -> float:
     """Rank correlation of predicted and measured times; ties keep their order."""
     predicted = np.argsort(np.argsort([row.time.step_time_s for row in group]))
-    measured = np.argsort(np.argsort([_measured_s(row) for row in group]))
+    measured = np.argsort(np.argsort([measured_step_s(row.run) for row in group]))
     return float(np.corrcoef(predicted, measured)[0, 1])
 
 

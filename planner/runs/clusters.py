@@ -25,8 +25,17 @@ def cluster_of(row: Row) -> Cluster:
     per_node = row.gpus_per_node or cluster.gpus_per_node
     if "nvl72" in text.lower():
         per_node = NVL72_RANKS
-    cluster = cluster.model_copy(update={"gpus_per_node": per_node})
+    cluster = _with_gpus_per_node(cluster, per_node)
     return _with_measured_links(cluster if known else _with_stated_network(cluster, text), row)
+
+
+def _with_gpus_per_node(cluster: Cluster, per_node: int) -> Cluster:
+    """A node of more or fewer GPUs has cards for as many more or fewer."""
+    rates = cluster.network.bus_bandwidth
+    share = per_node / cluster.gpus_per_node
+    whole = {name: getattr(rates, name) * share for name in OF_WHOLE_NODES}
+    network = cluster.network.model_copy(update={"bus_bandwidth": rates.model_copy(update=whole)})
+    return cluster.model_copy(update={"gpus_per_node": per_node, "network": network})
 
 
 def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
@@ -53,15 +62,12 @@ _RATE = re.compile(
     re.IGNORECASE,
 )
 SAME_NETWORK = 0.25
+OF_WHOLE_NODES = ("all_reduce", "all_gather", "reduce_scatter")
+"""What `BusBandwidth` says of all cards of a node; the rest is of a GPU's own."""
 
-MACHINES = {
-    "dgx a100": "8x200 Gb/s HDR IB", "a3 mega": "8x200 Gb/s NIC", "a3 high": "4x200 Gb/s NIC",
-    "h100-80gb-8": "4x200 Gb/s NIC",
-}  # fmt: skip
+MACHINES = {"dgx a100": "8x200 Gb/s HDR IB"}
 """Words of a row's interconnect, and the network cards for GPUs that machines of that name have:
-NVIDIA DGX A100 datasheet; Google Cloud, Compute Engine, "Networking and GPU machines": of A3 High's
-1,000 Gb/s one card is the host's and four are for GPUs, of A3 Mega's 1,800 one and eight. h100-80gb
-is A3 High's accelerator.
+NVIDIA DGX A100 datasheet.
 """
 
 
@@ -82,9 +88,13 @@ NVL72_RANKS = 64
 """Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
 
 INTERCONNECTS = {
-    "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100",), "alps": ("alps-gh200",),
+    "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100", "jean-zay-v100"),
+    "alps": ("alps-gh200",), "a3 mega": ("gcp-a3-mega",), "a3 high": ("gcp-a3-high",),
+    "h100-80gb-8": ("gcp-a3-high",),
 }  # fmt: skip
-"""Words of a row's interconnect, and the clusters that they name, each for its GPU."""
+"""Words of a row's interconnect, and the clusters that they name, each for its GPU. h100-80gb is
+A3 High's accelerator (Google Cloud, Compute Engine, "Networking and GPU machines").
+"""
 
 
 def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:

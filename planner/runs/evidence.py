@@ -28,10 +28,8 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
-from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.model.transformer import Model
@@ -41,10 +39,9 @@ from meshplan.planner.case.plan_file import MeasuredRun
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, run_of
 from meshplan.planner.runs.validate import predict_run
 
-FILE = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 SHOWN = 5
 NEAR = 3.0
 CPU = "cpu"  # the name of every `local_cpu.detect_cpu`
@@ -127,7 +124,7 @@ COMPARED = (
 
 @cache
 def _rows() -> _Rows:
-    with FILE.open(encoding="utf-8", newline="") as file:
+    with BUILT_IN.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
         names = tuple(next(lines))
         grade, step, oom = (names.index(name) for name in ("grade", "step_time_s", "oom"))
@@ -181,13 +178,14 @@ def _layouts(one: Layout, other: Layout) -> float:
 def _bound(asked: Case, parameters: tuple[int, int], cells: Cells) -> float:
     """At most the distance of the row's run; `parameters` are those of the model that is asked."""
     la, training = asked.layout, asked.training
-    tensor = _said(cells, "tp", la.tensor_parallel, 1)
-    pipeline = _said(cells, "pp", la.pipeline_parallel, 1)
-    inner = _said(cells, "cp", la.context_parallel, 1) + _said(cells, "ep", la.expert_parallel)
+    tensor = _octaves_of(cells, "tp", la.tensor_parallel, 1)
+    pipeline = _octaves_of(cells, "pp", la.pipeline_parallel, 1)
+    inner = _octaves_of(cells, "cp", la.context_parallel, 1)
+    inner += _octaves_of(cells, "ep", la.expert_parallel)
     return (
         _circumstances_bound(asked, cells)
-        + _said(cells, "gpus", la.world_size) / 2
-        + _said(cells, "seq_len", training.seq_len) / 2
+        + _octaves_of(cells, "gpus", la.world_size) / 2
+        + _octaves_of(cells, "seq_len", training.seq_len) / 2
         + (tensor + pipeline + inner) / 4
         + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
         + _least_model(asked.model.kind, parameters, cells)
@@ -200,7 +198,7 @@ def _circumstances_bound(asked: Case, cells: Cells) -> float:
     return apart + 2 * _runs_elsewhere(asked.engine.name, engine_name(cells["framework"]))
 
 
-def _said(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:
+def _octaves_of(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:
     """Octaves between `value` and what the cell says; `usual` is what an empty one means."""
     said = float(cells[cell]) if cells[cell] else usual
     return _octaves(value, said) if said else 0.0
@@ -217,7 +215,7 @@ def _least_model(own: str, parameters: tuple[int, int], cells: Cells) -> float:
     A described model has no state, and all parameters of one without experts are active.
     """
     experts = float(cells["experts"] or 0) > 1
-    apart = [_said(cells, "params_b", count / 1e9) for count in parameters]
+    apart = [_octaves_of(cells, "params_b", count / 1e9) for count in parameters]
     sizes = [max(0.0, each - ROUNDED) / 2 for each in apart]
     if cells["config"]:
         return sizes[0]

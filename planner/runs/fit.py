@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from statistics import median
 
 import numpy as np
@@ -155,9 +156,10 @@ def pools(runs: Iterable[Run]) -> list[Pool]:
         measured = run.measured.step_time_s and not run.measured.oom
         plain = run.layout.schedule not in SLOW_SCHEDULES and run.model.kind != STATE
         if measured and plain and run.grade in ("", "A", "B"):
-            for engine in (run.engine.fitted_as or run.engine.name, WIDE):
-                for family in dict.fromkeys(("any", gpu_family(run.cluster.gpu.name))):
-                    members[engine, family].append(run)
+            engines = (run.engine.fitted_as or run.engine.name, WIDE)
+            families = dict.fromkeys(("any", gpu_family(run.cluster.gpu.name)))
+            for pool in product(engines, families):
+                members[pool].append(run)
     return [
         Pool(engine, family, tuple(found)) for (engine, family), found in members.items()
         if len(found) >= FEW and (family == "any" or len(found) < len(members[engine, "any"]))

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from meshplan import hardware_profiles
 from meshplan.costmodels.layout import (
     VIRTUAL_STAGES,
     InvalidLayout,
@@ -79,6 +80,7 @@ class Run:
         )  # fmt: skip
 
 
+BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
 MODELS_KEPT = 256  # the published runs are of 187 models
 MAX_COLUMNS = 500  # they have 87; a short row costs all of them
@@ -88,6 +90,12 @@ SCHEDULE_WORDS: dict[str, Schedule] = {
     "zb": "zb_h1", "zb-h1": "zb_h1", "zb-v": "zb_v", "zbv": "zb_v", "v-half": "zb_v",
     "v-min": "zb_v", "dualpipe": "dualpipe_v",
 }  # fmt: skip
+
+
+def measured_step_s(run: Run) -> float:
+    """The measured step time, of a run that states one."""
+    assert run.measured.step_time_s is not None
+    return run.measured.step_time_s
 
 
 def read_runs(path: Path) -> Iterator[dict[str, str]]:

@@ -42,7 +42,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.solve import Solver
 
 WINDOWS = (0.03, 0.25)
-NEAR = 1.3  # a cutoff so close to the bound is window enough
+NEAR = 1.3  # a cutoff up to so many times the bound is itself the window
 SPREAD = 1.5
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone

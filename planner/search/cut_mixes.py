@@ -18,7 +18,7 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.second_core import done_of_each, is_idle
 
-RAISED = 1.0005  # times its bound: a cut of which a known mean says so much waits for others
+RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
 
 
 class CutMixes:
@@ -45,23 +45,25 @@ class CutMixes:
         return p.schedule, p.pp, p.vpp, p.m
 
     def by_known(self, mean: Mean) -> MixAnswer:
-        """By a mean that is known of another cut: only a bound."""
+        """The bound by a mean that was found for another cut."""
         return MixAnswer(self._chains.bound_s(mean), math.inf, None, knapsacks=1)
 
     def by_chains(self) -> MixAnswer:
-        """By means of chains."""
+        """The answer by means of this cut's own chains: a bound, and plans that it led to."""
         return self._chains.answer(self.limit_s)
 
     def exactly(self, known: Iterable[Chain], most_s: float) -> MixAnswer:
-        """By integers, from `known` chains on, in at most so many deterministic seconds."""
+        """The answer in whole layers by CP-SAT, which begins with the `known` chains; in at most
+        `most_s` deterministic seconds.
+        """
         exact = ExactMixes(self.problem, self.times, self.bare, self.after, self.limit_s)
         return exact.answer(known, most_s=min(most_s, MOST_S))
 
 
 class AheadOfTurn:
-    """Means of chains of cuts in their turn, where the last mean that was found for the shape does
-    not settle them. A second processor finds those of the next few meanwhile: they are told where
-    their limit is then what it was, else they are found again.
+    """Finds the means of chains of cuts when it is their turn, unless the last mean found for their
+    shape settles them. A second processor finds those of the next few cuts meanwhile; such an
+    answer is used if the cut's limit has not changed when its turn comes, else it is found again.
     """
 
     def __init__(self, mixes_of: Callable[[Open, float], CutMixes]) -> None:
@@ -75,7 +77,7 @@ class AheadOfTurn:
         limit_s: Callable[[int], float],
         following: Callable[[], Iterable[Open]],
     ) -> MixAnswer:
-        """Of the cut of `entry`, whose row has a limit; `following`: those that are next."""
+        """The answer for the cut of `entry`; `limit_s` of its row, `following` the next cuts."""
         own_s = limit_s(entry.row)
         mixes = self.mixes_of(entry, own_s)
         known = self._by_known(entry, mixes)
@@ -88,12 +90,13 @@ class AheadOfTurn:
         return found
 
     def number(self, shape: Shape) -> int:
-        """Of the last mean of a shape."""
+        """The number of the last mean that was found for a shape."""
         return self._means.get(shape, (0, None))[0]
 
     def _by_known(self, entry: Open, mixes: CutMixes) -> MixAnswer | None:
-        """By the last mean of the shape, if it was not asked before and settles the cut, or says
-        that others come first.
+        """The answer by the last mean of the shape: None where the cut was bounded by that mean
+        before, or where it neither settles the cut nor raises its bound enough for others to come
+        first.
         """
         number, mean = self._means.get(mixes.shape, (0, None))
         if mean is None or entry.mean == number:

@@ -1,13 +1,13 @@
-"""Rows than which another one takes nowhere longer and needs nowhere more memory.
+"""Dominated rows: another row is nowhere slower and needs nowhere more memory.
 
 Two rows that may be run in the same ways, with equally many pipeline ranks and micro-batches, have
-the same cuts and mixes. If each pass, message and update of one takes no longer than the other's,
-each of its passes hides no less, and each part of its memory is no larger, so is its simulated step
-under each cut and mix that the other may have: a schedule gets no shorter when an action gets
-longer, and a mix that fits the other fits it. So the other need not be looked at.
+the same cuts and mixes. If of one of them each pass, message and update takes no longer than the
+other's, each pass hides no less, and no part of its memory is larger, then under every cut and mix
+that the other may have it fits too and its simulated step is no longer: a schedule gets no shorter
+when an action gets longer. So the other is dominated and need not be looked at.
 
-With curves of a measured cluster what a rank sends late is no line in what it holds; there no row
-is left out.
+On a cluster with measured curves the seconds of a rank's late traffic are not linear in what it
+holds; there no row is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-ROWS = 8_192  # whose costs are in memory at once, or one group
-FIRST = 8  # columns that are compared for every two rows
+ROWS = 8_192  # rows whose costs are in memory at once; a single group may have more
+FIRST = 8  # columns that are compared first, for every two rows
 TOGETHER = 128  # rows that are compared at a time
 FEW, PAIRS = 32, 8_192  # rows of a small group; two rows whose costs are in memory at once
 LONGER = (
@@ -44,8 +44,8 @@ def dominated(
     rows: Ints,
     alike: Sequence[Ints] = (),
 ) -> Bools:
-    """Which of `rows`, all different, another of them that is the same in `alike` beats; of equal
-    rows the first stays.
+    """Which of `rows` (all different) are dominated by another of them that has the same values in
+    the columns `alike`; of rows with equal costs the first stays.
     """
     found = np.zeros(len(rows), bool)
     if not len(rows) or passes.reduce.measured:
@@ -72,7 +72,7 @@ def _together(groups: Sequence[Ints]) -> Iterator[list[Ints]]:
 
 
 def _costs(passes: PassSeconds, prices: Coefficients) -> Floats:
-    """[row, cost] what makes a step longer or memory fuller the larger it is."""
+    """[row, cost] everything of which more is worse: longer steps or fuller memory."""
     late = [getattr(each, name) for each in (passes.reduce, passes.refresh) for name in LATE]
     every = [
         *(getattr(passes, name) for name in LONGER),

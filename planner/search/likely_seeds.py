@@ -19,10 +19,10 @@ from meshplan.planner.search.likely_ways import likely_ways
 from meshplan.planner.search.row_prices import AHEAD
 from meshplan.planner.space.legal_layouts import Variant
 
-KINDS, WAYS = 12, 2  # so many kinds get first plans, of so many ways to run them
+KINDS, WAYS = 12, 2  # kinds that get first plans, and ways to run each of them
 LOOKED_AT = 256
-DRAWS, DRAWN = 4, 8192  # so often, so many rows
-MANY = 32_768  # rows that are worth a better plan before they are priced
+DRAWS, DRAWN = 4, 8192  # how often rows are drawn, and how many each time
+MANY = 32_768  # so many unpriced rows are worth a better plan before they are priced
 
 
 def seed_likely(run: BranchAndBound) -> None:

@@ -28,10 +28,10 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 
-PLACES = 2**20  # more than there are chunks
+PLACES = 2**20  # more than any layout has chunks
 V = 0  # stands for the two chunks of a V shape
-V_SHAPED_BUBBLE = 1 / 3  # of what chunks leave idle: F + I - W or 2 I - W of F + I + W, all alike
-NEVER = 1e30  # ns of what fits in no way
+V_SHAPED_BUBBLE = 1 / 3  # of 1F1B's: F + I - W or 2 I - W of F + I + W, with passes all alike
+NEVER = 1e30  # ns of a way that does not fit
 
 
 def likely_ways(

@@ -31,14 +31,15 @@ ALIKE = (
     "micro_batch_size", "zero_stage",
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
-SHARE = 3  # of what is left of the budget a start gets so large a part: others begin too
+SHARE = 3  # a climb gets one part in so many of the remaining budget: others begin too
 MOST_UNLIKE = 1  # kinds that were not simulated where moves begin
 FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
 class Beginning(NamedTuple):
-    """A layout, and a row with its variants beside which moves begin: its own row if `started`;
-    else it only says how fast to be.
+    """Where moves begin: from likely cuts of a row in some variants, to beat a layout.
+
+    found    the layout; `started`: `row` is its own, and moves begin from its own cut too
     """
 
     found: Timed
@@ -51,8 +52,12 @@ Start = tuple[int, Variant, tuple[Stage, ...]]
 
 
 class Looked(NamedTuple):
-    """By row plans of cuts that are faster than the layout; how many cuts were simulated; the work
-    of the search's budget that was spent on where to begin; and the climbs that came to an end.
+    """What moves have found.
+
+    faster     rows with plans of cuts that are faster than the layout
+    simulated  how many cuts were simulated
+    work       what finding beginnings took of the search's budget
+    ended      the climbs that came to an end
     """
 
     faster: list[tuple[int, Variant, StagePlan | None]]

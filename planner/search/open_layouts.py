@@ -1,14 +1,14 @@
 """The layouts that the proof under the simulation has not settled, each with a lower bound.
 
     rows       bounded by the mean rank alone, whatever the schedule; opened many at a time
-    crowds     layouts of one variant and equally many ranks: a bound that costs little, whatever
-               the split (`planner.bounds.any_split`), all at once when their rows are opened
+    crowds     layouts of one variant and equally many ranks: all at once, when their rows are
+               opened, a cheap bound that holds for any split (`planner.bounds.any_split`)
     layouts    bounded split by split, with the chains known by then, or stage by stage; and cuts
                that must recompute
 
 Only what has the smallest bound of all is bounded more closely, with those of its crowd that are
-below the limit too. A bound that reaches the limit of then is kept as that limit: where a later
-limit is higher, it is found anew.
+below the limit too. A bound that reaches the limit is stored as the limit; if the limit is raised
+later, the bound is found anew.
 """
 
 import heapq
@@ -35,12 +35,14 @@ from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 MOST_ROWS = 4096  # opened at a time
-MOST_LAYOUTS = 256  # of a crowd, bounded split by split at a time
-MOST_CROWDS = 32  # of which some are bounded together, each on its own
-FEWEST_FILLED, MOST_FILLED = 4, 48  # that are bounded together by what must recompute
-FEW_LAYOUTS = 192  # a half of which is not worth a process
-ROUGHLY, QUICKLY, CLOSELY = 60, 120, 250  # work of a bound of a layout; and closely, for each
-CELLS = 4  # chunks of its splits, or stages and layers, one more
+MOST_LAYOUTS = 256  # layouts of a crowd that are bounded split by split at a time
+MOST_CROWDS = 32  # crowds of which some layouts are bounded at a time, each crowd on its own
+FEWEST_FILLED, MOST_FILLED = 4, 48  # layouts bounded together by what each rank must recompute
+FEW_LAYOUTS = 192  # with fewer a second process is not worth its start
+# Work charged for a bound of one layout: whatever the split; split by split; and closely, with one
+# more for so many `CELLS` (chunks of its splits, or stages and layers).
+ROUGHLY, QUICKLY, CLOSELY = 60, 120, 250
+CELLS = 4
 
 
 class Open(NamedTuple):
@@ -62,7 +64,7 @@ class Open(NamedTuple):
 
 
 class _Crowd(NamedTuple):
-    """Rows run as `variant`, by their bounds; the smallest is `bound_s`."""
+    """Rows run as `variant`, the smallest bound first, which is `bound_s`."""
 
     bound_s: float
     number: int
@@ -116,7 +118,9 @@ class OpenLayouts:
         return min(self._row_s, self._crowd_s, self.first_s)
 
     def least_asked_s(self) -> float:
-        """The smallest bound of what may be below its own limit; infinite where nothing is."""
+        """The smallest bound of an open row or layout that may be below the limit of its own kind;
+        infinite where there is none.
+        """
         every = [
             (self.rows[self._next_row :], self.row_bounds[self.rows[self._next_row :]]),
             *((crowd.rows, crowd.bounds) for crowd in self._crowds),

@@ -24,6 +24,7 @@ from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.simulated import SAFETY as SAFETY
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.exchange_choice import open_exchanges
@@ -32,9 +33,8 @@ from meshplan.planner.space.pinned_modules import replaying_pinned
 from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 32_768
-ROWS_PER_GLANCE = 65_536  # of which one number each is looked at
-ROWS_PER_TABLE = 8_192  # whose work is found together: some 2 KiB each meanwhile
-SAFETY = 1 - 1e-9
+ROWS_PER_GLANCE = 65_536  # rows whose least busy time is found at once
+ROWS_PER_TABLE = 8_192  # distinct rows whose work is found at once: some 2 KiB each meanwhile
 Pricer = Callable[[Layouts, "Question"], Prices]
 
 

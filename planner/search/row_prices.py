@@ -23,8 +23,8 @@ from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
 ALL = 16_384  # rows whose prices are all kept
-TOGETHER = 16_384  # rows that are priced when the next is asked for
-AHEAD = 4096  # that are priced together when one of them is opened
+TOGETHER = 16_384  # rows that are priced at a time, in order
+AHEAD = 4096  # rows that are priced again together when one of them is opened
 
 
 class _Fitting(NamedTuple):

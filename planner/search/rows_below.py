@@ -83,7 +83,7 @@ def rows_below(
     kept = np.concatenate([each.rows for each in done])
     passes, priced = [each.passes for each in done], [each.prices for each in done]
     done.clear()  # `joined` lets go what it has joined
-    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each(priced)))
+    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each_released(priced)))
 
 
 def _beaten_in_kind(space: Space, found: RowsBelow) -> Bools:
@@ -93,7 +93,7 @@ def _beaten_in_kind(space: Space, found: RowsBelow) -> Bools:
     return dominated(space, found.passes, found.prices, np.arange(len(layouts)), kind)
 
 
-def _each(parts: list[Coefficients]) -> Iterator[Coefficients]:
+def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:
     """Each of `parts`, which is let go."""
     while parts:
         yield parts.pop(0)
@@ -104,7 +104,7 @@ def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
     and the way down to them, on which each rank before does the first forward of a layer at least.
     """
     p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
-    modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
+    modes = space.mode_columns
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
     layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)

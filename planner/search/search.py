@@ -53,7 +53,7 @@ from meshplan.planner.search.rows_below import Given
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-FIRST_SIMULATED = 8  # of the best plans under the closed form
+FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first
 NEAR, MOST_STEPS = 0.03, 120
 """The closed form need not prove more where the simulation proves everything anew."""
 
@@ -225,8 +225,8 @@ def _simulated(
 
 
 def _every_cut_s(proof: Simulated) -> float:
-    """The least bound of any cut of what is bounded by a list of cuts, infinite where none of it is
-    below the best.
+    """A lower bound of all cuts of the layouts whose cuts a list limits, on it or not; infinite
+    where none is below the best.
     """
     bounds = proof.open.row_bounds
     listed = proof.space.listed(np.flatnonzero(bounds < proof.best_s))
@@ -251,7 +251,7 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
 
 
 def _proved(run: BranchAndBound, proof: Simulated, open_s: float) -> Progress:
-    """What the proof has ended with, that leaves `open_s` open."""
+    """The progress when the proof has ended; `open_s`: the least bound that it left open."""
     best, bound_s = proof.ranked()[0], min(open_s, proof.best_s)
     layout = layout_of_row(run.space.layouts, best.row, best.variant, best.plan)
     fastest = Fastest(layout, best.step_s, bound_s >= best.step_s)
@@ -260,8 +260,11 @@ def _proved(run: BranchAndBound, proof: Simulated, open_s: float) -> Progress:
 
 
 class Faster(NamedTuple):
-    """The fastest layout found below a limit, with its step, and a lower bound of every step, the
-    limit where none is below that; `work` of the budget was spent.
+    """The fastest layout found below a limit.
+
+    layout, step_s  None and the limit where none was found
+    bound_s         a lower bound of every step, the limit where nothing can be below it
+    work            of the budget, spent
     """
 
     layout: Layout | None
@@ -273,8 +276,8 @@ class Faster(NamedTuple):
 def faster_than(
     question: Question, simulate: Callable[[Layout], float], limit_s: float, budget: int
 ) -> Faster:
-    """What the budget finds of layouts whose simulated step is shorter than `limit_s`. Where the
-    limit is near, bounds leave so little that no first plans are needed.
+    """The fastest layout below `limit_s` that `budget` suffices to find. No first plans are made:
+    below a limit near the optimum the bounds leave few layouts.
     """
     space = space_of(question)
     prices = RowPrices(question, space, closed_form, busy_ns(question, space))

@@ -18,11 +18,11 @@ Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 Other = TypeVar("Other")
 
-NUMBER = 4  # bytes of the number of a piece; a pipe holds 16,384 of them
-AHEAD = 8  # pieces that are done before they are asked for
-FEW_ROWS = 4096  # a half of which is not worth a process
-_second = threading.Lock()  # the second processor
-_meanwhile = list[int]()  # the process that has it for longer than a call here
+NUMBER = 4  # bytes of a piece's number in the pipe, which holds 16,384 of them
+AHEAD = 8  # pieces that are done at once, before they are asked for
+FEW_ROWS = 4096  # with fewer a second process is not worth its start
+_second = threading.Lock()  # held by whoever uses the second processor
+_meanwhile = list[int]()  # the process that keeps it beyond the call that forked it
 
 
 def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list[Done]:

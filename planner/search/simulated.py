@@ -41,9 +41,10 @@ from meshplan.planner.search.rows_below import NEARLY, Given, Source
 from meshplan.planner.search.simulated_plans import SimulatedPlans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
+# Cuts whose bound is below DEEP times the best step are mixed as soon as they are met, so many.
+DEEP, MOST_DIVES = 0.95, 16
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
-MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
+MOST_PASSES = 40  # over the stages of a layout that may be cut anywhere, once nothing else is open
 
 
 class Simulated(SimulatedPlans):

@@ -66,21 +66,8 @@ def open_ranks(
     options = np.array(degrees, np.int64)
     funnel.multiply("tensor_parallel", options)
     _keep_dividing(funnel, sizes)
-    modes = np.full(len(funnel), bool(mode_classes(legality, funnel.pins)))
-    funnel.keep(modes, "the engine has none of the pinned recompute modes")
-    pinned = funnel.pins.axes.get("schedule")
-    runs = pinned is None or any(pinned.allows(each) for each in legality.schedules)
-    funnel.keep(np.full(len(funnel), runs), "the engine runs none of the pinned schedules")
-    tp = funnel["tensor_parallel"]
-    widths = [size for kind in model.kinds for size in kind.divided_by_tp.values()]
-    funnel.keep(math.gcd(*widths) % tp == 0, "tensor_parallel does not divide heads or ffn")
-    if tower := tower_widths(model, training, legality):
-        legal = math.gcd(*tower.values()) % funnel["tensor_parallel"] == 0
-        funnel.keep(legal, "tensor_parallel does not divide the vision tower's heads or ffn")
-    if legality.kv_heads_divide:
-        kv_heads = [k.attention.kv_heads for k in model.kinds if not k.attention.is_mla]
-        legal = math.gcd(*kv_heads) % funnel["tensor_parallel"] == 0
-        funnel.keep(legal, "tensor_parallel does not divide the key/value heads")
+    _keep_if_pins_run(funnel, legality)
+    _keep_cut_evenly(funnel, model, training, legality)
     funnel.keep_pinned("tensor_parallel")
     sequences = training.global_batch_size
     _keep_near(funnel, widest_tensor_parallel(sizes.max(initial=0), sequences, gpus_per_node))
@@ -94,6 +81,29 @@ def open_ranks(
     funnel.multiply("pipeline_parallel", options)
     _keep_dividing(funnel, sizes)
     _pipelines(funnel, model, legality)
+
+
+def _keep_if_pins_run(funnel: Funnel, legality: Legality) -> None:
+    """No row at all where the engine has no pinned recompute mode, or no pinned schedule."""
+    modes = np.full(len(funnel), bool(mode_classes(legality, funnel.pins)))
+    funnel.keep(modes, "the engine has none of the pinned recompute modes")
+    pinned = funnel.pins.axes.get("schedule")
+    runs = pinned is None or any(pinned.allows(each) for each in legality.schedules)
+    funnel.keep(np.full(len(funnel), runs), "the engine runs none of the pinned schedules")
+
+
+def _keep_cut_evenly(funnel: Funnel, model: Model, training: Training, legality: Legality) -> None:
+    """Only the rows whose tensor parallelism divides what it cuts."""
+    widths = [size for kind in model.kinds for size in kind.divided_by_tp.values()]
+    legal = math.gcd(*widths) % funnel["tensor_parallel"] == 0
+    funnel.keep(legal, "tensor_parallel does not divide heads or ffn")
+    if tower := tower_widths(model, training, legality):
+        legal = math.gcd(*tower.values()) % funnel["tensor_parallel"] == 0
+        funnel.keep(legal, "tensor_parallel does not divide the vision tower's heads or ffn")
+    if legality.kv_heads_divide:
+        kv_heads = [k.attention.kv_heads for k in model.kinds if not k.attention.is_mla]
+        legal = math.gcd(*kv_heads) % funnel["tensor_parallel"] == 0
+        funnel.keep(legal, "tensor_parallel does not divide the key/value heads")
 
 
 def inner_ranks(funnel: Funnel) -> Ints:
@@ -159,7 +169,7 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     if legality.micro_batches_at_least_pp:
         fills = funnel["num_micro_batches"] >= funnel["pipeline_parallel"]
         funnel.keep(fills, "fewer micro-batches than pipeline ranks")
-    shapes, which = _asked(funnel)
+    shapes, which = _distinct_asked(funnel)
     legal = np.array(
         [bool(legal_schedules(model, legality, funnel.pins, *each)) for each in shapes.tolist()],
         dtype=bool,
@@ -167,7 +177,7 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     funnel.keep(legal[which], "no schedule runs this pipeline and accumulation")
 
 
-def _asked(funnel: Funnel, *axes: str) -> tuple[Ints, Ints]:
+def _distinct_asked(funnel: Funnel, *axes: str) -> tuple[Ints, Ints]:
     """Ranks, micro-batches and `axes` of the rows that differ in these or in what schedules ask,
     and each row's index among them.
     """
@@ -287,7 +297,7 @@ def drop_split_backwards(funnel: Funnel, model: Model, legality: Legality) -> No
     stage, or with the recompute that is pinned."""
     modes = mode_classes(legality, funnel.pins)
     kept = any(NO_RECOMPUTE in each for each in modes)
-    cases, which = _asked(funnel, "zero_stage")
+    cases, which = _distinct_asked(funnel, "zero_stage")
     legal = np.array(
         [
             any(

@@ -8,6 +8,7 @@ Where one kind is faster and another keeps less, both stay.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
 BLOCK = 4096  # layouts whose options are priced at once
-ROWS = 65_536  # that are opened at once
+ROWS = 65_536  # rows whose kinds of exchanges are opened at once
 NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
 NONE_SENDS = "no dispatcher that is pinned has kernels for these ranks"
 
@@ -157,12 +158,10 @@ def _worth_having(layouts: Layouts, setting: Setting, axis: str, options: list[_
     for first in range(0, len(several), BLOCK):
         some = several[first : first + BLOCK]
         costs = _costs(layouts.take(some), setting, axis, options, legal[:, some])
-        for b in range(len(options)):
-            for a in range(len(options)):
-                if a != b:
-                    no_dearer = np.all(costs[a] <= costs[b], axis=1)
-                    beaten = no_dearer & (a < b or np.any(costs[a] < costs[b], axis=1))
-                    legal[b, some] &= ~(beaten & legal[a, some])
+        for b, a in permutations(range(len(options)), 2):
+            no_dearer = np.all(costs[a] <= costs[b], axis=1)
+            beaten = no_dearer & (a < b or np.any(costs[a] < costs[b], axis=1))
+            legal[b, some] &= ~(beaten & legal[a, some])
     return legal
 
 

@@ -58,7 +58,7 @@ from meshplan.planner.space.stage_splits import lists_all
 PART = 4096  # rows that are sharded at once: what they are made of takes several times their memory
 COUNTED = 65_536  # rows whose layouts are counted at once
 NO_ROWS = np.zeros(0, np.int64)
-ANY = -1  # of a row: no price depends on its schedule
+ANY = -1  # a row's schedule where no price depends on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,11 @@ class Space:
         sets = len(self.recompute_sets)
         held = {NO_RECOMPUTE: [0], SELECTIVELY: range(1, sets + 1), FULLY: [sets + 1]}
         return tuple(column for mode in modes for column in held[mode])
+
+    @property
+    def mode_columns(self) -> list[int]:
+        """The columns of the prices that layers of any plan may be in."""
+        return sorted({each for modes in self.mode_classes for each in self.columns_of(modes)})
 
     def _modes_under(self, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
         """No layer recomputes where `schedule` splits the backward and the engine lacks both."""

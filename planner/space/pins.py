@@ -96,7 +96,7 @@ class Pins:
 
     @property
     def opening(self) -> "Pins":
-        """Those that open something, without those that fix something."""
+        """Only the pins that enlarge the space, without those that narrow it."""
         return Pins({name: pin for name, pin in self.axes.items() if name in FRACTION_AXES})
 
     def without(self, axis: str) -> "Pins":

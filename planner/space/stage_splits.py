@@ -23,7 +23,7 @@ alone where those count as layers.
 
 from collections.abc import Iterator
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil, comb
 
 from meshplan.costmodels.model.transformer import Model
@@ -31,10 +31,10 @@ from meshplan.costmodels.step.stage_split import ends_in_layers, split_by_cost
 from meshplan.hardware_profiles.engine_schema import Legality
 
 Counts = tuple[int, ...]
-MOST_WAYS = 512  # that are all looked at
-MORE_LAYERS = 1  # per rank, so that the ends may be shorter
+MOST_WAYS = 512  # up to so many ways to cut all are listed
+MORE_LAYERS = 1  # a rank may hold so many more than an even split, so that ends are shorter
 MOST_OF_FIRST = 2  # layers that the embedding may take the place of
-HEAVIER, MOST_MORE = 2, 8  # times its products a head may take; layers per rank for it
+HEAVIER, MOST_MORE = 2, 8  # a head may take so many times its products; layers more per rank
 
 
 class Ways(tuple[Counts, ...]):
@@ -153,15 +153,14 @@ def _is_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> bool:
 
 
 def _each_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> Iterator[Counts]:
-    for embedding in range(2 if ends else 1):
-        for head in range(2 if ends else 1):
-            for ranks in _ranks(layers + embedding + head, pp, vpp, even):
-                counts = list(ranks) * vpp
-                counts[0] -= embedding
-                counts[-1] -= head
-                empty = 0 if ends else 1
-                if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
-                    yield tuple(counts)
+    for embedding, head in product(range(2 if ends else 1), repeat=2):
+        for ranks in _ranks(layers + embedding + head, pp, vpp, even):
+            counts = list(ranks) * vpp
+            counts[0] -= embedding
+            counts[-1] -= head
+            empty = 0 if ends else 1
+            if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
+                yield tuple(counts)
 
 
 def _ranks(total: int, pp: int, vpp: int, even: bool) -> Iterator[Counts]:

@@ -152,8 +152,7 @@ def solve_counts(
     if below is not None:
         model.add(objective <= below - 1 - problem.constant_ns)
     model.minimize(objective)
-    solved = solve_model(model, seconds)
-    return _read(model, chunks, objective, work, solved, below, seconds)
+    return _solved(_Built(model, chunks, objective, work), below, seconds)
 
 
 def _as_variable(model: "cp_model.CpModel", expression: Expr, most: int) -> Expr:
@@ -162,43 +161,39 @@ def _as_variable(model: "cp_model.CpModel", expression: Expr, most: int) -> Expr
     return variable
 
 
-def _read(
-    model: "cp_model.CpModel",
-    chunks: _Chunks,
-    objective: Expr,
-    work: Expr,
-    solved: Solved,
-    below: int | None,
-    seconds: float,
-) -> Outcome:
+class _Built(NamedTuple):
+    """The finished model; `work` is the sum of all c_j."""
+
+    model: "cp_model.CpModel"
+    chunks: _Chunks
+    objective: Expr
+    work: Expr
+
+
+def _solved(built: _Built, below: int | None, seconds: float) -> Outcome:
+    """Solve the model, and read its plan."""
+    chunks, solved = built.chunks, solve_model(built.model, seconds)
     fixed = chunks.problem.constant_ns
     if not solved.found:
         return Outcome(
             solved.status, None, below if solved.status == "INFEASIBLE" else solved.bound + fixed
         )
-    tidied = _tidy(model, chunks, objective, work, solved, seconds)
-    plan = evaluate(chunks.problem, _stages(chunks, tidied))
+    plan = evaluate(chunks.problem, _stages(chunks, _tidy(built, solved, seconds)))
     assert plan is not None, "CP-SAT returned a plan that does not fit"
     assert plan.objective <= solved.objective + fixed, "CP-SAT mispriced a plan"
     return Outcome(solved.status, plan, min(solved.bound + fixed, plan.objective))
 
 
-def _tidy(
-    model: "cp_model.CpModel",
-    chunks: _Chunks,
-    objective: Expr,
-    work: Expr,
-    solved: Solved,
-    seconds: float,
-) -> Solved:
-    if len(chunks.problem.modes) == 1:
+def _tidy(built: _Built, solved: Solved, seconds: float) -> Solved:
+    """Of plans with the found split and objective, the one that recomputes least."""
+    if len(built.chunks.problem.modes) == 1:
         return solved
-    for counts in chunks.count:
+    for counts in built.chunks.count:
         total = sum(counts.values())
-        model.add(total == solved.value(total))
-    model.add(objective <= solved.objective)
-    model.minimize(work)
-    tidied = solve_model(model, seconds)
+        built.model.add(total == solved.value(total))
+    built.model.add(built.objective <= solved.objective)
+    built.model.minimize(built.work)
+    tidied = solve_model(built.model, seconds)
     return tidied if tidied.found else solved
 
 

@@ -19,11 +19,12 @@ from meshplan.planner.problem.stage_problem import (
     StageProblem,
     chunk_times_ns,
     evaluate,
+    least_recomputed,
     modes_of,
     objective_of,
 )
 
-ENGINE_SPLITS = 2  # of the engine's own, the most even ones
+ENGINE_SPLITS = 2  # of the engine's own splits so many are tried, the most even ones
 
 
 def first_counts(problem: StageProblem) -> StagePlan | None:
@@ -41,10 +42,9 @@ def first_counts(problem: StageProblem) -> StagePlan | None:
 
 def _priced_without(problem: StageProblem) -> list[tuple[int, tuple[int, ...]]]:
     """Each choice of counts, with its objective if nothing were recomputed or saved."""
-    least = min(problem.modes)
     found = []
     for counts in _even_counts(problem):
-        bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
+        bare = least_recomputed(problem, counts)
         times = chunk_times_ns(problem, bare, [modes_of(stage) for stage in bare])
         found.append((objective_of(problem, times, 0), counts))
     return found

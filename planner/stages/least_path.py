@@ -35,7 +35,10 @@ class _Ended(Exception):
 
 
 class _Path(NamedTuple):
-    """The path with the least `value` under a cap, of which it has `capped`: its stages' ends."""
+    """The path with the least `value` under a cap, as its stages' ends.
+
+    capped  the largest that one of its stages has of the capped quantity
+    """
 
     value: float
     capped: float
@@ -134,7 +137,7 @@ class _Search:
         total = float(spent[-1][-1])
         if total + rest >= self.below:
             return None
-        path = _back(costs, spent)
+        path = _path_back(costs, spent)
         self._offer(path, total)
         return _Path(total, max(_along(self.times, path)), path)
 
@@ -156,7 +159,7 @@ def _caps(tables: list[Floats], least: float) -> Floats:
     return possible
 
 
-def _back(costs: list[Floats], spent: list[Floats]) -> tuple[int, ...]:
+def _path_back(costs: list[Floats], spent: list[Floats]) -> tuple[int, ...]:
     """The ends of the stages of the shortest path to the last place."""
     ends = [len(spent[0]) - 1]
     for cost, before in zip(reversed(costs[1:]), reversed(spent[1:-1]), strict=True):

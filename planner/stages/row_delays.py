@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROWS_S, WORK_S, TOGETHER_S = 2.0, 0.2, 0.5  # deterministic seconds of CP-SAT
 
-# In-flight vectors over places, what each choice at each place saves, and what each vector lacks.
+# In-flight vectors [vector, place], what each choice at each place saves, what each vector lacks.
 Need = tuple[Ints, list[Ints], Floats]
 
 
@@ -142,14 +142,16 @@ def _plan(ranks: Ranks, pair: int, ways: list[list[int]]) -> StagePlan | None:
 
 
 class _Cover(NamedTuple):
-    """The least sum proved, infinite if there is none; what is picked at each place, if known."""
+    """The least sum that is proved, infinite where nothing covers the needs; and the choice at each
+    place, if one was found.
+    """
 
     ns: float
     picks: list[int]
 
 
 def _rows(ranks: Ranks, pair: int, budget_ns: float) -> _Cover:
-    """How much longer all rows last together at least, within a budget; picks: ns of each row."""
+    """How much longer all rows last together at least, up to `budget_ns`; `picks` are ns by row."""
     problem = ranks.problem
     levels = [_levels(ranks, pair, row) for row in range(problem.vpp)]
     levels = [level[level * problem.form.weight <= budget_ns] for level in levels]
@@ -166,7 +168,7 @@ def _rows(ranks: Ranks, pair: int, budget_ns: float) -> _Cover:
 
 
 def _work(ranks: Ranks, pair: int, rank: int, levels: list[int] | None) -> _Cover:
-    """The least work that `rank` adds to fit, in rows that last so much longer (None: any)."""
+    """The least work that `rank` adds to fit, in rows that last `levels` longer (None: any)."""
     problem = ranks.problem
     ways = [ranks.choices(pair, chunk, problem.modes) for chunk in problem.chunks_of_rank[rank]]
     if levels is not None:
@@ -177,7 +179,7 @@ def _work(ranks: Ranks, pair: int, rank: int, levels: list[int] | None) -> _Cove
 
 
 def _least_cover(costs: Sequence[Ints], needs: Iterable[Need], seconds: float) -> _Cover:
-    """The least sum of `costs`, one of each place's, that covers all needs."""
+    """The least sum of `costs`, one for each place, with which all needs are covered."""
     model = new_model()
     chosen = [[model.new_bool_var("") for _ in place] for place in costs]
     for place in chosen:
@@ -194,7 +196,7 @@ def _least_cover(costs: Sequence[Ints], needs: Iterable[Need], seconds: float) -
 
 
 def _cover(model: "cp_model.CpModel", chosen: list[list[Any]], need: Need) -> None:
-    """What is chosen at each place brings, by each vector over the places, all that is lacking."""
+    """Constrain the choices: under each in-flight vector they save all that it lacks."""
     vectors, brought, lacks = need
     flat = [variable for place in chosen for variable in place]
     at = np.repeat(np.arange(len(chosen)), [len(place) for place in chosen])
@@ -219,7 +221,7 @@ def _levels(ranks: Ranks, pair: int, row: int) -> Ints:
 
 
 def _saved(ranks: Ranks, pair: int, chunk: int, free_ns: float, levels: Ints) -> Ints:
-    """By level of its row, the KiB that a chunk saves of a micro-batch at most."""
+    """The most KiB of a micro-batch that a chunk can save at each of its row's `levels`."""
     more_ns, saved, _, _ = ranks.choices(pair, chunk, ranks.problem.modes)
     within = np.searchsorted(more_ns - free_ns, levels, side="right")
     most: Ints = np.concatenate([[0], saved])[within]  # a way that takes longer saves more

@@ -26,8 +26,8 @@ from meshplan.planner.stages.path import Intervals, best_split, greedy_path, pla
 from meshplan.planner.stages.row_delays import answer_rows
 
 LIMIT_S = 4.0
-FEW = 8  # splits that are worth a model each
-NEAR, NEAR_S = 1e-4, 1.0  # so near the bound no more than so long is spent on the rest
+FEW = 8  # splits up to which each gets a model of its own
+NEAR, NEAR_S = 1e-4, 1.0  # a gap, and the seconds spent at most on what is nearer than that
 
 
 class Solver:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
-from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_findings import Size, Sizes
 from meshplan.planner.search.footprint import minimum_gpus
 from meshplan.planner.search.search import NoLayoutFits
@@ -20,7 +20,7 @@ from meshplan.planner.sweep.outcome import PER_TRILLION, cost_of, facts
 
 MOST_LEAST = 1024  # how far to look for a size that holds the model
 MOST_GPUS = 16_384
-PAST_KNEE = 2
+PAST_KNEE = 2  # sizes
 
 
 def find_sizes(
@@ -44,7 +44,8 @@ def find_sizes(
             f"no number of GPUs up to {min(most, MOST_LEAST):,} holds {first.question.model.name} "
             "as asked (tried: every number within a node, then whole nodes)"
         )
-    tried = _walk(arguments, first, least.gpus, most, price, time_limit_s=time_limit_s, told=told)
+    sizes = sizes_from(least.gpus, first.question.cluster.gpus_per_node, most)
+    tried = _walk(arguments, sizes, price, time_limit_s=time_limit_s, told=told)
     costs = [cost for _, cost in tried]
     best, bend = cheapest(costs), knee(costs)
     if best is None or bend is None:
@@ -67,18 +68,16 @@ def sizes_from(least: int, gpus_per_node: int, most: int) -> Iterator[int]:
 
 def _walk(
     arguments: Arguments,
-    first: Asked,
-    least: int,
-    most: int,
+    sizes: Iterator[int],
     price: float | None,
     *,
     time_limit_s: float | None,
     told: Callable[[int], None],
 ) -> list[tuple[Answer, RunCost]]:
-    """Every size with a plan, as far as the knee and two sizes beyond."""
+    """Every one of `sizes` with a plan, as far as `PAST_KNEE` sizes beyond the knee."""
     tried: list[tuple[Answer, RunCost]] = []
     past = 0
-    for gpus in sizes_from(least, first.question.cluster.gpus_per_node, most):
+    for gpus in sizes:
         told(gpus)
         asked = ask(replace(arguments, gpus=gpus))
         found = answer(asked, time_limit_s)

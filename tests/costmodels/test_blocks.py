@@ -58,17 +58,21 @@ def letters(name: str) -> tuple[Model, int, int, int]:
     return model, b, model.hidden, model.kinds[0].attention.heads
 
 
-@pytest.mark.parametrize("window", [None, 1, 512, 2048, 4096])
-def test_queries_see_the_keys_of_their_window(window: int | None) -> None:
+@pytest.mark.parametrize("chunked", [False, True], ids=["slides", "chunks"])
+@pytest.mark.parametrize("window", [None, 1, 300, 512, 2048, 4096])
+def test_queries_see_the_keys_of_their_window(window: int | None, chunked: bool) -> None:
     """Counted query by query: each sees what is before it, half of itself, and no more than its
-    window.
+    window, or than what of its chunk is before it (of the last one with 300 fewer are there).
     """
     model = gpt(8, 512, 1)
-    layer = replace(model.kinds[0], attention=replace(model.kinds[0].attention, window=window))
+    seen = replace(model.kinds[0].attention, window=window, chunked=chunked and window is not None)
+    layer = replace(model.kinds[0], attention=seen)
     model = replace(model, kinds=(layer,))
     operations = layer_operations(site(model, 2, 1, sequence_parallel=False), layer)
     (core,) = (op for op in operations if isinstance(op, AttentionCore))
-    counted = [min(query + 0.5, window or S) for query in range(S)]
+    near = window or S
+    counted = [(query % near if chunked else query) + 0.5 for query in range(S)]
+    counted = [min(each, near) for each in counted]
     assert core.keys == pytest.approx(sum(counted) / S, rel=1e-3)
     assert core.forward_flops == pytest.approx(4 * 2 * S * core.keys * 512)
 

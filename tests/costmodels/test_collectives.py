@@ -10,7 +10,7 @@ from links import COLLECTIVES, four_gpus_a_node, link
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.operations.kinds import Routing
-from meshplan.costmodels.seconds.collectives import apart, collective_s, send_s
+from meshplan.costmodels.seconds.collectives import collective_s, send_s, straggler_fraction
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     axis_group,
@@ -279,8 +279,8 @@ def test_what_ranks_wait_for_is_measured_or_nothing(cluster: Cluster) -> None:
     measured = {"collective_fits": fits, "conditions": {"kind": "measured"}}
     profiled = cluster.model_copy(update=measured)
     groups = Group(np.array([1.0, 2.0, 4.0, 2.0]), np.array([1.0, 2.0, 4.0, 1.0]))
-    assert apart(profiled, groups) == pytest.approx(np.array([0.0, 0.04, 0.0, 0.0]))
+    assert straggler_fraction(profiled, groups) == pytest.approx(np.array([0.0, 0.04, 0.0, 0.0]))
     older = profiled.model_copy(update={"collective_fits": (_pair("all_reduce", None),)})
-    assert apart(older, Group(2.0, 2.0)) == 0.0
+    assert straggler_fraction(older, Group(2.0, 2.0)) == 0.0
     published = profiled.model_copy(update={"conditions": {"kind": "published"}})
-    assert apart(published, Group(2.0, 2.0)) == 0.0
+    assert straggler_fraction(published, Group(2.0, 2.0)) == 0.0

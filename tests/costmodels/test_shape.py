@@ -129,10 +129,13 @@ VALUES = st.none() | st.booleans() | st.integers(-2, 600) | st.floats() | st.tex
 NOTES = st.sampled_from(["mha", "gqa", "mla", "gqa (0 of 0 layers chunked 0)"])
 
 
-@given(st.dictionaries(st.sampled_from(SHAPE_FIELDS), VALUES | NOTES | st.just("12")))
-def test_any_shape_is_read_or_refused(shape: dict[str, object]) -> None:
-    """No mixture of fields and values crashes the reader."""
-    outcome = model_or_refusal(shape)
+@given(
+    st.sampled_from([{}, DENSE, MOE]),
+    st.dictionaries(st.sampled_from(SHAPE_FIELDS), VALUES | NOTES | st.just("12"), max_size=6),
+)
+def test_any_shape_is_read_or_refused(shape: dict[str, object], changed: dict[str, object]) -> None:
+    """No mixture of fields and values crashes the reader, alone or in a shape that is read."""
+    outcome = model_or_refusal(shape | changed)
     if isinstance(outcome, str):
         assert "\n" not in outcome
     else:

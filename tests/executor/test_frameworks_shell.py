@@ -44,11 +44,34 @@ def _flags(text: str) -> dict[str, object]:
         ),
         pytest.param("cat <<EOF\nrun --b 1 --c 2\nEOF\nrun --a 1", {"a": "1"}, id="here-document"),
         pytest.param('C="run --a 1"\nsrun bash -c "$C"', {"a": "1"}, id="command kept in a string"),
+        # NVIDIA/Megatron-LM examples/pretrain_gpt3_175B.sh: bash would write to a file `--b`
+        pytest.param('O="--a <PATH TO X> --b"\nsrun sh -c "run $O"',
+                     {"a": "<PATH TO X>", "b": True}, id="a placeholder is one word"),
+        pytest.param("C=<Path (e.g /345m)>/x\nrun --a \"$C\"", {"a": "<Path (e.g /345m)>/x"},
+                     id="a placeholder with brackets"),
+        pytest.param("run --a 1 <in.txt >out.txt", {"a": "1"}, id="redirections are none"),
+        pytest.param("mapfile -t n < <(scontrol show)\nrun --a 1", {"a": "1"}, id="< <(...)"),
+        pytest.param("run --a 1 > >(tee log)", {"a": "1"}, id="> >(...)"),
+        pytest.param("#SBATCH --nodes=16\n#SBATCH --ntasks-per-node 8\n"
+                     "run --a $((SLURM_JOB_NUM_NODES * 2)) --b $SLURM_NTASKS",
+                     {"a": "32", "b": "128"}, id="Slurm: 16 nodes x 2, 16 x 8 tasks"),
+        pytest.param("#SBATCH -N 4\n#SBATCH --gres=gpu:a100:8\n"
+                     "run --a ${SLURM_NNODES} --b ${SLURM_GPUS_ON_NODE} --c ${SLURM_NTASKS:-1}",
+                     {"a": "4", "b": "8", "c": "1"}, id="Slurm: what no line says is unset"),
+        pytest.param("#SBATCH --nodes=2-4\nrun --a ${SLURM_NNODES:-1}", {"a": "1"},
+                     id="Slurm: a range is no number"),
     ],
 )  # fmt: skip
 def test_flags_by_hand(script: str, expected: dict[str, object]) -> None:
     """The flags of the command are those that the shell would pass."""
     assert _flags(script) == expected
+
+
+def test_what_a_script_is_started_with_wins_over_its_sbatch_lines() -> None:
+    """`sbatch --nodes=8 run.sh` is said by --env."""
+    text = "#SBATCH --nodes=16\nrun --a $SLURM_NNODES"
+    script = read_script(text, {"SLURM_NNODES": "8"})
+    assert [word.value for word in script.commands[0]] == ["run", "--a", "8"]
 
 
 def test_a_flag_knows_its_line() -> None:

@@ -157,7 +157,7 @@ def test_the_slowest_rank_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = measured_pair()
     fits = tuple(fit.model_copy(update={"apart": 0.05}) for fit in pair.collective_fits)
     wire = Wire(pair.model_copy(update={"collective_fits": fits}))
-    assert wire.apart([0, 1]) == 0.05
+    assert wire.straggler_fraction([0, 1]) == 0.05
     monkeypatch.setattr(Wire, "collective", lambda *_: Message(0.040, 0.0))
     answers = Answers(rank=0, wire=wire, device=torch.device("cpu"))
     group = LocalGroup(answers, [0, 1], "tp")

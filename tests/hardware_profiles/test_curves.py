@@ -166,7 +166,7 @@ def test_half_of_the_matmuls_predicts_the_other_half(
         assert surface is not None
         rest = [points[i] for i in order[1::2]]
         found = surface([p.m for p in rest], [p.n for p in rest], [p.k for p in rest])
-        errors.append(np.abs(found.flops_per_s / np.array([p.flops_per_s for p in rest]) - 1))
+        errors.append(np.abs(found / np.array([p.flops_per_s for p in rest]) - 1))
     error = float(np.median(np.concatenate(errors)))
     with capsys.disabled():
         print(f"\n{accelerator} {layout}: {len(points)} shapes, held-out median error {error:.1%}")
@@ -198,7 +198,7 @@ def test_a_dip_that_neighbours_confirm_is_kept_and_a_lonely_one_is_noise() -> No
         ]
         surface = matmul_surface(points, "bf16")
         assert surface is not None
-        return float(surface(1024, 1024, 1024).flops_per_s)
+        return float(surface(1024, 1024, 1024))
 
     assert rate_at_1024({(1024, 1024, 1024)}) == pytest.approx(1e14, rel=0.05)
     assert rate_at_1024({shape for shape in shapes if shape[2] == 1024}) < 7e13
@@ -222,7 +222,7 @@ def test_a_machine_of_launch_bytes_and_arithmetic_is_found() -> None:
     for shape in ((128, 256, 1024), (1000, 700, 3000), (32, 4096, 4096)):
         m, n, k = shape
         expected = 2 * m * n * k / seconds(m, n, k)
-        assert float(surface(m, n, k).flops_per_s) == pytest.approx(expected, rel=1e-3)
+        assert float(surface(m, n, k)) == pytest.approx(expected, rel=1e-3)
 
 
 def test_transpositions_have_their_own_rates() -> None:
@@ -231,17 +231,16 @@ def test_transpositions_have_their_own_rates() -> None:
     slow = [p.model_copy(update={"layout": "NT", "flops_per_s": 5e13}) for p in points]
     surface = matmul_surface([*points, *slow], "bf16")
     assert surface is not None
-    assert float(surface(1024, 4096, 1024, layout="NT").flops_per_s) < 6.5e13
-    assert float(surface(1024, 4096, 1024, layout="TN").flops_per_s) > 7.5e13
+    assert float(surface(1024, 4096, 1024, layout="NT")) < 6.5e13
+    assert float(surface(1024, 4096, 1024, layout="TN")) > 7.5e13
 
 
-def test_far_shapes_are_flagged_and_never_beyond_what_was_measured() -> None:
-    """Over two octaves outside the measured shapes: flagged, and no rate that nothing reached."""
+def test_far_shapes_are_never_beyond_what_was_measured() -> None:
+    """Four octaves below the measured shapes and among them the rate is the measured one."""
     surface = matmul_surface(grid_points(), "bf16")
     assert surface is not None
     found = surface(np.array([64, 2048]), 2048, 2048)
-    assert list(found.inside) == [False, True]
-    assert np.allclose(found.flops_per_s, 1e14)
+    assert np.allclose(found, 1e14)
 
 
 def test_too_few_points_are_no_surface() -> None:
@@ -277,7 +276,7 @@ def test_half_of_the_attention_shapes_predicts_the_other_half(
         rest = [points[i] for i in order[1::2]]
         sides = ([p.batch * p.heads for p in rest], [p.seq_len for p in rest])
         found = surface(*sides, [p.head_dim for p in rest])
-        errors.append(np.abs(found.flops_per_s / np.array([p.flops_per_s for p in rest]) - 1))
+        errors.append(np.abs(found / np.array([p.flops_per_s for p in rest]) - 1))
     error = float(np.median(np.concatenate(errors)))
     with capsys.disabled():
         print(f"\n{gpu} attention {direction}: {len(points)} shapes, held-out {error:.1%}")
@@ -298,8 +297,8 @@ def test_many_layouts_ask_for_few_shapes() -> None:
     surface = matmul_surface(points, "bf16")
     assert surface is not None
     m = np.array([[2048, 1024, 2048], [1024, 2048, 1024]])
-    found = surface(m, 2048, 2048).flops_per_s
+    found = surface(m, 2048, 2048)
     assert found.shape == (2, 3)
     assert not np.allclose(found[0, 0], found[0, 1])
     for side in (1024, 2048):
-        assert np.allclose(found[m == side], surface(side, 2048, 2048).flops_per_s)
+        assert np.allclose(found[m == side], surface(side, 2048, 2048))

@@ -226,7 +226,10 @@ def test_list_as_json() -> None:
 
 def test_the_documentation_has_the_list() -> None:
     """docs/hardware.md holds what `meshplan profiles list --markdown` prints today."""
-    printed = RUN.invoke(profiles_app, ["list", "--markdown"]).stdout.strip()
+    done = RUN.invoke(profiles_app, ["list", "--markdown"])
+    assert done.exit_code == 0
+    printed = done.stdout.strip()
+    assert "dgx-h100" in printed
     assert printed in (Path(__file__).parents[2] / "docs" / "hardware.md").read_text("utf-8")
 
 

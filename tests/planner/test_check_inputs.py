@@ -189,9 +189,13 @@ def test_an_unknown_name_is_told(tmp_path: Path) -> None:
     """Unknown clusters and models are usage errors, not tracebacks."""
     path = tmp_path / "train.sh"
     path.write_text(SCRIPT)
-    for given in (Settings(cluster="nowhere"), Settings(cluster=CLUSTER, model="no-model")):
+    for given, name in (
+        (Settings(cluster="nowhere"), "nowhere"),
+        (Settings(cluster=CLUSTER, model="no-model"), "no-model"),
+    ):
         (finding,) = check_paths([path], TOOLS, given)
         assert finding.verdict == "unreadable"
+        assert name in finding.text
         assert "\n" not in finding.text
 
 

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from meshplan.hardware_profiles import tunings
 from meshplan.hardware_profiles.tunings import Fit, Tuning
 from meshplan.planner.cli.main import app
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import spread, step_errors
 from meshplan.planner.runs.fit import (
     Pool,
@@ -23,7 +22,7 @@ from meshplan.planner.runs.fit import (
     wider,
 )
 from meshplan.planner.runs.learning import Indices, Problem
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 from meshplan.planner.runs.validate import predict_rows, predict_run, step_model
 
 LORA = BUILT_IN.parent / "lora.csv"

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from meshplan.costmodels.step.prices import busy_s, mean_states_bytes
+from meshplan.costmodels.step.prices import least_micro_batch_s, mean_states_bytes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.first_layouts import first_layout
@@ -132,7 +132,9 @@ def test_rows_left_out_unpriced_are_those_that_their_bound_leaves_out(
     kept, passes, simulated = rows_below(space, Given(every, prices), setting, np.inf)
     assert (kept == every).all()
     bounds = bounds_of_rows(space, passes)
-    busy = busy_s(space.layouts.take(every), setting)
+    layouts = space.layouts.take(every)
+    each = least_micro_batch_s(layouts, setting)
+    busy = each * layouts.num_micro_batches / layouts.pipeline_parallel
     assert (busy <= bounds * (1 + 1e-12)).all()
     assert np.quantile(busy / bounds, 0.9) > 0.9
     limit_s = float(np.quantile(bounds, 0.1))

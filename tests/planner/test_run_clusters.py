@@ -46,22 +46,39 @@ def test_a_stalling_network_is_reproduced() -> None:
     assert fast.bus_bandwidth.all_reduce == 200e9
 
 
-@pytest.mark.parametrize(
-    ("machine", "cards"),
-    [
-        pytest.param("NVLink3; DGX A100 cluster, network not stated", 8, id="eight HDR cards"),
-        pytest.param("GCP A3 (h100-80gb-8)", 4, id="A3 High: four cards for eight GPUs"),
-        pytest.param("NVLink4; GCP A3 Mega (GPUDirect-TCPXO)", 8, id="A3 Mega: eight"),
-    ],
-)
-def test_a_machine_that_is_named_has_the_cards_of_its_maker(machine: str, cards: int) -> None:
-    """200 Gb/s each = 25e9 bytes/s, of which 0.85 are reached: 170e9 a node of eight cards."""
-    gpu = "a100-40gb-sxm" if "A100" in machine else "h100-sxm"
-    cells = ROW | {"gpu": gpu, "gpus": "32", "gpus_per_node": "8"}
+def test_a_machine_that_is_named_has_the_cards_of_its_maker() -> None:
+    """Eight cards of 200 Gb/s = 25e9 bytes/s, of which 0.85 are reached: 170e9 a node."""
+    cells = ROW | {"gpu": "a100-40gb-sxm", "gpus": "32", "gpus_per_node": "8"}
+    machine = "NVLink3; DGX A100 cluster, network not stated"
     network = cluster_of(cells | {"interconnect": machine}).network
-    assert network.bus_bandwidth.all_gather == pytest.approx(cards * 25e9 * 0.85)
+    assert network.bus_bandwidth.all_gather == pytest.approx(8 * 25e9 * 0.85)
     stated = cluster_of(cells | {"interconnect": f"{machine}; 8x400 Gb/s NDR IB"}).network
     assert stated.bus_bandwidth.all_gather > 1.9 * network.bus_bandwidth.all_gather
+
+
+def test_a_node_of_fewer_gpus_has_fewer_cards() -> None:
+    """Four H200 a node have half of what eight share; what a GPU sends alone is its own card's."""
+    cells = ROW | {"gpu": "h200", "gpus": "32", "interconnect": "NVLink4; InfiniBand"}
+    four = cluster_of(cells | {"gpus_per_node": "4"}).network.bus_bandwidth
+    eight = cluster_of(cells | {"gpus_per_node": "8"}).network.bus_bandwidth
+    assert (four.all_gather, four.all_reduce) == (eight.all_gather / 2, eight.all_reduce / 2)
+    assert four.send == eight.send
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said", "name"),
+    [
+        pytest.param("h100-sxm", "GCP A3 (h100-80gb-8)", "gcp-a3-high", id="its accelerator"),
+        pytest.param("h100-sxm", "NVLink4; GCP A3 Mega (TCPXO)", "gcp-a3-mega", id="Mega"),
+        pytest.param("v100-32gb", "NVLink2; Omni-Path (JeanZay)", "jean-zay-v100", id="V100"),
+        pytest.param("a100-80gb-sxm", "Omni-Path (JeanZay)", "jean-zay-a100", id="A100"),
+    ],
+)
+def test_a_cluster_that_was_measured_is_found_by_its_words(gpu: str, said: str, name: str) -> None:
+    """What nccl-tests reached there, not a fraction of the cards: Jean Zay's V100 have a seventh of
+    them, A3 High a half.
+    """
+    assert cluster_of(ROW | {"gpu": gpu, "gpus": "64", "interconnect": said}).name == name
 
 
 def test_the_network_of_alps_is_named() -> None:

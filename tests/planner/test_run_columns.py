@@ -9,10 +9,9 @@ from rows import ROW
 from meshplan.costmodels.step.setting import gradient_bytes
 from meshplan.costmodels.training import Images, Lora
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.notes import FACTS, facts_in_words
 from meshplan.planner.runs.rows import SkippedRow, row_of
-from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
 from meshplan.planner.runs.validate import Predicted, predict_rows, step_model
 
 

@@ -4,9 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from meshplan.planner.cli.main import app
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
 
 ROWS = list(read_runs(BUILT_IN))[::7]
 NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from meshplan.hardware_profiles import tunings
 from meshplan.planner.cli.main import app
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import (
     Fitting,
     choice,
@@ -28,7 +27,7 @@ from meshplan.planner.runs.accuracy import (
 from meshplan.planner.runs.clusters import cluster_of, node_network_bytes_per_s
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow, row_of
-from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
 from meshplan.planner.runs.validate import Predicted, Skipped, predict_rows
 
 ROWS = list(read_runs(BUILT_IN))[::7]

@@ -7,10 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from meshplan.planner.cli.main import app
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.report import picture
 from meshplan.planner.report.validate_plot import OTHERS, draw, groups
-from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.runs.runs import BUILT_IN, read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
 

@@ -47,7 +47,7 @@ class Coordinates:
     @property
     def pp_rank(self) -> int:
         """Physical pipeline rank."""
-        return self.rank // self._stage_ranks
+        return self.rank // self.layout.stage_ranks
 
     @property
     def ep_rank(self) -> int:
@@ -55,15 +55,9 @@ class Coordinates:
         return self.rank % self.layout.expert_parallel
 
     @property
-    def _stage_ranks(self) -> int:
-        """Ranks of one pipeline rank: dp x cp x tp."""
-        layout = self.layout
-        return layout.data_parallel * layout.context_parallel * layout.tensor_parallel
-
-    @property
     def _first(self) -> int:
         """The first global rank of this pipeline rank."""
-        return self.pp_rank * self._stage_ranks
+        return self.pp_rank * self.layout.stage_ranks
 
     @cached_property
     def shard_ranks(self) -> int:
@@ -74,21 +68,11 @@ class Coordinates:
         return layout.shard_group or layout.data_parallel * layout.context_parallel
 
     @property
-    def replicas(self) -> int:
-        """Copies of each shard: the ranks of dp x cp over the shard group."""
-        return self.layout.data_parallel * self.layout.context_parallel // self.shard_ranks
-
-    @property
     def expert_shard_ranks(self) -> int:
         """Ranks over which ZeRO shards the experts of one expert rank: 1 for ZeRO-0."""
         if self.layout.zero_stage == 0:
             return 1
         return self.shard_ranks * self.layout.tensor_parallel // self.layout.expert_parallel
-
-    @property
-    def expert_replicas(self) -> int:
-        """Copies of each expert shard."""
-        return self._stage_ranks // (self.layout.expert_parallel * self.expert_shard_ranks)
 
     def tp_group(self) -> list[int]:
         """Ranks that split each matrix with this one."""
@@ -109,7 +93,7 @@ class Coordinates:
     def pp_group(self) -> list[int]:
         """Ranks of the other pipeline ranks at the same place."""
         place = self.rank - self._first
-        return [i * self._stage_ranks + place for i in range(self.layout.pipeline_parallel)]
+        return [i * self.layout.stage_ranks + place for i in range(self.layout.pipeline_parallel)]
 
     def shard_group(self) -> list[int]:
         """Ranks that hold the other shards of the dense weights."""
@@ -134,7 +118,7 @@ class Coordinates:
         place = self.rank - self._first
         lane, block = place % inner, place // inner
         replica, index = divmod(block, shard)
-        count = self._stage_ranks // (inner * shard)
+        count = self.layout.stage_ranks // (inner * shard)
         shards = [self._first + (replica * shard + i) * inner + lane for i in range(shard)]
         copies = [self._first + (i * shard + index) * inner + lane for i in range(count)]
         return shards, copies

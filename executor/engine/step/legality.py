@@ -22,8 +22,6 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 
-RECOMPUTED = ("core_attention", "mlp", "moe")
-
 
 def check_engine_layout(layout: Layout, model: Model, training: Training) -> None:
     """Raise `InvalidLayout`, in one line, unless the native engine can run the layout.
@@ -94,6 +92,23 @@ def _pipeline(layout: Layout, training: Training) -> Iterator[str]:
 
 
 def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
+    """What the engine has not, in the order in which it is said."""
+    yield from _unbuilt_exchanges(layout)
+    yield from _untrained(training)
+    yield from _unbuilt_replays(layout)
+    yield from _unbuilt_parts(model)
+    yield from _unbuilt_mixers(layout, model)
+    for kind in model.kinds:
+        rotated = int(kind.attention.head_dim * model.numerics.rotary.share)
+        if rotated % 2 and not kind.attention.is_mla:
+            yield f"rotary positions on {rotated} numbers of a head, which are no pairs"
+        if kind.attention.sinks:
+            yield "attention sinks are not built"
+        if kind.experts and not model.gated:
+            yield "experts without a gate are not built"
+
+
+def _unbuilt_exchanges(layout: Layout) -> Iterator[str]:
     if layout.optimizer_offload or layout.activation_offload:
         yield "offloading is not built; keep optimizer and activations on the device"
     if layout.context_parallel > 1 and layout.context_kind not in ("", "all_gather"):
@@ -102,6 +117,9 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield f"dispatcher {layout.dispatcher} is not built; use all_to_all"
     if layout.modules_apart:
         yield "modules_apart is not built; multi-token prediction is on the last stage"
+
+
+def _untrained(training: Training) -> Iterator[str]:
     built = load_engine("native").legality.precisions
     if training.precision not in built:
         yield f"precision {training.precision} is not built; use {' or '.join(built)}"
@@ -116,10 +134,17 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield "16-bit optimizer states are not built; leave --optimizer-states out"
     if training.optimizer != "adamw":
         yield f"optimizer {training.optimizer} is not built; use adamw"
+
+
+def _unbuilt_replays(layout: Layout) -> Iterator[str]:
+    built = load_engine("native").legality.recompute_modules
     selective = any(stage.selective_layers for stage in layout.stages)
     for module in layout.selective_modules if selective else ():
-        if module not in RECOMPUTED:
-            yield f"selective recompute of {module} is not built; use {', '.join(RECOMPUTED)}"
+        if module not in built:
+            yield f"selective recompute of {module} is not built; use {', '.join(built)}"
+
+
+def _unbuilt_parts(model: Model) -> Iterator[str]:
     router = model.numerics.router
     if router and router.weighs_inputs:
         yield "a router that weighs the inputs of experts is not built"
@@ -128,15 +153,6 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     for part in model.rare_parts:
         if part not in BUILT_PARTS:
             yield f"{part}: not built"
-    yield from _unbuilt_mixers(layout, model)
-    for kind in model.kinds:
-        rotated = int(kind.attention.head_dim * model.numerics.rotary.share)
-        if rotated % 2 and not kind.attention.is_mla:
-            yield f"rotary positions on {rotated} numbers of a head, which are no pairs"
-        if kind.attention.sinks:
-            yield "attention sinks are not built"
-        if kind.experts and not model.gated:
-            yield "experts without a gate are not built"
 
 
 BUILT_PARTS = (

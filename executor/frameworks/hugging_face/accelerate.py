@@ -78,7 +78,7 @@ _KEYS = ("accelerate_keys.toml", "deepspeed_keys.toml")
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like an Accelerate configuration."""
-    return bool(
+    return not name.endswith((".sh", ".slurm", ".sbatch", ".bash", ".py")) and bool(
         re.search(r"^(distributed_type|parallelism_config|compute_environment):", text, re.M)
     )
 

@@ -1,8 +1,9 @@
 """Scripts that launch a program with the arguments of transformers' Trainer.
 
     torchrun --nproc_per_node=8 train.py --per_device_train_batch_size 2 --fsdp "full_shard" ...
-    accelerate launch --config_file zero3.yaml train.py --per_device_train_batch_size 2 ...
+    accelerate launch --config_file zero3.yaml -m pkg.train --per_device_train_batch_size 2 ...
     deepspeed --num_gpus 8 train.py --deepspeed zero3.json --per_device_train_batch_size 2 ...
+    llamafactory-cli train --stage sft --finetuning_type lora --per_device_train_batch_size 2 ...
 
 The arguments are `TrainingArguments` (transformers 5.23, training_args.py) and a program's own, of
 which those that are in no list make the verdict incomplete. The files that a command names are
@@ -33,6 +34,8 @@ _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
 )
+_FACTORY = next(each for each in TRAINERS if each.name == "llama-factory")
+"""Whose program has its own arguments beside the Trainer's: the keys of its YAML."""
 _ACCUMULATED = "gradient_accumulation_steps"
 _SAID_BY = {
     _TRAINER.model: "model", _TRAINER.micro_batch: "micro_batch_size",
@@ -62,7 +65,7 @@ def _is_mark(word: str) -> bool:
 
 
 def _case(words: list[Fact], script: Script, path: str, text: str, start: Start | None) -> Reading:
-    at = next((n for n, word in enumerate(words) if str(word.value).endswith(".py")), None)
+    at = _program(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     launcher = arguments(words[:at])
@@ -70,18 +73,32 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     named, unread = _launcher(launcher, Path(path), start)
-    reading = read_values(_TRAINER, values, path, named)
+    trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
+    reading = read_values(trainer, values, path, named)
     gpus = gpus_of(Values(launcher), text)
     program = str(words[at].value)
-    notes = (
-        *script.notes, *left_open([words]), *reading.notes,
-        f"{program} is taken to train all weights of one model by next tokens: assumed",
-    )  # fmt: skip
+    said = f"{program} is taken to train all weights of one model by next tokens: assumed"
+    assumed = () if trainer is _FACTORY else (said,)
+    notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
+
+
+_LAUNCHERS = ("torch.distributed.", "accelerate.", "deepspeed.launcher")
+
+
+def _program(words: list[Fact]) -> int | None:
+    """Where the program stands: a file, or `-m` with a module that is no launcher itself."""
+    texts = [str(word.value) for word in words]
+    for at, text in enumerate(texts):
+        module = texts[at - 1] in ("-m", "--module") and at > 0
+        factory = text == "train" and at > 0 and texts[at - 1].endswith("llamafactory-cli")
+        if text.endswith(".py") or factory or (module and not text.startswith(_LAUNCHERS)):
+            return at
+    return None
 
 
 def _launcher(

@@ -25,6 +25,12 @@ from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_trl
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
+from meshplan.executor.frameworks.hugging_face.trainer_models import (
+    beside_experts,
+    packed_weights,
+    same_shape,
+    scores_kept,
+)
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     DEEPSPEED_ENGINE,
     FSDP_ENGINE,
@@ -202,7 +208,10 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
     lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
     put(facts, lora=lora)
-    unread += more
+    adapters = lora.value if lora else None
+    same_shape(values, trainer.model)
+    unread += [*more, *scores_kept(values, facts), *packed_weights(values, trainer.model, adapters)]
+    notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
     unread += more
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")

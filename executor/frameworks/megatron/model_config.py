@@ -64,6 +64,8 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
         if (fact := values.count(*theirs)) is not None:
             config[ours] = fact.value
     config |= numeric_config(values)
+    for switch, idle in _BROUGHT_ALONG.items():
+        values.asked |= set(idle) if values.on(switch) else set()
     if values.on("multi_latent_attention"):
         return config | _latent_config(values, layers.value, hidden.value)
     head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
@@ -107,9 +109,6 @@ def ungrouped(values: Values) -> list[str]:
 
 def model_unread(values: Values) -> list[Fact]:
     """What of the model's shape is stated but not taken, for a reason that no list of flags has."""
-    for switch, idle in _BROUGHT_ALONG.items():
-        if values.on(switch):
-            values.asked |= set(idle)
     unread = []
     groups = values.found.get("num_query_groups")
     if groups is not None and not values.on("group_query_attention"):
@@ -156,7 +155,10 @@ def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> d
 
 
 def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
-    found = {ours: values.count(theirs) for ours, theirs in names.items()}
+    found = {
+        ours: values.count(theirs, least=int(theirs != "mtp_num_layers"))  # 0: no module
+        for ours, theirs in names.items()
+    }
     return {ours: fact.value for ours, fact in found.items() if fact is not None}
 
 
@@ -206,7 +208,7 @@ def _with_modules(values: Values, shared: int, width: int, routed: list[int]) ->
     """
     experts = values.count("num_experts", "num_moe_experts")
     groups, top = values.count("moe_router_num_groups"), values.count("moe_router_group_topk")
-    modules = values.count("mtp_num_layers")
+    modules = values.count("mtp_num_layers", least=0)
     return {
         "model_type": "glm4_moe",
         "num_nextn_predict_layers": modules.value if modules else 0,

@@ -64,9 +64,9 @@ from meshplan.planner.case.reading import (
     CannotSay,
     Exported,
     Fact,
+    NothingToRead,
     Reading,
     Start,
-    UnreadableConfig,
 )
 
 RECIPES = {
@@ -278,6 +278,8 @@ def _reading(run: Run, path: str) -> Reading:
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
     run_notes = run.notes
+    if not facts.keys() - {"schedule"} and not _elsewhere(found):
+        raise NothingToRead("no layout found, such as model.tensor_model_parallel_size")
     if not nemo and leaves_sharding(found):
         facts["zero_stage"] = Fact(1, 1)
         run_notes += ("use_distributed_optimizer is not stated: on, as NVIDIA's recipes have it",)
@@ -287,8 +289,6 @@ def _reading(run: Run, path: str) -> Reading:
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
-    if not facts.keys() - {"schedule"}:
-        raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
     return Reading(
         framework="bridge",
         engine="megatron" if sums else "megatron-bridge",

@@ -1,6 +1,7 @@
 """How many GPUs a launch has: the launcher's arguments, else Slurm's headers."""
 
 import re
+from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
 from meshplan.planner.case.reading import Fact, IllegalConfig
@@ -44,19 +45,50 @@ def _included(stated: Fact) -> Fact | None:
 
 def _slurm_gpus(text: str) -> Fact | None:
     """GPUs by `#SBATCH` lines: nodes x GPUs of each; None when either is not a plain number."""
-    header: dict[str, str] = {}
-    line = 1
-    for match in re.finditer(r"^#SBATCH\s+(?:--([a-z-]+)|-([NG]))(?:[= ]\s*)?(\S+)", text, re.M):
-        name = match[1] or {"N": "nodes", "G": "gpus"}[match[2]]
-        header.setdefault(name, match[3].strip("\"'"))
-        line = line if line > 1 else text.count("\n", 0, match.start()) + 1
-    each = re.search(
-        r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
-    )
-    nodes = re.fullmatch(r"[0-9]{1,6}", header.get("nodes", "1"))
-    if each is None or nodes is None:
+    header, line = _header(text)
+    each, nodes = _gpus_of_node(header), header.get("nodes", "1")
+    if each is None or not _NUMBER.fullmatch(nodes):
         return None
-    gpus = int(each[1]) * int(nodes[0])
+    gpus = int(each) * int(nodes)
     if not gpus:
         raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
     return Fact(gpus, line)
+
+
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_SHORT = {"N": "nodes", "G": "gpus", "n": "ntasks"}
+
+
+def slurm_variables(text: str) -> dict[str, str]:
+    """What Slurm sets for a script whose `#SBATCH` lines state plain numbers.
+
+    Source: SchedMD/slurm, man page of sbatch, "OUTPUT ENVIRONMENT VARIABLES".
+    """
+    header, _ = _header(text)
+    nodes, each = header.get("nodes", ""), header.get("ntasks-per-node", "")
+    tasks, gpus = header.get("ntasks", ""), _gpus_of_node(header) or ""
+    if not tasks and _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each):
+        tasks = str(int(nodes) * int(each))
+    found = {
+        "SLURM_JOB_NUM_NODES": nodes, "SLURM_NNODES": nodes, "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": each, "SLURM_GPUS_ON_NODE": gpus,
+        "SLURM_GPUS_PER_NODE": header.get("gpus-per-node", ""),
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if _NUMBER.fullmatch(value)}
+
+
+def _header(text: str) -> tuple[dict[str, str], int]:
+    """Options of `#SBATCH` lines, and the first one's line."""
+    header: dict[str, str] = {}
+    line = 1
+    for match in re.finditer(r"^#SBATCH\s+(?:--([a-z-]+)|-([NGn]))(?:[= ]\s*)?(\S+)", text, re.M):
+        header.setdefault(match[1] or _SHORT[match[2]], match[3].strip("\"'"))
+        line = line if line > 1 else text.count("\n", 0, match.start()) + 1
+    return header, line
+
+
+def _gpus_of_node(header: Mapping[str, str]) -> str | None:
+    each = re.search(
+        r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
+    )
+    return each[1] if each else None

@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.shell.expand import (
     shown_text,
 )
 from meshplan.executor.frameworks.shell.given import read_here, set_start
+from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -68,10 +69,11 @@ class _Stops(Exception):
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
     """Follow the script `text`; raises `UnreadableConfig` on what is no script.
 
-    `environment`: variables by name and arguments by number that it is started with.
+    `environment`: variables by name and arguments by number that it is started with; what Slurm
+    sets by the script's own `#SBATCH` lines is known without it.
     """
     follower = _Follower()
-    set_start(follower.variables, environment or {})
+    set_start(follower.variables, {**slurm_variables(text), **(environment or {})})
     with suppress(_Stops):
         follower.run(syntax.parse(split_words(text)))
     known = follower.variables

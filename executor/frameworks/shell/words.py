@@ -1,10 +1,10 @@
 """Splits a shell script into words and operators, each word with its line and its quoting.
 
-Words, quotes, `${...}`, `$((...))`, `$(...)`, backticks, comments, line continuations, operators,
-here-documents and `((...))` where a command may start. Nothing is run and nothing is expanded here.
+Words, quotes, `${...}`, `$((...))`, `$(...)`, `<(...)`, backticks, comments, line continuations,
+operators, here-documents and `((...))` where a command may start. Nothing is run or expanded here.
 
 Source: POSIX.1-2017 Shell Command Language, 2.2 Quoting and 2.3 Token Recognition; GNU Bash manual
-5.2, 3.1.2 and 3.2.5.
+5.2, 3.1.2, 3.2.5 and 3.5.6.
 """
 
 import re
@@ -30,6 +30,10 @@ _PLAIN = {
 _BLANKS = re.compile(r"[ \t\r]+")
 _CONTINUED = re.compile(r"\\\r?\n")
 _ENDS_WORD = " \t\r\n;|&()<>"
+_PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>\n;|&$`\"']*[^<>\s;|&$`\"'])?>(?=[\s/_.\"')\\-]|$)")
+"""`<PATH TO CHECKPOINTS>` of a script to be filled in: what someone will write there is one word,
+though bash would take the text for a redirection, and what stands behind it for a file's name.
+"""
 _STARTS_OPERATOR = frozenset(operator[0] for operator in OPERATORS)
 _CLOSES = {"{": "}", "(": ")"}
 _BEFORE_COMMAND = ("if", "then", "else", "elif", "do", "while", "until", "!", "{")
@@ -83,7 +87,7 @@ class _Lexer:
             if self._skip_blank():
                 continue
             operator = None
-            if self.text[self.at] in _STARTS_OPERATOR:
+            if self.text[self.at] in _STARTS_OPERATOR and not self._bracketed():
                 operator = next(op for op in OPERATORS if self.text.startswith(op, self.at))
             if operator == "(" and self.text.startswith("((", self.at) and self._at_command():
                 self._arithmetic_command()
@@ -164,16 +168,19 @@ class _Lexer:
         line, bare, bare_line = self.line, "", self.line
         while self.at < len(self.text):
             char = self.text[self.at]
-            if char in _ENDS_WORD:
+            if char in _ENDS_WORD and not self._bracketed():
                 break
             if continued := self._continuation():
                 self.at += continued
                 continue
-            quoted = char in "'\"" or char == "\\" or self.text.startswith("$'", self.at)
+            quoted = char in "'\"\\<>" or self.text.startswith("$'", self.at)
             if quoted and bare:
                 pieces.append(Piece(bare, "bare", bare_line))
                 bare = ""
-            if char == "\\":
+            if char in "<>":
+                pieces.append(Piece(self._bracketed(), "single", self.line))
+                self.at += len(pieces[-1].text)
+            elif char == "\\":
                 pieces.append(Piece(self.text[self.at + 1 : self.at + 2], "single", self.line))
                 self.at += 2
             elif quoted:
@@ -186,6 +193,13 @@ class _Lexer:
         following = self.text[self.at : self.at + 1]
         if not (bare.isdecimal() and len(pieces) == 1 and following in ("<", ">")):  # not `2>`
             self.words.append(Word(tuple(pieces) or (Piece("", "bare", line),), line))
+
+    def _bracketed(self) -> str:
+        """The placeholder or the process substitution `<(...)` that begins here, else nothing."""
+        if self.text.startswith(("<(", ">("), self.at):
+            return self.text[self.at : closing(self.text, self.at + 1)]
+        match = _PLACEHOLDER.match(self.text, self.at)
+        return match[0] if match else ""
 
     def _run(self, place: str) -> str:
         """The plain text that begins here, at least one character."""

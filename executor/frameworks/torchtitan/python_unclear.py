@@ -102,6 +102,8 @@ def _assigned(node: ast.Assign | ast.AnnAssign, line: int) -> Iterator[Fact]:
 BESIDE = {"model_spec": "it changes the model", "model": "it changes the model",
           "peft": "adapters", "lora": "adapters"}  # fmt: skip
 """Sections of a configuration whose assigned keys nothing here reads."""
+IN_TURN = ("generator", "rollouter")
+"""Sections of training by rewards (pytorch/torchtitan@b5bcd76 torchtitan/experiments/rl)."""
 
 
 def _of_model(node: ast.Assign | ast.AnnAssign, configs: set[str], line: int) -> Iterator[Fact]:
@@ -119,6 +121,8 @@ def _called(node: ast.Call, configs: set[str], own: Collection[str]) -> Iterator
     for keyword in node.keywords:
         if keyword.arg in SECTIONS[:2] and not isinstance(keyword.value, ast.Call):
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (not a literal)", line)
+        if keyword.arg in IN_TURN and isinstance(keyword.value, ast.Call):
+            yield Fact(f"{keyword.arg} (it trains and generates in turn: not modelled)", line)
         if keyword.arg in ("peft", "lora") and name == "Config" and not _is_none(keyword.value):
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (adapters)", line)
     handed = [each for each in node.args if _is_config(each, configs)]

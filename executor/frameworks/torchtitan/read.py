@@ -293,6 +293,8 @@ def _precision(values: Values) -> Fact | None:
     for name in listed:
         if isinstance(name, str) and name in CONVERTERS:
             return Fact(CONVERTERS[name], converters.line if converters else 1)
+    if values.on("float8.enable_float8_linear"):  # before 0.1, which has converters
+        return Fact("fp8", values.found["float8.enable_float8_linear"].line)
     stated = values.get("model.precision")
     kinds = {"bfloat16": "bf16", "float32": "fp32"}
     return stated or values.word(kinds, "training.mixed_precision_param") or Fact("bf16", 1)

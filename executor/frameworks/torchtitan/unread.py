@@ -11,6 +11,16 @@ SPLITS = ("parallelism", "peft", "lora")
 """Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
 DECIDE = ("training", "optimizer", "compile", "activation_checkpoint")
 """Sections of which every key that no list has is named."""
+KNOWN = frozenset(
+    (
+        *("activation_checkpoint", "checkpoint", "comm", "compile", "debug", "encoder", "eval"),
+        *("experimental", "fault_tolerance", "faults", "float8", "job", "lora", "lr_scheduler"),
+        *("memory_estimation", "metrics", "model", "mx", "optimizer", "parallelism", "peft"),
+        *("profiling", "quantize", "training", "validation"),
+    )
+)
+"""Sections of torchtitan up to 0.2 (`config/job_config.py`; before 0.1 `config_manager.py`), and
+those judged here; keys of any other are named."""
 _KEYS = ("torchtitan_keys.toml",)
 SPLITS_NOTHING = frozenset(
     f"parallelism.{name}"
@@ -70,7 +80,8 @@ def judged_settings(values: Values) -> tuple[list[Fact], list[str]]:
     found = [
         (name, fact)
         for name, fact in values.unasked()
-        if name.partition(".")[0] in sections and not name.endswith("_degree")  # read by `_renamed`
+        if (name.partition(".")[0] in sections or name.partition(".")[0] not in KNOWN)
+        and not name.endswith("_degree")  # read by `_renamed`
     ]
     unread, notes = judged([each for each in found if each[0] in listed], _KEYS, "{}")
     names = [name for name, fact in found if name not in listed and fact.value]

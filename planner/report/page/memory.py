@@ -58,7 +58,7 @@ def phases_picture(
     """What the fullest rank holds over the step."""
     rank = fullest_rank(memory)
     stage = memory[rank]
-    events = sorted((e for e in timeline.events if e.rank == rank), key=lambda e: e.start_s)
+    events = timeline.of_rank(rank)
     unit, factor = ("s", 1.0) if timeline.end_s >= 1 else ("ms", 1e3)
     x = Scale(0.0, timeline.end_s * factor)
     y = Scale(0.0, max(gpu_bytes, stage.needed) / GIB * 1.06)

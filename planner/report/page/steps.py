@@ -30,7 +30,7 @@ def step_data(timeline: StepTimeline, traffic: Traffic, layout: Layout) -> dict[
 
 
 def _rank(timeline: StepTimeline, rank: int) -> dict[str, Any]:
-    events = sorted((e for e in timeline.events if e.rank == rank), key=lambda e: e.start_s)
+    events = timeline.of_rank(rank)
     return {
         "k": "".join(e.kind for e in events),
         "s": [e.stage for e in events],
@@ -68,7 +68,7 @@ def steady_period(timeline: StepTimeline, layout: Layout) -> tuple[float, float]
     chunk to the same of the next micro-batch (interleaved: of as many as there are ranks). None
     where the pipeline never works steadily.
     """
-    own = sorted((e for e in timeline.events if e.rank == 0), key=lambda e: e.start_s)
+    own = timeline.of_rank(0)
     forwards = [e for e in own if e.kind == "F"]
     backwards = _last_chunk(own)
     apart = layout.pipeline_parallel if layout.schedule == "interleaved_1f1b" else 1
@@ -92,7 +92,7 @@ def first_stretch(
     """What the page opens with: of a period, or from the first backward of the first rank on, as
     much as can be read.
     """
-    own = sorted((e for e in timeline.events if e.rank == 0), key=lambda e: e.start_s)
+    own = timeline.of_rank(0)
     begins = period[0] if period else next(e.start_s for e in own if e.kind in "BI")
     starts = [e.start_s for e in own if e.start_s >= begins]
     few = len(starts) <= FIRST_ACTIONS

@@ -1,11 +1,13 @@
-"""Runs on several nodes whose source does not say which network, though it decides their time.
+"""Runs whose source does not say which network or which form of a card, though it decides their
+time.
 
-    python -m benchmarks.accuracy.unstated_network          names them
-    python -m benchmarks.accuracy.unstated_network --grade  grades them C and says so in `note`
+    python -m benchmarks.accuracy.unstated_hardware          names them
+    python -m benchmarks.accuracy.unstated_hardware --grade  grades them C and says so in `note`
 
 A run is incomplete (grade C) where neither `interconnect` nor a bandwidth that the job measured is
 stated and its predicted step is more than `DECIDES` longer with half the bandwidth that its
-profile assumes, however near the prediction is to what was measured.
+profile assumes between nodes, or, where `gpu` names cards of two forms, with the one that PCIe
+alone joins; however near the prediction is to what was measured.
 """
 
 import csv
@@ -18,13 +20,17 @@ from benchmarks.accuracy.rows import ELSEWHERE
 from benchmarks.accuracy.run_columns import write_rows
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, run_of
 from meshplan.planner.runs.validate import step_model
 
 DECIDES = 0.1
-WHY = "grade C: the network is not stated and decides the time"
+WHY = "grade C: the {} is not stated and decides the time"
+ON_PCIE = {
+    "a100": "a100-80gb-pcie", "a100-40gb": "a100-40gb-pcie", "a100-80gb": "a100-80gb-pcie",
+    "a800-80gb": "a100-80gb-pcie", "h100": "h100-pcie",
+}  # fmt: skip
+"""Names in `gpu` that say no form, priced as SXM, and the card of that name without NVLink."""
 
 
 def main() -> None:
@@ -33,37 +39,43 @@ def main() -> None:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             rows, columns = list(reader), list(reader.fieldnames or ())
-        found = set(incomplete(rows))
+        found = dict(incomplete(rows))
         print(f"{path.name}: {len(found)} of {len(rows)}: {' '.join(sorted(found))}")
         if "--grade" in sys.argv[1:] and found:
             _grade(path, columns, rows, found)
 
 
-def _grade(path: Path, columns: list[str], rows: list[dict[str, str]], ids: set[str]) -> None:
+def _grade(
+    path: Path, columns: list[str], rows: list[dict[str, str]], found: Mapping[str, str]
+) -> None:
     for row in rows:
-        if row["id"] in ids:
-            row |= {"grade": "C", "note": f"{row['note']}; {WHY}"}
+        if row["id"] in found:
+            row |= {"grade": "C", "note": f"{row['note']}; {WHY.format(found[row['id']])}"}
     write_rows(path, columns, rows)
 
 
-def incomplete(rows: list[dict[str, str]]) -> Iterator[str]:
-    """Their ids."""
+def incomplete(rows: list[dict[str, str]]) -> Iterator[tuple[str, str]]:
+    """Their ids, each with what its source does not say."""
     for row in rows:
         silent = not (row["interconnect"].strip() or row["world_allreduce_gbs"].strip())
         timed = row["grade"] in ("A", "B") and row["step_time_s"] and row["oom"] != "1"
-        if silent and timed and grows(row) > DECIDES:
-            yield row["id"]
+        if silent and timed and (what := _what_decides(row)):
+            yield row["id"], what
 
 
-def grows(row: Mapping[str, str]) -> float:
-    """By what share the predicted step grows with half the network's bandwidth; 0 on one node."""
+def _what_decides(row: Mapping[str, str]) -> str:
     try:
         run = run_of(row)
     except SkippedRow:
-        return 0.0
-    if run.layout.world_size <= run.cluster.gpus_per_node:
-        return 0.0
-    return _seconds(_halved(run)) / _seconds(run) - 1
+        return ""
+    if on_pcie := ON_PCIE.get(row["gpu"]):
+        other = run_of({**row, "gpu": on_pcie})
+        if _seconds(other) / _seconds(run) - 1 > DECIDES:
+            return "card's form"
+    between_nodes = run.layout.world_size > run.cluster.gpus_per_node
+    if between_nodes and _seconds(_halved(run)) / _seconds(run) - 1 > DECIDES:
+        return "network"
+    return ""
 
 
 def _halved(run: Run) -> Run:

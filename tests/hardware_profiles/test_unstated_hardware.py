@@ -1,8 +1,8 @@
-"""Which published runs are incomplete because nobody says what network they ran on."""
+"""Which published runs are incomplete because nobody says what network or card they ran on."""
 
 import pytest
 
-from benchmarks.accuracy.unstated_network import incomplete
+from benchmarks.accuracy.unstated_hardware import incomplete
 
 SHARDED = {
     "id": "sharded", "grade": "B", "framework": "fsdp1", "layers": "32", "hidden": "4096",
@@ -31,4 +31,22 @@ def test_a_network_that_decides_and_is_not_stated(said: dict[str, str], found: b
     """Half the bandwidth makes the step more than a tenth longer, and the row does not say which
     it is.
     """
-    assert list(incomplete([SHARDED | said])) == ["sharded"] * found
+    assert list(incomplete([SHARDED | said])) == [("sharded", "network")] * found
+
+
+ONE_NODE = SHARDED | {"gpus": "8", "dp": "8", "global_batch": "8"}
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        pytest.param({"gpu": "a800-80gb"}, True, id="a card of two forms"),
+        pytest.param({"gpu": "a800-80gb", "interconnect": "NVLink"}, False, id="NVLink is SXM's"),
+        pytest.param({}, False, id="SXM is said"),
+        pytest.param({"gpu": "a800-80gb", "gpus": "1", "dp": "1", "global_batch": "1", "zero": "0",
+                      "layers": "2"}, False, id="one card: a tenth of the time, links or not"),
+    ],
+)  # fmt: skip
+def test_a_form_of_a_card_that_decides_and_is_not_stated(said: dict[str, str], found: bool) -> None:
+    """Links of PCIe alone make the step more than a tenth longer."""
+    assert list(incomplete([ONE_NODE | said])) == [("sharded", "card's form")] * found
