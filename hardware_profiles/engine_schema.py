@@ -131,8 +131,7 @@ class State(Frozen):
     gradient_bytes      the buffer that gradients accumulate in
     master_bytes        the high-precision copy of the weights that the optimizer updates, 0 if none
     moment_bytes        both Adam moments
-    bucket_bytes        extra gradient copies in communication buckets with data_parallel > 1, per
-                        parameter
+    bucket_bytes        extra gradient copies in communication buckets with data_parallel > 1
     gather_bytes        extra per parameter while ZeRO-1/2 gathers updated weights
     reduce_bytes        bytes per parameter that gradients are communicated in
     master_computes     under ZeRO-3 the master copy is the only resident one; what computes is
@@ -140,16 +139,13 @@ class State(Frozen):
     pipeline_shards_gradients
                         ZeRO-2 divides gradients under a pipeline too, scattering each micro-batch's
     pipeline_keeps_gradients
-                        under a pipeline ZeRO-3 keeps gradients whole too, and scatters them after
-                        the last micro-batch; until then they add up in the reduction's format
+                        under a pipeline ZeRO-3 keeps gradients whole too, in the reduction's
+                        format, and scatters them after the last micro-batch
     experts_shard_over_tensor
-                        routed experts are sharded over all ranks of the shard group that hold them,
-                        tensor-parallel ones included, whatever its size
+                        routed experts are sharded over all that hold them, tensor-parallel ones too
     copies_each_micro_batch
-                        hybrid sharding adds up the copies of a shard's gradient after each
-                        micro-batch, not once per step
-    reduce_bucket       parameters whose gradients are sent together, each bucket with a
-                        collective's latency; 0: all at once
+                        hybrid sharding adds up copies of a shard's gradient after each micro-batch
+    reduce_bucket       parameters whose gradients one collective sends; 0: all of them
     gather_bucket       ZeRO-3 gathers and scatters each weight by a collective of its own, small
                         ones together up to so many numbers; 0: those of a layer at once
     reuse_distance      under ZeRO-3 a replayed layer's weight is given back, and gathered a third
@@ -166,6 +162,8 @@ class State(Frozen):
     frozen_8bit         in 8-bit training frozen weights are kept in 8 bits, without a 16-bit copy
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
+    frees_gradients     none is there at the loss of a step's only micro-batch
+    step_copies         the optimizer's step holds one more number for each of a shard's moments
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
                         the gradient, not the whole of it
@@ -196,6 +194,8 @@ class State(Frozen):
     ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
+    frees_gradients: bool = False
+    step_copies: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
     frozen_8bit: bool = False
@@ -258,8 +258,7 @@ class KernelHabits(Frozen):
     receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
                     those receive is kept so (their messages are priced in 16 bits)
     keeps_received_cast
-                    in 8-bit training the cast of what experts receive is kept, and not the tokens
-                    themselves
+                    in 8-bit training the cast of what experts receive is kept, not the tokens
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
@@ -267,10 +266,8 @@ class KernelHabits(Frozen):
     cut_logits_bytes
                     the same where tensor-parallel ranks share the vocabulary, 0: no other
     loss_chunk_bytes
-                    the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
-                    once
-    loss_chunks     or over so many equal chunks of tokens, whose input's gradient is gathered in
-                    fp32
+                    the loss runs over chunks of tokens of so many bytes of fp32 logits, 0: at once
+    loss_chunks     or over so many equal chunks, whose input's gradient is gathered in fp32
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
@@ -292,8 +289,7 @@ class KernelHabits(Frozen):
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
-    deals_experts   a benchmark's gate deals experts out to tokens in order, so that those of a
-                    token are neighbours
+    deals_experts   a benchmark's gate deals experts out in order: those of a token are neighbours
     weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
@@ -301,6 +297,8 @@ class KernelHabits(Frozen):
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     rope_kernels    of a rotation that is not fused
+    rope_operators  of PyTorch's own that it is, forward and backward: of each packed document
+    reorders_documents  see `operations.context_exchange`
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
@@ -356,6 +354,8 @@ class KernelHabits(Frozen):
     products_apart: bool = False
     drops_unread_replay: bool = False
     rope_kernels: int = Field(default=8, ge=1)
+    rope_operators: tuple[int, int] = (0, 0)
+    reorders_documents: bool = False
     routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False
     adapts_joined: bool = False

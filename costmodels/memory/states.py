@@ -17,7 +17,8 @@
     P  parameters of the rank; dense and expert parts shard over different numbers of ranks n. Of
        frozen ones the weights alone are kept, quantised or not
 
-The peak is the larger of the backward of the fullest micro-batch and the optimizer step.
+The peak is the larger of the backward of the fullest micro-batch, without gradients where those
+come late (`comes_late`), and the optimizer step.
 
 Source: ZeRO (1910.02054, section 3) for the division; the bytes per parameter are habits of each
 engine, `hardware_profiles/engines`. Leaves out: fragmentation beyond the slack, kernels' own
@@ -165,9 +166,21 @@ def gathered_bytes(
 
 
 def update_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
-    """Scratch of the optimizer step: updated weights gathered under ZeRO-1 and 2."""
+    """Scratch of the optimizer step: updated weights gathered under ZeRO-1 and 2, and one number
+    more beside the two moments of each.
+    """
     sharded = (sharding.zero_stage >= 1) & (sharding.zero_stage < 3) & (sharding.dense_ranks > 1)
-    return where(sharded, state.gather_bytes * parameters, 0.0)
+    over = where(sharding.zero_stage >= 1, sharding.dense_ranks, 1.0)
+    copies = state.step_copies * state.moment_bytes / 2 / over
+    return where(sharded, state.gather_bytes * parameters, 0.0) + copies * parameters
+
+
+def comes_late(state: State, micro_batches: Number, pipelined: Number) -> Condition:
+    """Whether no gradient is there at the loss. A replay at the very end of the backward, with all
+    of them there, is left out: it is no more than the step holds unless a layer is larger than all
+    shards.
+    """
+    return state.frees_gradients & (micro_batches == 1) & (pipelined == 1)
 
 
 def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[float]) -> float:

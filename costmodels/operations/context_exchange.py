@@ -29,7 +29,7 @@ from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.layout import CONTEXT_KINDS
 from meshplan.costmodels.model.transformer import Attention
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import Communication, Operation
+from meshplan.costmodels.operations.kinds import Communication, Operation, Pointwise
 from meshplan.costmodels.operations.rank_share import Shard
 
 
@@ -52,6 +52,8 @@ def context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
         yield _keys_and_values("cp", site.shard.cp * kv, "first_chunk", there)
     if np.any(there := present["all_to_all"]):
         yield _heads_for_tokens("cp", own + kv, there)
+        if site.kernels.reorders_documents and site.shard.document_len < site.shard.seq_len:
+            yield _documents_in_order(site.shard, there)
     if np.any(there := present["hierarchical"]):
         yield _heads_for_tokens("cp_in_node", own + kv, there)
         nodes = site.shard.cp / site.cp_ranks_per_node
@@ -78,6 +80,20 @@ def _heads_for_tokens(
     return Communication(
         name="heads", axis=axis, kind="all_to_all", size_bytes=size_bytes, forward_count=here,
         backward_count=here, hidden_by="nothing", present=here, modules=("core_attention",),
+    )  # fmt: skip
+
+
+def _documents_in_order(shard: Shard, there: Condition) -> Pointwise:
+    """Packed documents are cut into 2 cp chunks each, whose indices Transformer Engine made one by
+    one until 2026: 11 operators each for q, k and v on their way in (and the gradient of what came
+    out), 7 for what goes out (and the gradients of the three), two of them waits for a number from
+    the GPU (NVIDIA/TransformerEngine@ee5dcec22 context_parallel.py, reorder_seq_chunks_after_a2a_
+    before_attn_thd and reorder_seq_chunks_before_a2a_after_attn_thd; kernels since @701011849).
+    """
+    chunks = 2 * shard.cp * shard.documents * _in(there)
+    return Pointwise(
+        name="document_order", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
+        operators=((3 * 11 + 7) * chunks, (11 + 3 * 7) * chunks), modules=("core_attention",),
     )  # fmt: skip
 
 

@@ -225,6 +225,7 @@ def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communicati
 def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
     """RoPE, or for positions that are not rotated the copy out of the fused projection."""
     one = site.kernels.fused_rope or site.model.learned_positions > 0
+    apart = (0, 0) if one else site.kernels.rope_operators
     passes = 1 if one else 3
     move = 2 * site.itemsize * elements
     return Pointwise(
@@ -232,6 +233,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
         forward_bytes=passes * move,
         backward_bytes=passes * move,
         kernels=1 if one else site.kernels.rope_kernels,
+        operators=(apart[0] * site.shard.documents, apart[1] * site.shard.documents),
         measured_as=("rope", "rope"),
         saved_bytes=site.itemsize * elements,
         modules=("pointwise", *also),

@@ -38,6 +38,15 @@ class Shard:
     dispatcher: Number = 0
     imbalance: Number = 1.0
 
+    @property
+    def documents(self) -> Number:
+        """That a packed micro-batch holds, 1 where sequences are not packed; each rank of context
+        parallelism has a part of every one.
+        """
+        if self.document_len >= self.seq_len:
+            return 1.0
+        return self.tokens * self.cp / self.document_len
+
 
 def shard_of(layout: Layout | Layouts, training: Training) -> Shard:
     """The share of one rank under one layout, or under each layout of a grid."""

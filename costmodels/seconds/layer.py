@@ -63,6 +63,7 @@ from meshplan.costmodels.seconds.cost import Cost, Pass
 from meshplan.costmodels.seconds.interference import interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
+    OPERATOR_S,
     Direction,
     attention_pass_s,
     count_of,
@@ -277,6 +278,7 @@ class Pricer:
         tuning = self.device.tuning
         launches = sum(self._launches(op, direction) for op in operations)
         issued: Number = launches * tuning.launch_s
+        issued = issued + OPERATOR_S * sum(self._operators(op, direction) for op in operations)
         issued = issued + self._waiting_s(operations, direction)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
             issued = issued + tuning.routing_s
@@ -305,6 +307,13 @@ class Pricer:
     def launches(self, operations: Sequence[Operation]) -> Number:
         """Kernels that the host issues for `operations` forward."""
         return sum(self._launches(op, "forward") for op in operations)
+
+    def _operators(self, op: Operation, direction: Direction) -> Number:
+        """Of PyTorch's own that the host issues one by one."""
+        in_graph = self.graphed and part_of_layer(op) in self.graphed
+        if not isinstance(op, Pointwise) or in_graph or direction == "weight_grad":
+            return 0
+        return op.operators[direction != "forward"]
 
     def _launches(self, op: Operation, direction: Direction) -> Number:
         if self.graphed and part_of_layer(op) in self.graphed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.memory.states import Memory, activation_peak, update_bytes
+from meshplan.costmodels.memory.states import Memory, activation_peak, comes_late, update_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
 from meshplan.costmodels.step.pass_memory import Known, RankPeaks, rank_peak
@@ -131,9 +131,11 @@ def _rank_memory(model: StageModel, rank: int, constant: _Constant, known: Known
         layers = [la.activation_offload * _saved_by_layers(model, i) for i in chunks]
         states += Memory(host=activation_peak(vectors, layers))
         held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
-    if update > held + working:
+    late = comes_late(model.state, model.m, la.pipeline_parallel)
+    absent = float(states.gradients) if late else 0.0
+    if update > held + working - absent:
         return states + Memory(transient=update)
-    return states + Memory(activations=held, transient=working)
+    return states + Memory(gradients=-absent, activations=held, transient=working)
 
 
 def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:

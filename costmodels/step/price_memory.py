@@ -20,7 +20,7 @@ from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
 )
-from meshplan.costmodels.memory.states import Sharding, update_bytes
+from meshplan.costmodels.memory.states import Sharding, comes_late, update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
@@ -58,7 +58,7 @@ def memory_columns(
     layers = np.arange(len(work.kinds)) < len(work.layer_kinds)
     stays = 1 - layouts.activation_offload[:, None] * layers
     saved = reserved * work.by_mode(work.rank.layer_saved_bytes)
-    columns = _states(weights, reserved) | _put_off(work, weights, reserved)
+    columns = _states(layouts, weights, reserved) | _put_off(work, weights, reserved)
     columns["head_state_bytes"] += work.rows(reserved * head_buffer_bytes(work.rank.site))
     return columns | {
         "layer_saved_bytes": stays[:, :, None] * saved,
@@ -94,8 +94,10 @@ def _states_of_parts(weights: Table) -> list[Number]:
     return [scale * weights.rank.state_memory(part).allocated for part in parts_of(weights)]
 
 
-def _states(weights: Table, reserved: float) -> dict[str, Floats]:
-    """Weights, gradients and optimizer state, and what the optimizer step holds, of each part."""
+def _states(layouts: Layouts, weights: Table, reserved: float) -> dict[str, Floats]:
+    """Weights, gradients and optimizer state, and what the optimizer step holds, of each part;
+    gradients that come late are the step's.
+    """
     rank, parts = weights.rank, parts_of(weights)
     sharding, states = rank.traffic.sharding, _states_of_parts(weights)
     alone = rank.layout.pipeline_parallel == 1
@@ -106,6 +108,13 @@ def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     update = weights.stacked(
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
     )
+    if rank.state.frees_gradients:
+        m, pipelined = layouts.num_micro_batches * 1.0, layouts.pipeline_parallel * 1.0
+        late = comes_late(rank.state, m, pipelined)
+        scale = 1 + weights.setting.tuning.state_slack_fraction
+        gradients = (scale * rank.state_memory(part).gradients for part in parts)
+        absent = np.where(late, 1.0, 0.0)[:, None] * weights.stacked(gradients)
+        held, update = held - absent, update + absent
     return {
         "layer_state_bytes": held[:, :-2],
         "embedding_state_bytes": held[:, -2],

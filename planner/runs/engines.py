@@ -3,11 +3,12 @@
 from functools import cache
 
 ENGINES = (
-    ("native", "native"), ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
+    ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
     ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
     "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("neox", "gpt-neox"), ("fsdp1", "llm-foundry"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),
+    ("fsdp2 + transformer engine", "automodel"),
     ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
     "megatron-bridge"),
     ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
@@ -16,6 +17,11 @@ ENGINES = (
     ("fsdp", "torchtitan"), ("torchtune", "torchtitan"),
 )  # fmt: skip
 """Substring of a framework's name, and the engine that runs it; the first that fits wins."""
+
+OURS = ("native", "meshplan")
+"""First words of a name that mean meshplan's own engine: others' names have them inside (PyTorch's
+native FSDP).
+"""
 
 LAST_WITHOUT_FLASH = 2022
 """Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
@@ -36,4 +42,6 @@ release 0.6.0 of January 2022 (deepspeedai/DeepSpeed@4912e0ad).
 def engine_name(framework: str) -> str:
     """The engine that stands for a framework's name, `generic` for one that is not known."""
     text = framework.lower()
+    if text.split(maxsplit=1)[:1] in ([ours] for ours in OURS):
+        return "native"
     return next((engine for part, engine in ENGINES if part in text), "generic")

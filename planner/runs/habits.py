@@ -24,15 +24,17 @@ FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 kernel for sinks is, and one that lost that kernel.
 """
 
-LIGER = {
-    "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
-    "chunked_loss": True, "loss_chunk_bytes": 1e9,
-}  # fmt: skip
+LIGER_LOSS = {"fused_cross_entropy": True, "chunked_loss": True, "loss_chunk_bytes": 1e9}
+LIGER = LIGER_LOSS | {"fused_norm": True, "fused_gated": True, "fused_rope": True}
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
+    "liger_loss": LIGER_LOSS,
+    "norm": {"fused_norm": True},
+    "rope": {"fused_rope": True},
     "no_norm": {"fused_norm": False},
     "no_gated": {"fused_gated": False},
-    "no_rope": {"fused_rope": False, "rope_kernels": 26},
+    "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
+    "no_reorder": {"reorders_documents": True},
     "no_routing": {"routing_kernels": 26},
     "no_choosing": {"routing_kernels": 22},
     "no_grouping": {"products_apart": True},
@@ -40,11 +42,13 @@ KERNELS: dict[str, dict[str, Any]] = {
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
 13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,
-_apply_rotary_pos_emb_bshd of latent attention; 10 backward). Choosing 6 of 64 experts takes it 22
-forward and 11 backward, moving rows 13 and 10, counting them and telling the host 12
-(megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16 of the copies
-that are counted in any case, is 26 each way; 22 where moving rows alone is fused (fused choices
-take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/transformer_config.py).
+_apply_rotary_pos_emb_bshd of latent attention; 10 backward), of packed documents one after the
+other until August 2026 (_apply_rotary_pos_emb_thd, @d30e1652; at once since @e4ba3a30). Choosing 6
+of 64 experts takes it 22 forward and 11 backward, moving rows 13 and 10, counting them and telling
+the host 12 (megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16
+of the copies that are counted in any case, is 26 each way; 22 where moving rows alone is fused
+(fused choices take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/
+transformer_config.py).
 Its legacy grouped GEMM issues one product for each local expert (moe_use_legacy_grouped_gemm;
 fanshiqing/grouped_gemm).
 """
@@ -60,11 +64,19 @@ FP32_LOSS = {"fused_cross_entropy": False, "logits_bytes": 14.0}
 prime-rl's (PrimeIntellect-ai/prime-rl@11d87ee8 src/prime_rl/trainer/model.py, forward) and, not in
 chunks, torchtune's (meta-pytorch/torchtune@bd2a0fc7 torchtune/modules/transformer.py, unembed).
 """
+FP32_LOSS_IN_PLACE = {"fused_cross_entropy": True, "logits_bytes": 8.0}
+"""The copy in fp32 and that of its rows less the last, whose gradient takes its place: Unsloth's
+kernel behind transformers 4.45 (foundation-model-stack/fms-acceleration@876e2ed plugins/
+accelerated-peft; the logits themselves go with the model's output before the backward).
+"""
 BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
 """Of 16-bit logits PyTorch's loss has 16-bit log-probabilities and gradients: before it the logits
 and the copy that their rows less the last are; after it the gradients of both its steps
 (ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
 """
+LOSSES: dict[str, dict[str, Any]] = {
+    "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
+}  # fmt: skip
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
@@ -124,6 +136,12 @@ transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those run
 slow.
 """
 
+TRAINER = {"frees_gradients": True, "step_copies": True}
+"""Hugging Face's Trainer and loops like it: zero_grad sets gradients to None, and torch.optim.AdamW
+makes a list of one more number for each of its moments (torch/optim/adamw.py
+_multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
+"""
+
 DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
 """What jax.checkpoint runs again is cut down to what the backward reads
 (jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
@@ -161,10 +179,12 @@ def engine_of(row: Row) -> Engine:
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
+    states = TRAINER if engine.name == "llm-foundry" and "transformers" in row.framework else {}
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
             "overlap": engine.overlap.model_copy(update=overlap),
+            "state": engine.state.model_copy(update=states),
         }
     )
 
@@ -221,9 +241,7 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"receives_casts": True}
     for word in facts.fused_kernels.split():
         said |= KERNELS.get(word, {})
-    if facts.fused_loss == "te":
-        said |= TE_LOSS
-    said |= {"fp32": FP32_LOSS, "bf16": BF16_LOSS}.get(facts.fused_loss, {})
+    said |= LOSSES.get(facts.fused_loss, {})
     if facts.gradient_add == "added":
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:

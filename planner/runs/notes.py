@@ -31,14 +31,18 @@ FACTS = {
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
-    "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks;"
+    "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks,"
+    " liger_loss: that loss alone; norm, rope: fused beside modules that nothing compiles;"
     " no_norm: norms, no_gated: SwiGLU, no_rope: Megatron's rotation, no_routing: its router and"
     " permutation as kernels of PyTorch's, no_choosing: its router alone;"
     " no_grouping: each expert's products are kernels of their own;"
+    " no_reorder: Transformer Engine's packed documents put in order one by one around an"
+    " all-to-all of context parallelism, as until June 2026;"
     " dropout: of hidden states, whose masks are kept",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
-    " cast to fp32 before PyTorch's own loss; bf16: PyTorch's own loss of 16-bit logits",
+    " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
+    " place; bf16: PyTorch's own loss of 16-bit logits",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",

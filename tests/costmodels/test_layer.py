@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import MODES, Layout, even_stages
-from meshplan.costmodels.operations.kinds import Communication, Matmul
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.cost import Cost
@@ -378,3 +378,17 @@ def test_gradients_reach_their_buffer_by_hand(
     issued_s = 2.0 if moved_bytes else 1.0
     assert cost.weight_grad.total_s == pytest.approx(issued_s)
     assert cost.forward.total_s == pytest.approx(1.0)
+
+
+def test_operators_of_pytorch_cost_the_host_less_than_modules() -> None:
+    """3 launches of a second each, 5 operators of 8 us forward and 7 backward."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    op = Pointwise(
+        name="rotary", forward_bytes=0.0, backward_bytes=0.0, kernels=3, operators=(5.0, 7.0)
+    )
+    issued = [pricer.issued_s([op], way) for way in ("forward", "input_grad", "weight_grad")]
+    assert issued == pytest.approx([3 + 5 * 8e-6, 3 + 7 * 8e-6, 0])

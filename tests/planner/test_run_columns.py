@@ -208,7 +208,7 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
 
 def test_kernels_that_are_not_fused() -> None:
     """DeepSeek-V2-Lite on 8 ranks of experts: 2 products of 8 experts a rank are 16 kernels instead
-    of 2, a rotation 26 instead of one, routing 26 instead of 10.
+    of 2, routing 26 instead of 10; the rotation's operators are no kernels of a module.
     """
     lite = ROW | {"framework": "Megatron-LM", "config": "deepseek-v2-lite", "ep": "8", "dp": "8"}
     launches = []
@@ -217,7 +217,7 @@ def test_kernels_that_are_not_fused() -> None:
         rank = step_model(run, Tuning())
         kind = next(i for i, each in enumerate(run.model.kinds) if each.experts)
         launches.append(rank.pricer.launches(rank.operations(kind)))
-    assert [some - launches[0] for some in launches] == [0, 14, 25, 30]
+    assert [some - launches[0] for some in launches] == [0, 14, 0, 30]
 
 
 def test_states_that_are_kept_in_16_bits() -> None:

@@ -209,6 +209,8 @@ def test_no_row_crashes(change):
         ("megatron-bridge (NeMo 26.06)", "megatron-bridge"),
         ("llm-foundry (composer FSDP), torch 1.13.1", "llm-foundry"),
         ("torchtitan + torchao", "torchtitan"),
+        ("BioNeMo recipes (PyTorch FSDP2 + Transformer Engine)", "automodel"),
+        ("llama3_native_te", "generic"),
         ("a framework of next year", "generic"),
     ],
 )
