@@ -38,10 +38,29 @@ def load_engine(name: str) -> Engine:
 
 
 @cache
+def fitted_as(name: str) -> str:
+    """The engine whose constants the engine called `name` runs with: mostly itself. Only what
+    stands above the tables of its file is read.
+    """
+    return _stated_fitted_as(name) or name
+
+
+def _stated_fitted_as(name: str) -> str | None:
+    head = tomllib.loads(_text(name).split("\n[", 1)[0])
+    if "fitted_as" in head:
+        return str(head["fitted_as"])
+    return _stated_fitted_as(head["based_on"]) if "based_on" in head else None
+
+
+def _text(name: str) -> str:
+    folder = HERE if name in engine_names() else VARIANTS
+    return (folder / f"{name}.toml").read_text(encoding="utf-8")
+
+
+@cache
 def _document(name: str) -> dict[str, Any]:
     """The file's tables over those of the engine that it is `based_on`."""
-    folder = HERE if name in engine_names() else VARIANTS
-    own = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+    own = tomllib.loads(_text(name))
     if "based_on" not in own:
         return own
     whole = _document(own.pop("based_on")) | {"aliases": []}

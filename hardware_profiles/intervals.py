@@ -53,7 +53,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import fitted_as
 from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import gpu_family
 
@@ -231,7 +231,7 @@ class Told:
 
 @cache
 def _told(evidence: Evidence, engine: str, gpu: str) -> Told:
-    known, name = evidence.known, _fitted_as(engine)
+    known, name = evidence.known, fitted_as(engine)
     every = (*known, *evidence.between_nodes)
     own, sources = _counted(evidence, engine, gpu)
     strangers = _strangers(known)
@@ -292,7 +292,7 @@ def _whole_sources(known: Iterable[Ratio]) -> list[Ratio]:
 
 def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
     """Runs of the engine; what was left out with its engine says nothing of its constants."""
-    same = [ratio for ratio in known if _fitted_as(ratio.engine) == _fitted_as(engine)]
+    same = [ratio for ratio in known if fitted_as(ratio.engine) == fitted_as(engine)]
     fitted = any(ratio.left_out == "layout" for ratio in same)
     return [ratio for ratio in same if ratio.left_out != "framework"] if fitted else same
 
@@ -300,11 +300,6 @@ def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
 def _strangers(known: Sequence[Ratio]) -> list[Ratio]:
     """Left-out sources whose engine has no constants of its own."""
     return [ratio for ratio in _whole_sources(known) if not _of_fitted_engine(ratio)]
-
-
-@cache
-def _fitted_as(engine: str) -> str:
-    return load_engine(engine).fitted_as or engine
 
 
 def _of_fitted_engine(ratio: Ratio) -> bool:
@@ -352,7 +347,7 @@ def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:
     """
     rows = Counter((ratio.suite, ratio.engine, ratio.gpu) for ratio in sources)
     weights = np.array([
-        (SAME_ENGINE if _fitted_as(ratio.engine) == name else 1.0)
+        (SAME_ENGINE if fitted_as(ratio.engine) == name else 1.0)
         / rows[ratio.suite, ratio.engine, ratio.gpu]
         for ratio in sources
     ])  # fmt: skip

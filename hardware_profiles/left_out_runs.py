@@ -38,7 +38,8 @@ class Ratio:
 def ratios() -> tuple[Ratio, ...]:
     """Every ratio that ships."""
     with FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(_ratio(row) for row in csv.DictReader(file))
+        header, *rows = csv.reader(file)
+    return tuple(_ratio(dict(zip(header, row, strict=True))) for row in rows)
 
 
 def _ratio(row: dict[str, str]) -> Ratio:

@@ -181,10 +181,12 @@ def _rising(values: Vector, weights: Vector) -> Vector:
 def needs() -> tuple[Need, ...]:
     """All that ships."""
     with FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Need(
-                engine=row["engine"], gpu=row["gpu"], suite=row["suite"], low=float(row["low"]),
-                high=float(row["high"]), room=float(row["room"]),
-            )
-            for row in csv.DictReader(file)
-        )  # fmt: skip
+        header, *rows = csv.reader(file)
+    return tuple(_need(dict(zip(header, row, strict=True))) for row in rows)
+
+
+def _need(row: dict[str, str]) -> Need:
+    return Need(
+        engine=row["engine"], gpu=row["gpu"], suite=row["suite"], low=float(row["low"]),
+        high=float(row["high"]), room=float(row["room"]),
+    )  # fmt: skip

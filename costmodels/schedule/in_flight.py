@@ -9,9 +9,9 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
     1f1b               (min(m, S - s))                      PipeDream-flush (2006.09503)
     interleaved_1f1b   played from Megatron-LM's order: groups of S micro-batches visit chunk after
                        chunk; warm-up 2 (S - s - 1) + (V - 1) S (2104.04473, section 2.2)
-    any other          counted along `orders.order`; that gives
     zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as
                        long with their weight gradients (2401.10241, section 2.1)
+    any other          counted along `orders.order`; that gives
     zb_v               2 S chunk-activations on every rank, the bytes of 1f1b's first rank
                        (2401.10241, section 6)
     dualpipe_v         2 S + 1: the forward of a pair begins before its backward ends (DualPipe's
@@ -68,6 +68,8 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
         return ((m,) * vpp,)
     if schedule == "1f1b":
         return ((min(m, pp - s),),)
+    if schedule == "zb_h1":
+        return ((min(m, pp),),)
     if schedule == "interleaved_1f1b" and vpp > 1:
         return _maximal(_interleaved_states(pp, vpp, m, s))
     return _maximal(_counted(numbered_order(schedule, pp, vpp, m, s) // m, pp, vpp))

@@ -88,12 +88,16 @@ class Passes:
             longer=each[:, :, -1] - layer,
             embedding=found.embedding_s[rows],
             head=found.head_s[rows],
-            extra=found.blocking_s[rows] + found.micro_batch_s / 2 / same.vpp,
+            extra=_extra_s(found, rows, same.vpp),
             hop=found.hop_s[rows],
             once=update + found.step_s[rows],
             late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
             replays=(each == each[:, :, :1])[..., [0, 2]].all(axis=(1, 2, 3)).astype(float),
         )
+
+    def in_chunks(self, found: PassSeconds, rows: Ints, vpp: int) -> "Passes":
+        """Those of the same `rows` of `found` in other numbers of chunks."""
+        return replace(self, extra=_extra_s(found, rows, vpp))
 
     def take(self, rows: Ints | slice) -> "Passes":
         """Some of the rows."""
@@ -101,6 +105,11 @@ class Passes:
         return Passes(
             **{name: getattr(self, name)[rows] for name in names}, late=self.late.take(rows)
         )
+
+
+def _extra_s(found: PassSeconds, rows: Ints, vpp: int) -> Floats:
+    extra: Floats = found.blocking_s[rows] + found.micro_batch_s / 2 / vpp
+    return extra
 
 
 class Chains(NamedTuple):

@@ -153,9 +153,14 @@ class SamePipeline(Pipelines):
 
 def run_as(space: Space, coefficients: Priced, rows: Ints, variant: Variant) -> SamePipeline:
     """`rows` of `space`, which have equally many pipeline ranks, run as `variant`."""
+    return priced_as(space, coefficients.take(rows), rows, variant)
+
+
+def priced_as(space: Space, prices: Coefficients, rows: Ints, variant: Variant) -> SamePipeline:
+    """`run_as` of rows that have these `prices`."""
     pp, vpp = int(space.layouts.pipeline_parallel[rows[0]]), variant.virtual_stages
     return SamePipeline(
-        prices=coefficients.take(rows).recomputing(variant.columns).held_as(variant.schedule),
+        prices=prices.recomputing(variant.columns).held_as(variant.schedule),
         m=space.layouts.num_micro_batches[rows].astype(np.int64),  # packed there: sums are not
         schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
         pattern=space.stack,

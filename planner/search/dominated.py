@@ -22,6 +22,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 ROWS = 8_192  # rows whose costs are in memory at once; a single group may have more
 FIRST = 8  # columns that are compared first, for every two rows
 TOGETHER = 128  # rows that are compared at a time
+FEW, PAIRS = 32, 8_192  # rows of a small group; two rows whose costs are in memory at once
 LONGER = (
     "layer_s", "embedding_s", "head_s", "hop_s", "blocking_s", "module_outputs_s",
     "layer_update_s", "ends_update_s", "step_s",
@@ -53,9 +54,7 @@ def dominated(
     for some in _together(several):
         at = rows[np.concatenate(some)]
         costs = _costs(passes.take(at), prices.take(at))
-        ends = np.cumsum([len(group) for group in some])
-        for group, of_group in zip(some, np.split(costs, ends[:-1]), strict=True):
-            found[group] = beaten(of_group)
+        found[np.concatenate(some)] = beaten_of_each(costs, np.array([len(each) for each in some]))
     return found
 
 
@@ -102,6 +101,39 @@ def _groups(space: Space, rows: Ints, alike: Sequence[Ints]) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
+def beaten_of_each(costs: Floats, sizes: Ints) -> Bools:
+    """`beaten` of groups of so many rows, one after the other: of all small ones at once."""
+    found, firsts, small = np.zeros(len(costs), bool), np.cumsum(sizes) - sizes, sizes <= FEW
+    one, other = _pairs(firsts[small], sizes[small])
+    for column in range(0, costs.shape[1], max(1, costs.shape[1] // FIRST)):
+        below = costs[other, column] <= costs[one, column]
+        one, other = one[below], other[below]
+    for begin in range(0, len(one), PAIRS):
+        some = slice(begin, begin + PAIRS)
+        found[_worse(costs, one[some], other[some])] = True
+    for first, size in zip(firsts[~small].tolist(), sizes[~small].tolist(), strict=True):
+        found[first : first + size] = beaten(costs[first : first + size])
+    return found
+
+
+def _pairs(firsts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Every two rows of each group of so many, both ways round."""
+    many = sizes**2
+    place = np.arange(int(many.sum())) - np.repeat(many.cumsum() - many, many)
+    one, other = np.divmod(place, np.repeat(sizes, many)) + np.repeat(firsts, many)
+    return one[one != other], other[one != other]
+
+
+def _worse(costs: Floats, one: Ints, other: Ints) -> Ints:
+    """Of `one` those that their `other` beats: it is nowhere above, and somewhere below or before
+    it.
+    """
+    kept = (costs[other] <= costs[one]).all(axis=1)
+    one, other = one[kept], other[kept]
+    better = (other < one) | (costs[other] < costs[one]).any(axis=1)
+    return one[better]
+
+
 def beaten(costs: Floats) -> Bools:
     """Which rows of `costs` another one is nowhere above; of equal ones the first stays.
 
@@ -136,9 +168,7 @@ def _beaten_among(costs: Floats) -> Bools:
     """`beaten`, of every two rows."""
     found = np.zeros(len(costs), bool)
     one, other = _nowhere_above(costs, costs)
-    one, other = one[one != other], other[one != other]
-    better = (other < one) | (costs[other] < costs[one]).any(axis=1)
-    found[one[better]] = True
+    found[_worse(costs, one[one != other], other[one != other])] = True
     return found
 
 

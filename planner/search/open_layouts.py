@@ -13,8 +13,8 @@ later, the bound is found anew.
 
 import heapq
 import math
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Sequence
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.cuts.known_chains import KnownChains, Shape
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import Coefficients
-from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
+from meshplan.planner.problem.same_pipeline import SamePipeline, priced_as, run_as
 from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.rows_below import bounds_of_rows
 from meshplan.planner.search.second_core import done_of_each
@@ -80,6 +80,14 @@ class _Bounded(NamedTuple):
     bounds: Floats
     known: Ints
     work: int
+
+
+def of_the_same_rows(groups: Sequence[tuple[Variant, Ints]]) -> list[list[int]]:
+    """Places of the groups of equal rows; what is most together first."""
+    found = dict[bytes, list[int]]()
+    for at, (_, rows) in enumerate(groups):
+        found.setdefault(rows.tobytes(), []).append(at)
+    return sorted(found.values(), key=lambda some: -len(some) * len(groups[some[0]][1]))
 
 
 class OpenLayouts:
@@ -200,21 +208,31 @@ class OpenLayouts:
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
         last = self._next_row + len(rows)
         groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
-        bounds = done_of_each(lambda group: self._roughly(*group, limit_s), groups)
+        alike = of_the_same_rows(groups)
+        done = done_of_each(lambda some: self._roughly([groups[at] for at in some], limit_s), alike)
+        bounds = dict(zip(chain(*alike), chain(*done), strict=True))
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
         self._next_row = last
-        for (variant, same), each in zip(groups, bounds, strict=True):
-            self._push_crowd(variant, same, each)
+        for at, (variant, same) in enumerate(groups):
+            self._push_crowd(variant, same, bounds[at])
 
-    def _roughly(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
-        same = run_as(self.space, self.prices, rows, variant)
-        passes = Passes.of(self.passes, rows, same)
-        bounds = (
-            bounds_of_any_split(same, passes, limit_s)
-            if variant.virtual_stages > 1
-            else mean_rank_bounds(same, passes)
-        )
-        return np.maximum(bounds, self.row_bounds[rows])
+    def _roughly(self, groups: Sequence[tuple[Variant, Ints]], limit_s: float) -> list[Floats]:
+        """Of the same rows under each variant: prices and passes of these are looked up once."""
+        rows, found, known = groups[0][1], list[Floats](), dict[tuple[int, ...], Passes]()
+        priced = self.prices.take(rows)
+        for variant, _ in groups:
+            same = priced_as(self.space, priced, rows, variant)
+            modes = tuple(same.columns[mode] for mode in same.modes)
+            if modes not in known:
+                known[modes] = Passes.of(self.passes, rows, same)
+            passes = known[modes].in_chunks(self.passes, rows, variant.virtual_stages)
+            bounds = (
+                bounds_of_any_split(same, passes, limit_s)
+                if variant.virtual_stages > 1
+                else mean_rank_bounds(same, passes)
+            )
+            found.append(np.maximum(bounds, self.row_bounds[rows]))
+        return found
 
     def _push_crowd(self, variant: Variant, rows: Ints, bounds: Floats) -> None:
         order = np.argsort(bounds, kind="stable")

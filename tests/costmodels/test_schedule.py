@@ -3,7 +3,7 @@
 Regenerate the grids with `python tests/costmodels/test_schedule.py` after a change that is meant.
 """
 
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,13 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule import steady_state
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
 from meshplan.costmodels.schedule.held_micro_batches import fullest_moments, moments
-from meshplan.costmodels.schedule.in_flight import _rank_vectors, in_flight, rank_of_chunk
-from meshplan.costmodels.schedule.orders import order
+from meshplan.costmodels.schedule.in_flight import (
+    _counted,
+    _rank_vectors,
+    in_flight,
+    rank_of_chunk,
+)
+from meshplan.costmodels.schedule.orders import numbered_order, order
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import end_s, play
 from meshplan.costmodels.schedule.steady_state import Leap, repeating
@@ -163,6 +168,15 @@ def test_long_runs_hold_no_more(schedule: Schedule, vpp: int, pp: int):
         assert in_flight(schedule, pp, vpp, m) == tuple(
             _rank_vectors(schedule, pp, vpp, m, rank) for rank in range(pp)
         )
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1"])
+def test_what_one_chunk_holds_is_what_is_counted_along_its_order(schedule: Schedule):
+    """The formulas, and the most that a rank holds after any of its actions."""
+    for pp, m in product(range(1, 7), range(1, 15)):
+        for rank in range(pp):
+            counted = _counted(numbered_order(schedule, pp, 1, m, rank) // m, pp, 1)
+            assert _rank_vectors(schedule, pp, 1, m, rank) == ((counted.max(),),)
 
 
 @pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), [*GOLDEN, ("zb_v", 4, 2, 20)])

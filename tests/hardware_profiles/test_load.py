@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.accuracy.profile_points import ATTENTION, CURVES, HERE, MATMULS, seeded
 from meshplan.costmodels.units import parse_bandwidth
 from meshplan.hardware_profiles.curves import fit_curves
+from meshplan.hardware_profiles.engines import VARIANTS, engine_names, fitted_as, load_engine
 from meshplan.hardware_profiles.load import (
     UnknownProfile,
     cluster_hash,
@@ -292,3 +293,11 @@ def _hash_of(cluster: Cluster) -> str:
     )  # fmt: skip
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def test_whose_constants_an_engine_has_is_read_without_its_tables() -> None:
+    """The head of a file says what the validated file does, inherited or its own."""
+    every = [*engine_names(), *(path.stem for path in VARIANTS.glob("*.toml"))]
+    found = {name: fitted_as(name) for name in every}
+    assert found == {name: load_engine(name).fitted_as or name for name in every}
+    assert found["megatron-bridge-2025"] == "megatron-bridge"

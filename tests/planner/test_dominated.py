@@ -17,6 +17,7 @@ from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.search import dominated as of_groups
 from meshplan.planner.search import rows_below
 from meshplan.planner.search.dominated import (
     HIDING,
@@ -25,6 +26,7 @@ from meshplan.planner.search.dominated import (
     LONGER,
     TOGETHER,
     beaten,
+    beaten_of_each,
     dominated,
 )
 from meshplan.planner.search.priced_space import closed_form, price_space, space_of
@@ -72,6 +74,22 @@ def test_of_many_rows(seed: int) -> None:
     assert beaten(table).tolist() == expected
     assert any(expected)
     assert not all(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_many_groups(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as on its own, small ones at once and large ones, some of whose costs are infinite; few
+    pairs at a time.
+    """
+    monkeypatch.setattr(of_groups, "PAIRS", 7)
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 2 * of_groups.FEW, 30)
+    table = rng.integers(0, 3, (int(sizes.sum()), 4)).astype(float)
+    table[:, 3] = np.where(np.repeat(rng.random(30) < 0.5, sizes), math.inf, table[:, 3])
+    groups = np.split(table, sizes.cumsum()[:-1])
+    expected = np.concatenate([beaten(group) for group in groups])
+    assert (beaten_of_each(table, sizes) == expected).all()
+    assert 0 < expected.sum() < len(table)
 
 
 def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better(

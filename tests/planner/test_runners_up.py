@@ -13,10 +13,13 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, plan_of, simulated_s, solve
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.bounds.any_split import bounds_of_any_split
+from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
 from meshplan.planner.cuts import budget
+from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.report.runners_up import open_runners_line
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
-from meshplan.planner.search.open_layouts import OpenLayouts
+from meshplan.planner.search.open_layouts import OpenLayouts, of_the_same_rows
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows_below import NEARLY
 from meshplan.planner.search.search import NoLayoutFits, layout_of_row
@@ -103,15 +106,20 @@ def test_what_is_missing_is_no_faster_than_is_said(
 @pytest.fixture(name="proof")
 def proof_fixture() -> Simulated:
     """One that ended with a proof."""
-    asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(PINNED))
+    found = simulated(PINNED)
+    assert math.isinf(found.prove(None))
+    return found
+
+
+def simulated(pinned: dict[str, str]) -> Simulated:
+    """Of `qwen3.5-9b` on 8 GPUs."""
+    asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(pinned))
     space = space_of(asked)
-    proof = Simulated(
+    return Simulated(
         asked, space, price_space(asked, space, closed_form),
         lambda layout: simulated_s(case_at(asked, layout)),
         partial(layout_of_row, space.layouts), limit_s=LONG_S,
     )  # fmt: skip
-    assert math.isinf(proof.prove(None))
-    return proof
 
 
 @pytest.mark.parametrize(("open_part", "known_part"), [(None, 1.0), (0.95, 0.95), (0.8, 0.9)])
@@ -153,3 +161,21 @@ def test_what_is_left_open_is_rows_crowds_and_layouts(proof: Simulated) -> None:
     anew = OpenLayouts(proof.space, proof.prices, proof.passes)
     anew.reopen([], lambda rows: np.zeros(len(rows)))
     assert anew.least_asked_s() == math.inf > anew.least_s
+
+
+def test_rows_bounded_roughly_together_are_bounded_as_alone() -> None:
+    """What is looked up once for all variants of the same rows is what each would look up."""
+    proof = simulated({"micro_batch_size": "1"})
+    opened = OpenLayouts(proof.space, proof.prices, proof.passes)
+    groups = proof.space.by_variant(np.arange(len(proof.space.layouts)))
+    parts = of_the_same_rows(groups)
+    assert sorted(at for part in parts for at in part) == list(range(len(groups)))
+    assert max(map(len, parts)) > 1
+    for part in parts:
+        together = opened._roughly([groups[at] for at in part], math.inf)
+        for at, bounds in zip(part, together, strict=True):
+            variant, rows = groups[at]
+            same = run_as(proof.space, proof.prices, rows, variant)
+            bound = bounds_of_any_split if variant.virtual_stages > 1 else mean_rank_bounds
+            alone = bound(same, Passes.of(proof.passes, rows, same))
+            assert (bounds == np.maximum(alone, opened.row_bounds[rows])).all()
