@@ -2,58 +2,64 @@
 
 Where an engine's passes are counted (`native`) the priced memory is a bound: a rank pays its
 largest transient at its fullest moment, and zero-bubble micro-batches count with the larger of what
-they hold before and after their backward. The proof is over what fits by it. What else may be
-faster is looked for here, of layouts and cuts whose bound is below the best step under a memory
-that is not above what they hold:
+they hold before and after their backward. `Simulated` proves what fits by it. What else may be
+faster is settled here, layout by layout, of those whose bound is below the best step under a memory
+that is not above what ranks hold:
 
     least    without transients; what waits for its weight gradient with the smaller of both
-    bare     of each cut the one that recomputes least, if it fits by every moment
-    mixes    then those of each cut that do (`planner.search.counted_mixes`), where a rank has few:
-             first of the two modes that recompute least, then of all
-    cuts     those of the list; with one chunk per rank all, where they are few
+    one      chunk per rank: each stage in its fastest mix that fits by every moment, so each cut
+             has one, and the fastest is found as ever (`planner.cuts.path_cuts`)
+    several  cut by cut: the ways in which each rank fits (`planner.search.counted_ranks`), and the
+             fastest of these together (`planner.search.counted_cuts`)
 
-Each is looked at in order of bounds, as far as its budget goes, those of one chunk per rank first:
-they have the fewest mixes. Nothing is proved of what is left.
+What the budget leaves, and cuts of which a rank has too many ways, stay open with their bounds.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import MODES, Schedule, Stage
+from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.simulated import Passes, simulated_bounds
 from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.problem.coefficients import Coefficients, Priced
-from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
+from meshplan.planner.bounds.stage_chains import cut_bounds
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.known_chains import actions_of
+from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
+from meshplan.planner.problem.coefficients import KIB, Coefficients, Priced
+from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
     evaluate,
     stage_problem,
+    starts_of,
 )
-from meshplan.planner.search.branch_and_bound import Found
-from meshplan.planner.search.counted_mixes import CountedMixes, has_few_mixes
+from meshplan.planner.search.counted_cuts import CountedCut
+from meshplan.planner.search.counted_paths import CountedIntervals
+from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.open_layouts import Open
+from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.second_core import done_of_each
-from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
-from meshplan.planner.space.stage_splits import every_cut, lists_all
 
-PASSES = ((1, 300_000), (2, 1_200_000), (3, 1_200_000))
-"""Modes that a cut may mix, those that recompute least; and the budget of what is looked at so, in
-the time of one played action, some 60 ns. What one pass leaves the next one has.
-"""
-CUT, LAYOUT = 5_000, 30_000  # one that is begun
-MOST_ROWS = 2_048
+BUDGET = 4_000_000  # in the time of one played action, some 60 ns
+LAYOUT, CUT, WAY = 20_000, 5_000, 4  # one that is begun; and a way of a rank
+TOGETHER = 2_048  # layouts that are bounded at a time
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
+ENDLESS_KIB = 2**50
 MOMENTARY = (
     "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "transient_kib",
     "head_transient_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
@@ -85,20 +91,8 @@ def rows_that_may_fit(space: Space, prices: Priced) -> Ints:
     return np.flatnonzero(row_fits(space, LeastHeld(prices, "zb_v").take(rows)))
 
 
-Pipeline = TypeVar("Pipeline", SamePipeline, StageProblem)
-
-
-def _listed(pipeline: Pipeline) -> Pipeline:
-    """With all cuts of one chunk per rank, which are few, where any is legal."""
-    if pipeline.splits is not None:
-        return pipeline
-    layers, fewest = len(pipeline.pattern), pipeline.fewest_layers(0)
-    ways = every_cut(layers, pipeline.pp, fewest) if pipeline.pp > 1 else ((layers,),)
-    return replace(pipeline, splits=ways)
-
-
 class _Candidate(NamedTuple):
-    """A layout that may be faster, and has cuts that may fit."""
+    """A layout that may be faster."""
 
     bound_s: float
     row: int
@@ -109,38 +103,56 @@ class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
     def __init__(self, proof: Simulated) -> None:
-        self.proof, self.left = proof, 0
+        self.proof = proof
+        self.tally = costs.Tally(
+            left=BUDGET, deadline=proof.tally.deadline, shapes=proof.tally.shapes
+        )
 
-    def look(self) -> None:
-        """Offer the proof what is faster than its best."""
+    def settle(self) -> float:
+        """Offer the proof what is faster than its best; a lower bound of what may be faster and was
+        not settled, infinite where nothing may be.
+        """
+        rows = self._rows()
+        left = {-1: float(self.proof.open.row_bounds[rows].min(initial=math.inf))}
         try:
-            for most, budget in PASSES:
-                self.left = max(0, self.left) + budget
-                found = sorted(self._candidates(most), key=lambda each: each.bound_s)
-                self._look([each for each in found if each.variant.virtual_stages == 1])
-                self._look([each for each in found if each.variant.virtual_stages > 1])
-        except KeyboardInterrupt:
-            return
+            if not self.tally.late:
+                self._settle_each(rows, left)
+        except KeyboardInterrupt:  # what was begun stays open
+            pass
+        self.proof.tally.simulated += self.tally.simulated
+        bound_s = min(left.values(), default=math.inf)
+        return bound_s if bound_s < self.proof.best_s * SETTLED else math.inf
 
-    def _look(self, candidates: Sequence[_Candidate]) -> None:
-        for candidate in candidates:
-            if self._ended or candidate.bound_s >= self.proof.best_s * SETTLED:
-                return
-            self._look_at(candidate)
+    def _settle_each(self, rows: Ints, left: dict[int, float]) -> None:
+        """Of `rows` the layouts that may be faster, those of one chunk per rank first: each has few
+        mixes. `left` is what may be faster still, by number.
+        """
+        found = sorted(self._candidates(rows), key=lambda each: each.bound_s)
+        found.sort(key=lambda each: each.variant.virtual_stages > 1)
+        left |= {number: each.bound_s for number, each in enumerate(found)}
+        del left[-1]
+        for number, candidate in enumerate(found):
+            if candidate.bound_s >= self._limit_s:
+                del left[number]
+            elif not self.tally.ended:
+                left[number] = self._settled(candidate)
 
     @property
-    def _ended(self) -> bool:
-        return self.left <= 0 or self.proof.tally.late
+    def _limit_s(self) -> float:
+        return self.proof.best_s * SETTLED
 
-    def _candidates(self, most: int) -> Iterator[_Candidate]:
-        proof, limit_s = self.proof, self.proof.best_s * SETTLED
-        rows = proof.open.rows
-        rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
+    def _rows(self) -> Ints:
+        """Those that may be faster."""
+        rows = self.proof.open.rows
+        return rows[self.proof.open.row_bounds[rows] < self._limit_s]
+
+    def _candidates(self, rows: Ints) -> Iterator[_Candidate]:
         groups = [
-            (variant, same)
-            for every, same in proof.space.by_variant(rows)
-            if (variant := self._counted(every, int(same[0]), most)) is not None
+            (variant, same[first : first + TOGETHER])
+            for variant, same in self.proof.space.by_variant(rows)
+            for first in range(0, len(same), TOGETHER)
         ]
+        limit_s = self._limit_s
         bounds = done_of_each(lambda group: self._bounds(*group, limit_s), groups)
         for (variant, same), of_each in zip(groups, bounds, strict=True):
             for row, bound_s in zip(same.tolist(), of_each.tolist(), strict=True):
@@ -150,75 +162,89 @@ class CountedMemory:
     def _bounds(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
         """Of `rows` run as `variant`; the limit where that is no more."""
         proof, found = self.proof, np.full(len(rows), limit_s)
-        least = LeastHeld(proof.prices, variant.schedule)
-        same = _listed(run_as(proof.space, least, rows, variant))
-        passes, below = Passes.of(proof.passes, rows, same), np.arange(len(rows))
-        if variant.virtual_stages > 1:
-            below = np.flatnonzero(bounds_of_any_split(same, passes, limit_s) < limit_s)
+        same = run_as(proof.space, LeastHeld(proof.prices, variant.schedule), rows, variant)
+        passes = Passes.of(proof.passes, rows, same)
+        if same.vpp == 1:
+            rough = simulated_bounds(same, passes, limit_s)
+            return cut_bounds(same, passes, rough, limit_s)
+        below = np.flatnonzero(bounds_of_any_split(same, passes, limit_s) < limit_s)
         if len(below):
             found[below], _ = bounds_of_splits(same.take(below), passes.take(below), limit_s)
         return found
 
-    def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:
-        """With the `most` modes that recompute least; None where it has fewer, or where the mean
-        rank has many mixes of several. One chunk per rank is run once, where its cuts are few: with
-        the most modes, two at least, of which there are few mixes.
-        """
-        vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
-        layers = [-(-len(self.proof.space.stack) // (pp * vpp))] * vpp
-        modes = tuple(sorted(variant.modes)[:most])
-        few = most == 1 or has_few_mixes(layers, modes)
-        if vpp == 1:
-            more = tuple(sorted(variant.modes)[: most + 1])
-            at_once = most == len(MODES) or not has_few_mixes(layers, more)
-            few &= most > 1 and at_once and self._lists_all(pp)
-        elif len(modes) < most:
-            return None
-        return replace(variant, modes=modes) if few else None
+    def _settled(self, candidate: _Candidate) -> float:
+        """The bound of what of a layout may be faster still."""
+        self.tally.left -= LAYOUT
+        problem = stage_problem(self.proof.space, self.proof.prices, *candidate[1:])
+        problem = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS_KIB))
+        if problem.vpp == 1:
+            return self._settled_paths(candidate, problem)
+        return self._settled_cuts(candidate, problem)
 
-    def _lists_all(self, pp: int) -> bool:
-        """Whether so many ranks of one chunk have few cuts, or a list of them."""
-        space = self.proof.space
-        return pp == 1 or lists_all(space.model, space.legality, pp, 1)
+    def _settled_paths(self, candidate: _Candidate, problem: StageProblem) -> float:
+        """One chunk per rank, cut anywhere."""
+        proof, (bound_s, row, variant) = self.proof, candidate
+        passes = Passes.of(proof.passes, np.array([row]), problem.alone)
+        times = proof.times_of(row, variant, first_cut(problem))
+        ranks = self._ranks(problem, times, variant)
+        intervals = CountedIntervals(problem, ranks)
+        cuts = PathCuts(problem, passes, times, self._limit_s, intervals)
+        self.tally.left -= costs.WAYS + costs.STEP * cuts.steps + WAY * ranks.work
+        search = PathSearch(
+            cuts, proof.open.shape(row, variant), proof.open.chains, self.tally,
+            lambda stages: self._offered_s(candidate, problem, ranks, stages),
+        )  # fmt: skip
+        layout = Open(bound_s, (row, 0, 0), row, variant, None, 0)
+        left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
+        return min((each.bound_s for each in left), default=math.inf)
 
-    def _look_at(self, candidate: _Candidate) -> None:
-        proof, (_, row, variant) = self.proof, candidate
-        self.left -= LAYOUT
+    def _settled_cuts(self, candidate: _Candidate, problem: StageProblem) -> float:
+        """Several chunks per rank: the cuts of the list, the smallest bound first."""
+        proof, (bound_s, row, variant) = self.proof, candidate
         held = LeastHeld(proof.prices, variant.schedule)
-        least = _listed(stage_problem(proof.space, held, row, variant))
-        bound, times = stage_problem(proof.space, proof.prices, row, variant), None
-        for bare in self._cuts(least, row):
-            limit_s = proof.best_s * SETTLED
-            if self._ended:
-                return
-            if evaluate(bound, bare) is not None:
-                continue  # settled by the proof
-            self.left -= CUT
-            times = times or self._times(row, variant, bare)
-            after = times.least_after_s(bare, range(least.pp), limit_s)
-            if times.step_s(bare, after) < limit_s:
-                cut = CountedMixes(bound, least, times, bare, variant.replayed)
-                plan = cut.fastest(limit_s, self.left)
-                self.left -= cut.work
-                if plan is not None:
-                    proof.offer(Found(plan.objective, int(proof.kept[row]), variant, plan))
-
-    def _cuts(self, least: StageProblem, row: int) -> Iterator[tuple[Stage, ...]]:
-        """Of the list those below the best step, which may fall meanwhile, that may fit, with as
-        little recomputed as can be; the smallest bound first.
-        """
-        proof, fits, mode = self.proof, some_mix_fits(least), min(least.modes)
+        least = stage_problem(proof.space, held, row, variant)
         passes = Passes.of(proof.passes, np.array([row]), least.alone)
-        limit_s, known = proof.best_s * SETTLED, proof.open.chains.bounds_s
-        splits, _, bounds, _ = rough_split_bounds_s(least.alone, passes, limit_s, known)
+        known, left_s, ranks = proof.open.chains.bounds_s, math.inf, None
+        splits, _, bounds, by_rank = rough_split_bounds_s(
+            least.alone, passes, self._limit_s, known
+        )
+        fits, mode = some_mix_fits(least), min(least.modes)
         for at in np.argsort(bounds, kind="stable").tolist():
-            if bounds[at] >= proof.best_s * SETTLED:
-                return
-            if fits[splits[at]]:
-                counts = (least.splits or ())[splits[at]]
-                yield tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+            if bounds[at] >= self._limit_s:
+                break
+            if not fits[splits[at]]:
+                continue
+            if self.tally.ended:
+                return min(left_s, max(bound_s, float(bounds[at])))
+            counts = (least.splits or ())[splits[at]]
+            bare = tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+            times = proof.times_of(row, variant, bare)
+            ranks = ranks or self._ranks(problem, times, variant)
+            before = ranks.work
+            cut = CountedCut(problem, times, ranks, bare, self._limit_s)
+            answer = cut.answer(by_rank[at])
+            self.tally.left -= CUT + WAY * (ranks.work - before)
+            self.tally.left -= answer.played * actions_of(cut.shape)
+            if answer.stages:
+                self._offered_s(candidate, problem, ranks, answer.stages)
+            left_s = min(left_s, max(answer.bound_s, float(bounds[at])))
+        return left_s
 
-    def _times(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
-        proof = self.proof
-        layout = proof.layout_of(int(proof.kept[row]), variant, StagePlan(stages, 0, ()))
-        return CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
+    def _ranks(self, problem: StageProblem, times: CutTimes, variant: Variant) -> CountedRanks:
+        layout = replace(times.layout, selective_modules=variant.replayed)
+        return CountedRanks(problem, StepModel(times.model.setting, layout))
+
+    def _offered_s(
+        self,
+        candidate: _Candidate,
+        problem: StageProblem,
+        ranks: CountedRanks,
+        stages: tuple[Stage, ...],
+    ) -> float:
+        """The simulated step of a mix, offered with what each rank needs instead of the bound."""
+        priced, starts = evaluate(problem, stages), starts_of(stages)
+        assert priced is not None, "everything fits in an endless memory"
+        needs = (ranks.needed_bytes(rank, starts, stages) for rank in range(problem.pp))
+        peaks = tuple(math.ceil(each / KIB) for each in needs)
+        plan = StagePlan(stages, priced.objective, peaks)
+        return self.proof.judged_s(candidate.row, candidate.variant, plan)

@@ -189,7 +189,7 @@ def _simulated(
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        CountedMemory(proof).look()
+        CountedMemory(proof).settle()
         if not proof.best:
             gpus = question.counted(question.gpus)
             raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
@@ -197,7 +197,7 @@ def _simulated(
     mix_likely(proof)
     open_s = proof.prove(deadline)
     if counts:
-        CountedMemory(proof).look()
+        open_s = min(open_s, CountedMemory(proof).settle())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
