@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Schedule, Stage
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.inner import row_fits
@@ -36,7 +36,7 @@ from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
-from meshplan.planner.problem.coefficients import KIB, Coefficients, Priced
+from meshplan.planner.problem.coefficients import KIB, Priced
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -49,6 +49,7 @@ from meshplan.planner.search.counted_cuts import CountedCut
 from meshplan.planner.search.counted_paths import CountedIntervals
 from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.least_held import LeastHeld
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.second_core import done_of_each
@@ -60,35 +61,15 @@ LAYOUT, CUT, WAY = 20_000, 5_000, 4  # one that is begun; and a way of a rank
 TOGETHER = 2_048  # layouts that are bounded at a time
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 ENDLESS_KIB = 2**50
-MOMENTARY = (
-    "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "transient_kib",
-    "head_transient_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
-)  # fmt: skip
-"""Columns of what is held beside what was saved, at some moment or not at all."""
 
 
-class LeastHeld:
-    """Prices whose memory is not above what ranks hold under a schedule."""
-
-    def __init__(self, prices: Priced, schedule: Schedule) -> None:
-        self.prices, self.waits = prices, schedule in ZERO_BUBBLE
-
-    def take(self, rows: Ints) -> Coefficients:
-        """The prices of some of the rows."""
-        c = self.prices.take(rows)
-        saved = c.layer_saved_kib
-        if self.waits:
-            saved = np.minimum(saved, c.layer_deferred_kib[:, :, None])
-        none = {name: np.zeros_like(getattr(c, name)) for name in MOMENTARY}
-        return replace(c, layer_saved_kib=saved, **none)
-
-
-def rows_that_may_fit(space: Space, prices: Priced) -> Ints:
+def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
     if len(rows) > MOST_REFUSED:
         return rows[:0]
-    return np.flatnonzero(row_fits(space, LeastHeld(prices, "zb_v").take(rows)))
+    least = LeastHeld(prices, space.layouts, setting, rows).under("zb_v")
+    return np.flatnonzero(row_fits(space, least.take(rows)))
 
 
 class _Candidate(NamedTuple):
@@ -103,7 +84,8 @@ class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
     def __init__(self, proof: Simulated) -> None:
-        self.proof = proof
+        self.proof, self.rows = proof, self._below(proof)
+        self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, self.rows)
         self.tally = costs.Tally(
             left=BUDGET, deadline=proof.tally.deadline, shapes=proof.tally.shapes
         )
@@ -112,22 +94,21 @@ class CountedMemory:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was
         not settled, infinite where nothing may be.
         """
-        rows = self._rows()
-        left = {-1: float(self.proof.open.row_bounds[rows].min(initial=math.inf))}
+        left = {-1: float(self.proof.open.row_bounds[self.rows].min(initial=math.inf))}
         try:
             if not self.tally.late:
-                self._settle_each(rows, left)
+                self._settle_each(left)
         except KeyboardInterrupt:  # what was begun stays open
             pass
         self.proof.tally.simulated += self.tally.simulated
         bound_s = min(left.values(), default=math.inf)
         return bound_s if bound_s < self.proof.best_s * SETTLED else math.inf
 
-    def _settle_each(self, rows: Ints, left: dict[int, float]) -> None:
-        """Of `rows` the layouts that may be faster, those of one chunk per rank first: each has few
-        mixes. `left` is what may be faster still, by number.
+    def _settle_each(self, left: dict[int, float]) -> None:
+        """The layouts that may be faster, those of one chunk per rank first: each has few mixes.
+        `left` is what may be faster still, by number.
         """
-        found = sorted(self._candidates(rows), key=lambda each: each.bound_s)
+        found = sorted(self._candidates(), key=lambda each: each.bound_s)
         found.sort(key=lambda each: each.variant.virtual_stages > 1)
         left |= {number: each.bound_s for number, each in enumerate(found)}
         del left[-1]
@@ -141,15 +122,17 @@ class CountedMemory:
     def _limit_s(self) -> float:
         return self.proof.best_s * SETTLED
 
-    def _rows(self) -> Ints:
-        """Those that may be faster."""
-        rows = self.proof.open.rows
-        return rows[self.proof.open.row_bounds[rows] < self._limit_s]
+    @staticmethod
+    def _below(proof: Simulated) -> Ints:
+        """The rows that may be faster and whose memory is counted so."""
+        rows = proof.open.rows
+        counted = proof.space.layouts.activation_offload[rows] == 0
+        return rows[counted & (proof.open.row_bounds[rows] < proof.best_s * SETTLED)]
 
-    def _candidates(self, rows: Ints) -> Iterator[_Candidate]:
+    def _candidates(self) -> Iterator[_Candidate]:
         groups = [
             (variant, same[first : first + TOGETHER])
-            for variant, same in self.proof.space.by_variant(rows)
+            for variant, same in self.proof.space.by_variant(self.rows)
             for first in range(0, len(same), TOGETHER)
         ]
         limit_s = self._limit_s
@@ -162,7 +145,7 @@ class CountedMemory:
     def _bounds(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
         """Of `rows` run as `variant`; the limit where that is no more."""
         proof, found = self.proof, np.full(len(rows), limit_s)
-        same = run_as(proof.space, LeastHeld(proof.prices, variant.schedule), rows, variant)
+        same = run_as(proof.space, self.least.under(variant.schedule), rows, variant)
         passes = Passes.of(proof.passes, rows, same)
         if same.vpp == 1:
             rough = simulated_bounds(same, passes, limit_s)
@@ -201,8 +184,7 @@ class CountedMemory:
     def _settled_cuts(self, candidate: _Candidate, problem: StageProblem) -> float:
         """Several chunks per rank: the cuts of the list, the smallest bound first."""
         proof, (bound_s, row, variant) = self.proof, candidate
-        held = LeastHeld(proof.prices, variant.schedule)
-        least = stage_problem(proof.space, held, row, variant)
+        least = stage_problem(proof.space, self.least.under(variant.schedule), row, variant)
         passes = Passes.of(proof.passes, np.array([row]), least.alone)
         known, left_s, ranks = proof.open.chains.bounds_s, math.inf, None
         splits, _, bounds, by_rank = rough_split_bounds_s(

@@ -20,7 +20,9 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StageProblem
 
+FOUND = 500  # ways, of a rank that is looked at
 MOST_WAYS = 50_000  # of a rank that are begun at once
+MORE = 1.1  # times as long: often enough for the next cuts, too
 ROUNDING = 1e-12
 
 
@@ -63,7 +65,7 @@ class CountedRanks:
         key = self.memory.like(rank), kinds, ends
         known = self._known.get(key)
         if key not in self._known or (known is not None and known.most_s < most_s):
-            self._known[key] = known = self._found(rank, spans, most_s)
+            self._known[key] = known = self._found(rank, spans, most_s * MORE)
         return known
 
     def needed_bytes(self, rank: int, starts: Sequence[int], stages: Sequence[Stage]) -> float:
@@ -76,9 +78,9 @@ class CountedRanks:
         return float(found.needed([np.zeros(1, np.int64)] * len(own))[0])
 
     def _found(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays | None:
-        every = [self._mixes(first, end, most_s) for _, first, end in spans]
+        every = [self._mixes(first, end) for _, first, end in spans]
         held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in every])
-        self.work += sum(len(full) for full, _, _ in every)
+        self.work += FOUND + sum(len(full) for full, _, _ in every)
         joined = self._joined(held, [added_s for _, _, added_s in every], most_s)
         if joined is None:
             return None
@@ -91,15 +93,13 @@ class CountedRanks:
         added_s, full, selective = (each[order] for each in columns)
         return RankWays(added_s, full, selective, most_s)
 
-    def _mixes(self, first: int, end: int, most_s: float) -> tuple[Ints, Ints, Floats]:
+    def _mixes(self, first: int, end: int) -> tuple[Ints, Ints, Floats]:
         """Layers in full, selectively, and seconds beyond nothing recomputed."""
         p = self.problem
         full, selective, _ = mixes(end - first, p.modes, p.transient_kib)
         ns = mixed(self._ns, first, first + full, first + full + selective, end)
         least = self._ns[end, self._least] - self._ns[first, self._least]
-        added_s = (ns - least) / NS_PER_S
-        kept = added_s <= most_s
-        return full[kept], selective[kept], added_s[kept]
+        return full, selective, (ns - least) / NS_PER_S
 
     def _joined(
         self, held: RankMixes, added_s: Sequence[Floats], most_s: float
@@ -108,17 +108,21 @@ class CountedRanks:
 
         What is left of a rank may hold as little as each of its chunks can in each moment.
         """
-        room = self.fillable_bytes - held.always - sum(each.min(axis=0) for each in held.kept)
+        least = [each.min(axis=0) for each in held.kept]
+        room = self.fillable_bytes - held.always - sum(least)
         begun, used, taken = list[Ints](), np.zeros((1, len(room))), np.zeros(1)
-        for kept, added in zip(held.kept, added_s, strict=True):
+        for every, of_every, lowest in zip(held.kept, added_s, least, strict=True):
+            more = every - lowest
+            alone = np.flatnonzero((more <= room).all(axis=1) & (of_every <= most_s))
+            kept, added = more[alone], of_every[alone]
             if len(taken) * len(added) > MOST_WAYS:
                 return None
             self.work += len(taken) * len(added)
-            below = used[:, None] + (kept - kept.min(axis=0))
+            below = used[:, None] + kept
             so_long = taken[:, None] + added
             fits: Bools = (below <= room).all(axis=2) & (so_long <= most_s)
             way, mix = np.nonzero(fits)
-            begun = [each[way] for each in begun] + [mix]
+            begun = [each[way] for each in begun] + [alone[mix]]
             used, taken = below[way, mix], so_long[way, mix]
         return begun
 

@@ -150,7 +150,7 @@ def search(
     if not run.best and not finished:
         raise SearchEnded("the search was ended before it found a layout that fits")
     counts = simulate is not None and q.engine.kernels.counts_passes
-    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients))):
+    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
@@ -184,7 +184,7 @@ def _simulated(
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)],
-        rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
+        rows=run.coefficients if run.best else _refused(run, question), tell=partial(_tell, run),
         budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
@@ -233,9 +233,10 @@ def _every_cut_s(proof: Simulated) -> float:
     return float(bounds[listed].min(initial=math.inf))
 
 
-def _refused(run: BranchAndBound) -> Given:
+def _refused(run: BranchAndBound, question: Question) -> Given:
     """Rows none of which fits by its prices, and that may when every moment is counted."""
-    return Given(rows_that_may_fit(run.space, run.coefficients), run.coefficients)
+    rows = rows_that_may_fit(run.space, run.coefficients, question.setting)
+    return Given(rows, run.coefficients)
 
 
 def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
