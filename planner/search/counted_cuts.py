@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.step.cut_times import CutTimes
@@ -69,23 +69,22 @@ class CountedCut:
         return self._searched(ways)
 
     def _ways(self, by_rank_s: Floats) -> tuple[list[RankWays] | None, float]:
-        """Of each rank; none where the cut is settled, or a rank has too many ways: with a bound."""
+        """Of each rank; none where the cut is settled, or a rank has too many ways: with a bound.
+        First is asked the rank that settled another cut.
+        """
         p, starts, found = self.problem, starts_of(self.bare), dict[int, RankWays]()
-        rest_s = (self.limit_s - by_rank_s) / (p.m * SAFETY)
-        bound_s, many = 0.0, False
-        for rank in np.argsort(rest_s, kind="stable").tolist():
-            if rest_s[rank] < 0:
+        each_s, bound_s = p.m * SAFETY, 0.0
+        rest_s = (self.limit_s - by_rank_s) / each_s
+        killer = self.ranks.killer
+        for rank in (killer, *np.argsort(rest_s, kind="stable").tolist()):
+            if rank not in found and rest_s[rank] >= 0:
+                spans = self.ranks.spans(rank, starts)
+                found[rank] = self.ranks.ways(rank, spans, float(rest_s[rank]))
+                bound_s = max(bound_s, float(by_rank_s[rank] + each_s * found[rank].least_s))
+            if rest_s[rank] < 0 or bound_s >= self.limit_s:
+                self.ranks.killer = rank
                 return None, math.inf
-            ways = self.ranks.ways(rank, self.ranks.spans(rank, starts), float(rest_s[rank]))
-            if ways is None:
-                many = True
-                continue
-            least_s = ways.added_s.sum(axis=1).min(initial=math.inf)
-            bound_s = max(bound_s, float(by_rank_s[rank] + p.m * SAFETY * least_s))
-            if bound_s >= self.limit_s:
-                return None, math.inf
-            found[rank] = ways
-        if many:
+        if not all(ways.every for ways in found.values()):
             return None, bound_s
         return [found[rank] for rank in range(p.pp)], bound_s
 

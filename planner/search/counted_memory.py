@@ -29,7 +29,7 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.bounds.simulated import Passes, simulated_bounds
+from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.bounds.stage_chains import cut_bounds
@@ -50,14 +50,14 @@ from meshplan.planner.search.counted_paths import CountedIntervals
 from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.least_held import LeastHeld
-from meshplan.planner.search.open_layouts import Open
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 BUDGET = 4_000_000  # in the time of one played action, some 60 ns
-LAYOUT, CUT, WAY = 20_000, 5_000, 4  # one that is begun; and a way of a rank
+LAYOUT, CUT, WAY = 20_000, 3_000, 2  # one that is begun; and a way of a rank
 TOGETHER = 2_048  # layouts that are bounded at a time
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 ENDLESS_KIB = 2**50
@@ -68,105 +68,63 @@ def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
     rows = np.arange(len(space.layouts))
     if len(rows) > MOST_REFUSED:
         return rows[:0]
-    least = LeastHeld(prices, space.layouts, setting, rows).under("zb_v")
-    return np.flatnonzero(row_fits(space, least.take(rows)))
-
-
-class _Candidate(NamedTuple):
-    """A layout that may be faster."""
-
-    bound_s: float
-    row: int
-    variant: Variant
+    least = LeastHeld(prices, space.layouts, setting, rows)
+    return np.flatnonzero(row_fits(space, least.take(rows).held_as("zb_v")))
 
 
 class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
     def __init__(self, proof: Simulated) -> None:
-        self.proof, self.rows = proof, self._below(proof)
-        self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, self.rows)
-        self.tally = costs.Tally(
-            left=BUDGET, deadline=proof.tally.deadline, shapes=proof.tally.shapes
-        )
+        self.proof, rows = proof, proof.open.rows
+        counted = proof.space.layouts.activation_offload[rows] == 0
+        rows = rows[counted & (proof.open.row_bounds[rows] < self._limit_s)]
+        self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
+        self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
+        self.open.chains = proof.open.chains
+        deadline, shapes = proof.tally.deadline, proof.tally.shapes
+        self.tally = costs.Tally(left=BUDGET, deadline=deadline, shapes=shapes)
+        self.killers: dict[tuple[object, ...], int] = {}
 
     def settle(self) -> float:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was
         not settled, infinite where nothing may be.
         """
-        left = {-1: float(self.proof.open.row_bounds[self.rows].min(initial=math.inf))}
+        left = math.inf
         try:
-            if not self.tally.late:
-                self._settle_each(left)
+            while not self.tally.ended and self.open.least_s < self._limit_s:
+                if not self._closer():
+                    left = min(left, self._settled(self.open.first))
+                    self.open.pop()
         except KeyboardInterrupt:  # what was begun stays open
             pass
         self.proof.tally.simulated += self.tally.simulated
-        bound_s = min(left.values(), default=math.inf)
-        return bound_s if bound_s < self.proof.best_s * SETTLED else math.inf
-
-    def _settle_each(self, left: dict[int, float]) -> None:
-        """The layouts that may be faster, those of one chunk per rank first: each has few mixes.
-        `left` is what may be faster still, by number.
-        """
-        found = sorted(self._candidates(), key=lambda each: each.bound_s)
-        found.sort(key=lambda each: each.variant.virtual_stages > 1)
-        left |= {number: each.bound_s for number, each in enumerate(found)}
-        del left[-1]
-        for number, candidate in enumerate(found):
-            if candidate.bound_s >= self._limit_s:
-                del left[number]
-            elif not self.tally.ended:
-                left[number] = self._settled(candidate)
+        bound_s = min(left, self.open.least_s)
+        return bound_s if bound_s < self._limit_s else math.inf
 
     @property
     def _limit_s(self) -> float:
         return self.proof.best_s * SETTLED
 
-    @staticmethod
-    def _below(proof: Simulated) -> Ints:
-        """The rows that may be faster and whose memory is counted so."""
-        rows = proof.open.rows
-        counted = proof.space.layouts.activation_offload[rows] == 0
-        return rows[counted & (proof.open.row_bounds[rows] < proof.best_s * SETTLED)]
-
-    def _candidates(self) -> Iterator[_Candidate]:
-        groups = [
-            (variant, same[first : first + TOGETHER])
-            for variant, same in self.proof.space.by_variant(self.rows)
-            for first in range(0, len(same), TOGETHER)
-        ]
-        limit_s = self._limit_s
-        bounds = done_of_each(lambda group: self._bounds(*group, limit_s), groups)
-        for (variant, same), of_each in zip(groups, bounds, strict=True):
-            for row, bound_s in zip(same.tolist(), of_each.tolist(), strict=True):
-                if bound_s < limit_s:
-                    yield _Candidate(bound_s, row, variant)
-
-    def _bounds(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
-        """Of `rows` run as `variant`; the limit where that is no more."""
-        proof, found = self.proof, np.full(len(rows), limit_s)
-        same = run_as(proof.space, self.least.under(variant.schedule), rows, variant)
-        passes = Passes.of(proof.passes, rows, same)
-        if same.vpp == 1:
-            rough = simulated_bounds(same, passes, limit_s)
-            return cut_bounds(same, passes, rough, limit_s)
-        below = np.flatnonzero(bounds_of_any_split(same, passes, limit_s) < limit_s)
-        if len(below):
-            found[below], _ = bounds_of_splits(same.take(below), passes.take(below), limit_s)
+    def _closer(self) -> bool:
+        """`OpenLayouts.closer`, which is charged; whether the first is not below the limit."""
+        before = self.open.work
+        found = self.open.closer(self._limit_s)
+        self.tally.left -= self.open.work - before
         return found
 
-    def _settled(self, candidate: _Candidate) -> float:
+    def _settled(self, layout: Open) -> float:
         """The bound of what of a layout may be faster still."""
         self.tally.left -= LAYOUT
-        problem = stage_problem(self.proof.space, self.proof.prices, *candidate[1:])
+        problem = stage_problem(self.proof.space, self.proof.prices, layout.row, layout.variant)
         problem = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS_KIB))
         if problem.vpp == 1:
-            return self._settled_paths(candidate, problem)
-        return self._settled_cuts(candidate, problem)
+            return self._settled_paths(layout, problem)
+        return self._settled_cuts(layout, problem)
 
-    def _settled_paths(self, candidate: _Candidate, problem: StageProblem) -> float:
+    def _settled_paths(self, layout: Open, problem: StageProblem) -> float:
         """One chunk per rank, cut anywhere."""
-        proof, (bound_s, row, variant) = self.proof, candidate
+        proof, row, variant = self.proof, layout.row, layout.variant
         passes = Passes.of(proof.passes, np.array([row]), problem.alone)
         times = proof.times_of(row, variant, first_cut(problem))
         ranks = self._ranks(problem, times, variant)
@@ -175,42 +133,62 @@ class CountedMemory:
         self.tally.left -= costs.WAYS + costs.STEP * cuts.steps + WAY * ranks.work
         search = PathSearch(
             cuts, proof.open.shape(row, variant), proof.open.chains, self.tally,
-            lambda stages: self._offered_s(candidate, problem, ranks, stages),
+            lambda stages: self._offered_s(layout, problem, ranks, stages),
         )  # fmt: skip
-        layout = Open(bound_s, (row, 0, 0), row, variant, None, 0)
         left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
         return min((each.bound_s for each in left), default=math.inf)
 
-    def _settled_cuts(self, candidate: _Candidate, problem: StageProblem) -> float:
+    def _settled_cuts(self, layout: Open, problem: StageProblem) -> float:
         """Several chunks per rank: the cuts of the list, the smallest bound first."""
-        proof, (bound_s, row, variant) = self.proof, candidate
-        least = stage_problem(proof.space, self.least.under(variant.schedule), row, variant)
+        proof, row, variant = self.proof, layout.row, layout.variant
+        least = stage_problem(proof.space, self.least, row, variant)
         passes = Passes.of(proof.passes, np.array([row]), least.alone)
         known, left_s, ranks = proof.open.chains.bounds_s, math.inf, None
         splits, _, bounds, by_rank = rough_split_bounds_s(
             least.alone, passes, self._limit_s, known
         )
-        fits, mode = some_mix_fits(least), min(least.modes)
-        for at in np.argsort(bounds, kind="stable").tolist():
-            if bounds[at] >= self._limit_s:
+        fits, mode = some_mix_fits(least)[splits], min(least.modes)
+        for at in np.argsort(np.where(fits, bounds, math.inf), kind="stable").tolist():
+            if not fits[at] or bounds[at] >= self._limit_s:
                 break
-            if not fits[splits[at]]:
-                continue
             if self.tally.ended:
-                return min(left_s, max(bound_s, float(bounds[at])))
+                return min(left_s, max(layout.bound_s, float(bounds[at])))
             counts = (least.splits or ())[splits[at]]
             bare = tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
             times = proof.times_of(row, variant, bare)
-            ranks = ranks or self._ranks(problem, times, variant)
+            if ranks is None:
+                ranks = self._ranks(problem, times, variant)
+                if not self._some_fit(ranks, np.array(least.splits)[splits[fits]], by_rank[fits]):
+                    return math.inf
             before = ranks.work
             cut = CountedCut(problem, times, ranks, bare, self._limit_s)
             answer = cut.answer(by_rank[at])
             self.tally.left -= CUT + WAY * (ranks.work - before)
             self.tally.left -= answer.played * actions_of(cut.shape)
             if answer.stages:
-                self._offered_s(candidate, problem, ranks, answer.stages)
+                self._offered_s(layout, problem, ranks, answer.stages)
             left_s = min(left_s, max(answer.bound_s, float(bounds[at])))
         return left_s
+
+    def _some_fit(self, ranks: CountedRanks, counts: Ints, by_rank_s: Floats) -> bool:
+        """Whether some cut may be below the limit, of layers of one kind: a rank that has no way
+        with the fewest layers that each of its chunks holds in any of them has none in any.
+        """
+        problem, before = ranks.problem, ranks.work
+        if len(set(problem.pattern)) > 1:
+            return True
+        fewest, shape = counts.min(axis=0).tolist(), (problem.schedule, problem.pp, problem.vpp)
+        rest_s = ((self._limit_s - by_rank_s) / (problem.m * SAFETY)).max(axis=0)
+        killer = self.killers.get(shape, 0)
+        for rank in dict.fromkeys((killer, 0, int(rest_s.argmin()), problem.pp - 1)):
+            spans = [(chunk, 0, fewest[chunk]) for chunk in problem.chunks_of_rank[rank]]
+            if math.isinf(ranks.ways(rank, spans, float(rest_s[rank])).least_s):
+                self.killers[shape] = rank
+                break
+        else:
+            rank = -1
+        self.tally.left -= WAY * (ranks.work - before)
+        return rank < 0
 
     def _ranks(self, problem: StageProblem, times: CutTimes, variant: Variant) -> CountedRanks:
         layout = replace(times.layout, selective_modules=variant.replayed)
@@ -218,7 +196,7 @@ class CountedMemory:
 
     def _offered_s(
         self,
-        candidate: _Candidate,
+        layout: Open,
         problem: StageProblem,
         ranks: CountedRanks,
         stages: tuple[Stage, ...],
@@ -229,4 +207,4 @@ class CountedMemory:
         needs = (ranks.needed_bytes(rank, starts, stages) for rank in range(problem.pp))
         peaks = tuple(math.ceil(each / KIB) for each in needs)
         plan = StagePlan(stages, priced.objective, peaks)
-        return self.proof.judged_s(candidate.row, candidate.variant, plan)
+        return self.proof.judged_s(layout.row, layout.variant, plan)

@@ -7,14 +7,15 @@ are left may still fit beside it, each with as little held as it can. Of two way
 that takes longer in no chunk than the other.
 """
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Bools, Floats, Ints
-from meshplan.costmodels.step.mix_memory import MixMemory, RankMixes, Span
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.step.mix_memory import MixMemory, Span
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
@@ -22,6 +23,7 @@ from meshplan.planner.problem.stage_problem import StageProblem
 
 FOUND = 500  # ways, of a rank that is looked at
 MOST_WAYS = 50_000  # of a rank that are begun at once
+PRICED_MOMENTS, PRICES = 6, 12
 MORE = 1.1  # times as long: often enough for the next cuts, too
 ROUNDING = 1e-12
 
@@ -32,12 +34,23 @@ class RankWays(NamedTuple):
     added_s           [way, chunk] seconds of a micro-batch beyond nothing recomputed
     full, selective   [way, chunk] layers
     most_s            all that take no longer were looked at
+    least_s           a lower bound of what any way takes; infinite where none takes no longer
+    every             the ways are all there are; else they are too many, and none is here
     """
 
     added_s: Floats
     full: Ints
     selective: Ints
     most_s: float
+    least_s: float
+    every: bool = True
+
+    @classmethod
+    def none(cls, chunks: int, most_s: float, least_s: float = math.inf) -> Self:
+        """Where no way takes no longer; or, with a bound, where too many may."""
+        nothing = np.zeros((0, chunks))
+        kept = nothing.astype(np.int64)
+        return cls(nothing, kept, kept, most_s, least_s, math.isinf(least_s))
 
 
 class CountedRanks:
@@ -48,23 +61,22 @@ class CountedRanks:
         self.fillable_bytes = model.setting.cluster.fillable_bytes * (1 + ROUNDING)
         self._ns = prefix(np.array(problem.layer_ns)[list(problem.pattern)])
         self._least = min(problem.modes)
-        self._known: dict[object, RankWays | None] = {}
+        self._known: dict[object, RankWays] = {}
+        self.killer = 0  # the rank by which a cut was settled last
 
     def spans(self, rank: int, starts: Sequence[int]) -> list[Span]:
         """The chunks of a rank, of a cut whose stages begin with these layers."""
         held = self.problem.chunks_of_rank[rank]
         return [(chunk, starts[chunk], starts[chunk + 1]) for chunk in held]
 
-    def ways(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays | None:
-        """Those that take no more than `most_s` of each micro-batch beyond nothing recomputed; None
-        where there are too many.
-        """
+    def ways(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
+        """Those that take no more than `most_s` of each micro-batch beyond nothing recomputed."""
         p = self.problem
         kinds = tuple(p.pattern[first:end] for _, first, end in spans)
         ends = tuple(number in (0, p.chunks - 1) for number, _, _ in spans)
         key = self.memory.like(rank), kinds, ends
         known = self._known.get(key)
-        if key not in self._known or (known is not None and known.most_s < most_s):
+        if known is None or known.most_s < most_s:
             self._known[key] = known = self._found(rank, spans, most_s * MORE)
         return known
 
@@ -77,21 +89,25 @@ class CountedRanks:
         found = self.memory.rank(rank, self.spans(rank, starts), mixes_of)
         return float(found.needed([np.zeros(1, np.int64)] * len(own))[0])
 
-    def _found(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays | None:
+    def _found(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
         every = [self._mixes(first, end) for _, first, end in spans]
         held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in every])
-        self.work += FOUND + sum(len(full) for full, _, _ in every)
-        joined = self._joined(held, [added_s for _, _, added_s in every], most_s)
-        if joined is None:
-            return None
-        ways = np.stack(joined, axis=1) if joined else np.zeros((1, 0), np.int64)
+        added_s = [each for _, _, each in every]
+        self.work += FOUND + sum(map(len, added_s))
+        room = self.fillable_bytes - held.always
+        least_s = _least_priced_s(held.kept, added_s, room)
+        if least_s > most_s:
+            return RankWays.none(len(spans), most_s)
+        ways = self._joined(held.kept, added_s, room, most_s)
+        if ways is None:
+            return RankWays.none(len(spans), most_s, least_s)
         columns = [
             np.stack([each[at][ways[:, chunk]] for chunk, each in enumerate(every)], axis=1)
             for at in (2, 0, 1)
         ]
         order = _undominated(columns[0])
-        added_s, full, selective = (each[order] for each in columns)
-        return RankWays(added_s, full, selective, most_s)
+        added, full, selective = (each[order] for each in columns)
+        return RankWays(added, full, selective, most_s, added.sum(axis=1).min(initial=math.inf))
 
     def _mixes(self, first: int, end: int) -> tuple[Ints, Ints, Floats]:
         """Layers in full, selectively, and seconds beyond nothing recomputed."""
@@ -102,29 +118,53 @@ class CountedRanks:
         return full, selective, (ns - least) / NS_PER_S
 
     def _joined(
-        self, held: RankMixes, added_s: Sequence[Floats], most_s: float
-    ) -> list[Ints] | None:
-        """Of each chunk the number of its mix, of all ways that fit; None where there are too many.
+        self, kept: Sequence[Floats], added_s: Sequence[Floats], room: Floats, most_s: float
+    ) -> Ints | None:
+        """[way, chunk] the number of its mix, of all ways that fit; None where there are too many.
 
         What is left of a rank may hold as little as each of its chunks can in each moment.
         """
-        least = [each.min(axis=0) for each in held.kept]
-        room = self.fillable_bytes - held.always - sum(least)
-        begun, used, taken = list[Ints](), np.zeros((1, len(room))), np.zeros(1)
-        for every, of_every, lowest in zip(held.kept, added_s, least, strict=True):
-            more = every - lowest
-            alone = np.flatnonzero((more <= room).all(axis=1) & (of_every <= most_s))
-            kept, added = more[alone], of_every[alone]
-            if len(taken) * len(added) > MOST_WAYS:
+        least = [each.min(axis=0) for each in kept]
+        room = room - sum(least)
+        begun, used, taken = np.zeros((1, 0), np.int64), np.zeros((1, len(room))), np.zeros(1)
+        for each, of_each, lowest in zip(kept, added_s, least, strict=True):
+            alone = np.flatnonzero((each - lowest <= room).all(axis=1) & (of_each <= most_s))
+            if len(taken) * len(alone) > MOST_WAYS:
                 return None
-            self.work += len(taken) * len(added)
-            below = used[:, None] + kept
-            so_long = taken[:, None] + added
-            fits: Bools = (below <= room).all(axis=2) & (so_long <= most_s)
-            way, mix = np.nonzero(fits)
-            begun = [each[way] for each in begun] + [alone[mix]]
+            self.work += len(taken) * len(alone)
+            below = used[:, None] + (each[alone] - lowest)
+            so_long = taken[:, None] + of_each[alone]
+            way, mix = np.nonzero((below <= room).all(axis=2) & (so_long <= most_s))
+            begun = np.concatenate([begun[way], alone[mix][:, None]], axis=1)
             used, taken = below[way, mix], so_long[way, mix]
         return begun
+
+
+def _least_priced_s(kept: Sequence[Floats], added_s: Sequence[Floats], room: Floats) -> float:
+    """A lower bound of the seconds of any way that fits: for any price of a byte in a moment
+
+        added >= sum over the chunks of min over their mixes of (added + price x kept) - price x room
+
+    of the fullest moments, at some prices at which mixes of a chunk cost equally much.
+    """
+    bare = sum(each[0] for each in kept)
+    lacks = bare - room
+    some = np.argsort(-lacks)[:PRICED_MOMENTS]
+    some = some[lacks[some] > 0]
+    if not len(some):
+        return 0.0
+    rates = list[Floats]()
+    for each, added in zip(kept, added_s, strict=True):
+        saved = each[0, some] - each[:, some]
+        rates.append((added[:, None] / np.where(saved > 0, saved, np.inf))[saved > 0])
+    every = np.concatenate(rates)
+    prices = np.quantile(every, np.linspace(0, 1, PRICES)) if len(every) else np.zeros(1)
+    paid = sum(
+        (added[:, None, None] + each[:, some, None] * prices).min(axis=0)
+        for each, added in zip(kept, added_s, strict=True)
+    )
+    found: float = (paid - room[some, None] * prices).max(initial=0.0)
+    return found * (1 - ROUNDING) if len(every) else math.inf
 
 
 def _undominated(added_s: Floats) -> Ints:

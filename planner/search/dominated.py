@@ -16,7 +16,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct
 from meshplan.costmodels.step.price_passes import PassSeconds
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 ROWS = 8_192  # whose costs are in memory at once, or one group
@@ -39,7 +39,7 @@ LARGER = (
 def dominated(
     space: Space,
     passes: PassSeconds,
-    prices: Coefficients,
+    prices: Priced,
     rows: Ints,
     alike: Sequence[Ints] = (),
 ) -> Bools:

@@ -6,8 +6,8 @@ counts with the smaller of both. States are without weights gathered beside them
 layer does (`costmodels.step.prices.least_memory_bytes`).
 """
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 
@@ -19,52 +19,51 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.problem.coefficients import KIB, Coefficients, Priced
 
 NOT_PAID = (
-    "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "head_transient_kib",
-    "layer_update_kib", "embedding_update_kib", "head_update_kib",
+    "layer_waiting_kib", "head_transient_kib", "layer_update_kib", "embedding_update_kib",
+    "head_update_kib",
 )  # fmt: skip
 """Columns of what is held at other moments, or in another place."""
 STATES = ("layer_state", "embedding_state", "head_state", "fixed")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastCoefficients(Coefficients):
+    """`put_off_kib` is what a pass takes where weight products are put off."""
+
+    def held_as(self, schedule: Schedule) -> Self:
+        """As the schedule holds them; no more than that."""
+        if schedule not in ZERO_BUBBLE:
+            return self
+        return replace(
+            self,
+            layer_saved_kib=np.minimum(self.layer_saved_kib, self.layer_deferred_kib[:, :, None]),
+            embedding_saved_kib=np.zeros_like(self.embedding_saved_kib),
+            head_saved_kib=np.zeros_like(self.head_saved_kib),
+            transient_kib=np.minimum(self.transient_kib, self.put_off_kib[:, None]),
+        )
+
+
 class LeastHeld:
-    """The prices of some `rows`, all different, of `layouts`; under a schedule if it is said."""
+    """Of some `rows`, all different, of `layouts`."""
 
     def __init__(self, prices: Priced, layouts: Layouts, setting: Setting, rows: Ints) -> None:
         self.prices, self._place = prices, np.zeros(len(layouts), np.int64)
         self._place[rows] = np.arange(len(rows))
         self._columns = least_memory_bytes(layouts.take(rows), setting) if len(rows) else {}
 
-    def under(self, schedule: Schedule) -> "_Under":
-        """As the schedule holds them."""
-        return _Under(self, schedule)
+    def take(self, rows: Ints) -> LeastCoefficients:
+        """The prices of some of the rows."""
+        c = self.prices.take(rows)
+        columns = {each.name: getattr(c, each.name) for each in fields(c)}
+        columns |= {name: np.zeros_like(columns[name]) for name in NOT_PAID}
+        columns |= {f"{name}_kib": self._kib(name, rows) for name in (*STATES, "put_off")}
+        modes, passing = c.transient_kib.shape[1], self._kib("transient", rows)
+        columns["transient_kib"] = np.repeat(passing[:, None], modes, axis=1)
+        for name in ("layer_saved_kib", "embedding_saved_kib", "head_saved_kib"):
+            columns[name] = np.maximum(columns[name] - 1, 0)
+        return LeastCoefficients(**columns)
 
-    def kib(self, name: str, rows: Ints) -> Ints:
+    def _kib(self, name: str, rows: Ints) -> Ints:
         """A column of bytes, rounded down."""
         column: Floats = self._columns[name + "_bytes"][self._place[rows]]
-        return np.floor(column / KIB).astype(np.int64)
-
-
-class _Under(NamedTuple):
-    """`LeastHeld` under one schedule."""
-
-    least: LeastHeld
-    schedule: Schedule
-
-    def take(self, rows: Ints) -> Coefficients:
-        """The prices of some of the rows."""
-        c, waits = self.least.prices.take(rows), self.schedule in ZERO_BUBBLE
-        saved, passing = c.layer_saved_kib, self.least.kib("transient", rows)
-        if waits:
-            saved = np.minimum(saved, c.layer_deferred_kib[:, :, None])
-            passing = np.minimum(passing, self.least.kib("put_off", rows))
-        none = {name: np.zeros_like(getattr(c, name)) for name in NOT_PAID}
-        states = {f"{name}_kib": self.least.kib(name, rows) for name in STATES}
-        return replace(
-            c,
-            layer_saved_kib=np.maximum(saved - 1, 0),
-            embedding_saved_kib=np.maximum(c.embedding_saved_kib - 1, 0) * (not waits),
-            head_saved_kib=np.maximum(c.head_saved_kib - 1, 0) * (not waits),
-            transient_kib=np.repeat(np.maximum(passing, 0)[:, None], c.transient_kib.shape[1], 1),
-            **states,
-            **none,
-        )
+        return np.maximum(np.floor(column / KIB), 0).astype(np.int64)
