@@ -26,12 +26,12 @@ import numpy as np
 
 from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.memory.backward_peak import left_bytes, peak_bytes
+from meshplan.costmodels.memory.backward_peak import left_bytes
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.held_micro_batches import Moment, Moments, fullest_moments
 from meshplan.costmodels.step.memory import slack_bytes
-from meshplan.costmodels.step.pass_memory import Chunk
+from meshplan.costmodels.step.pass_memory import Chunk, KnownPasses
 from meshplan.costmodels.step.rank_memory import context_bytes, outliving_bytes
 from meshplan.costmodels.step.stages import StageModel
 
@@ -113,7 +113,7 @@ class ChunkMixes:
         chunk = self.chunk
         found = self._saved[NONE] + put_off * self._deferred[1:]
         found = found + [
-            float(peak_bytes(chunk.steps(kind), put_off=put_off))
+            chunk.inside_bytes(kind, put_off)
             + chunk.gathered(at)
             + chunk.gradients(at, whole, put_off)
             for at, (kind, _) in enumerate(chunk.layers)
@@ -172,6 +172,7 @@ class MixMemory:
         shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
         self._moments = fullest_moments(*shape)
         self._like: dict[tuple[Moment, ...], int] = {}
+        self._passes = KnownPasses({}, {})
         self._pattern = model.setting.model.pattern
         self._chunks: dict[tuple[object, ...], ChunkMixes] = {}
         self._always: dict[tuple[object, ...], float] = {}
@@ -210,7 +211,7 @@ class MixMemory:
         key = kinds, number == 0, number == last, full.tobytes(), selective.tobytes()
         if key not in self._chunks:
             layers = tuple((kind, MODES[NONE]) for kind in kinds)
-            chunk = Chunk(self.model, number, self.sharding, layers)
+            chunk = Chunk(self.model, number, self.sharding, layers, self._passes)
             self._chunks[key] = ChunkMixes(chunk, self._saved, full, selective)
         return self._chunks[key]
 

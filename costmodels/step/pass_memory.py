@@ -17,6 +17,7 @@ Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,15 @@ class Peak:
 
 
 NONE = Peak(0.0, 0.0)
+
+
+class KnownPasses(NamedTuple):
+    """Of backward passes by layer kind: their steps; and the most alive, by whether weight products
+    are put off.
+    """
+
+    steps: dict[int, tuple[Step, ...]]
+    peaks: dict[tuple[int, bool], float]
 
 
 Layers = tuple[tuple[int, str], ...]
@@ -117,9 +127,16 @@ def _at(chunks: list["Chunk"], found: Moments) -> tuple[Floats, Floats]:
 
 
 class Chunk:
-    """One virtual stage on one rank."""
+    """One virtual stage on one rank. `passes` holds what is known of the layer kinds."""
 
-    def __init__(self, model: StageModel, index: int, sharding: Sharding, layers: Layers) -> None:
+    def __init__(
+        self,
+        model: StageModel,
+        index: int,
+        sharding: Sharding,
+        layers: Layers,
+        passes: "KnownPasses | None" = None,
+    ) -> None:
         self.model, self.index, self.sharding = model, index, sharding
         self.first, self.last = index == 0, index == len(model.layout.stages) - 1
         self.zero, self.layers = int(model.layout.zero_stage), layers
@@ -127,7 +144,7 @@ class Chunk:
         self._less = () if layers == own else own
         site = model.site
         self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
-        self._steps_of: dict[int, tuple[Step, ...]] = {}
+        self._passes = KnownPasses({}, {}) if passes is None else passes
         self._peaks: dict[tuple[str, bool, bool], Peak] = {}
 
     @cached_property
@@ -236,7 +253,7 @@ class Chunk:
         for at in reversed(range(len(self.layers))):
             kind, mode = self.layers[at]
             replay = self._saved(kind, "none") - self._saved(kind, mode)
-            inside = float(peak_bytes(self.steps(kind), put_off=put_off))
+            inside = self.inside_bytes(kind, put_off)
             inside += self.stream if mode != "none" else 0.0  # the replayed output
             around = self.gathered(at) + self.gradients(at, whole, put_off)
             if at + 1 == len(self.layers) and not self.last:
@@ -310,7 +327,15 @@ class Chunk:
         return float(self.model.layer_saved_bytes(kind, mode))
 
     def steps(self, kind: int) -> tuple[Step, ...]:
-        if kind not in self._steps_of:
-            site = self.model.site
-            self._steps_of[kind] = backward_steps(site, self.model.setting.model.kinds[kind])
-        return self._steps_of[kind]
+        """Of the backward pass of a layer."""
+        known = self._passes.steps
+        if kind not in known:
+            known[kind] = backward_steps(self.model.site, self.model.setting.model.kinds[kind])
+        return known[kind]
+
+    def inside_bytes(self, kind: int, put_off: bool) -> float:
+        """The most alive in that pass."""
+        known = self._passes.peaks
+        if (kind, put_off) not in known:
+            known[kind, put_off] = float(peak_bytes(self.steps(kind), put_off=put_off))
+        return known[kind, put_off]

@@ -63,9 +63,12 @@ class CountedCut:
         """The fastest mix below the limit; `by_rank_s` is the longest known chain of each rank with
         nothing recomputed.
         """
+        bare_s = self._played_s(np.zeros(self.problem.chunks))
+        if bare_s >= self.limit_s:
+            return CutAnswer(math.inf, None, self.played)
         ways, bound_s = self._ways(by_rank_s)
         if ways is None:
-            return CutAnswer(bound_s, None, self.played)
+            return CutAnswer(max(bare_s, bound_s), None, self.played)
         return self._searched(ways)
 
     def _ways(self, by_rank_s: Floats) -> tuple[list[RankWays] | None, float]:
@@ -122,6 +125,10 @@ class CountedCut:
         for rank, (of_rank, held) in enumerate(zip(ways, self.problem.chunks_of_rank, strict=True)):
             each = of_rank.added_s
             added_s[list(held)] = each[decided[rank]] if rank < len(decided) else each.min(axis=0)
+        return self._played_s(added_s)
+
+    def _played_s(self, added_s: Floats) -> float:
+        """A lower bound of the step whose chunks take at least so much more of a micro-batch."""
         self.played += 1
         work, la = self.work, self.times.layout
         slower = Work(

@@ -16,9 +16,7 @@ What the budget leaves, and cuts of which a rank has too many ways, stay open wi
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,17 +25,16 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
-from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY, Passes
-from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
+from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
+from meshplan.planner.cuts.recompute_chains import MixAnswer
+from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import KIB, Priced
-from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -48,16 +45,17 @@ from meshplan.planner.problem.stage_problem import (
 from meshplan.planner.search.counted_cuts import CountedCut
 from meshplan.planner.search.counted_paths import CountedIntervals
 from meshplan.planner.search.counted_ranks import CountedRanks
+from meshplan.planner.search.cut_mixes import CutMixes
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.least_held import LeastHeld
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
-from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 4_000_000  # in the time of one played action, some 60 ns
-LAYOUT, CUT, WAY = 20_000, 3_000, 2  # one that is begun; and a way of a rank
+LEAST_WORK, MORE_WORK = 3_000_000, 6_000_000
+"""What is spent if the proof left less of its budget, and more as long as the gap is wide."""
+LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # one that is begun; so many bytes of ways in moments
 TOGETHER = 2_048  # layouts that are bounded at a time
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 ENDLESS_KIB = 2**50
@@ -82,8 +80,8 @@ class CountedMemory:
         self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
         self.open.chains = proof.open.chains
-        deadline, shapes = proof.tally.deadline, proof.tally.shapes
-        self.tally = costs.Tally(left=BUDGET, deadline=deadline, shapes=shapes)
+        proof.tally.left = max(proof.tally.left, LEAST_WORK)
+        self.tally, self._more = proof.tally, MORE_WORK
         self.killers: dict[tuple[object, ...], int] = {}
 
     def settle(self) -> float:
@@ -92,19 +90,28 @@ class CountedMemory:
         """
         left = math.inf
         try:
-            while not self.tally.ended and self.open.least_s < self._limit_s:
+            while self._goes_on():
                 if not self._closer():
                     left = min(left, self._settled(self.open.first))
                     self.open.pop()
         except KeyboardInterrupt:  # what was begun stays open
             pass
-        self.proof.tally.simulated += self.tally.simulated
         bound_s = min(left, self.open.least_s)
         return bound_s if bound_s < self._limit_s else math.inf
 
     @property
     def _limit_s(self) -> float:
         return self.proof.best_s * SETTLED
+
+    def _goes_on(self) -> bool:
+        """Whether something may be faster, and there is time, and budget: more of it as long as the
+        gap is wide.
+        """
+        least_s = self.open.least_s
+        while self.tally.left <= 0 and self._more > 0 and least_s < self.proof.best_s * costs.WIDE:
+            self.tally.left += costs.MORE
+            self._more -= costs.MORE
+        return not self.tally.ended and least_s < self._limit_s
 
     def _closer(self) -> bool:
         """`OpenLayouts.closer`, which is charged; whether the first is not below the limit."""
@@ -130,7 +137,7 @@ class CountedMemory:
         ranks = self._ranks(problem, times, variant)
         intervals = CountedIntervals(problem, ranks)
         cuts = PathCuts(problem, passes, times, self._limit_s, intervals)
-        self.tally.left -= costs.WAYS + costs.STEP * cuts.steps + WAY * ranks.work
+        self.tally.left -= costs.WAYS + costs.STEP * cuts.steps + ranks.work // BYTES
         search = PathSearch(
             cuts, proof.open.shape(row, variant), proof.open.chains, self.tally,
             lambda stages: self._offered_s(layout, problem, ranks, stages),
@@ -163,12 +170,32 @@ class CountedMemory:
             before = ranks.work
             cut = CountedCut(problem, times, ranks, bare, self._limit_s)
             answer = cut.answer(by_rank[at])
-            self.tally.left -= CUT + WAY * (ranks.work - before)
+            self.tally.left -= CUT + (ranks.work - before) // BYTES
             self.tally.left -= answer.played * actions_of(cut.shape)
             if answer.stages:
                 self._offered_s(layout, problem, ranks, answer.stages)
-            left_s = min(left_s, max(answer.bound_s, float(bounds[at])))
+            bound_s = max(answer.bound_s, float(bounds[at]))
+            if not answer.stages and bound_s < self._limit_s:
+                chained = self._by_chains(least, times, bare, bound_s)
+                bound_s = max(bound_s, chained.bound_s)
+                if chained.plan:
+                    self._offered_s(layout, problem, ranks, chained.plan.stages)
+            left_s = min(left_s, bound_s)
         return left_s
+
+    def _by_chains(
+        self, least: StageProblem, times: CutTimes, bare: tuple[Stage, ...], bound_s: float
+    ) -> MixAnswer:
+        """Means of chains of a cut under the least memory: its plan need not fit."""
+        cut = Cut(bound_s, bare, lambda: tuple(range(least.pp)))
+        mixes = CutMixes(least, times, cut, self._limit_s)
+        actions = actions_of(mixes.shape)
+        if actions > costs.MOST_CHAINED:
+            return MixAnswer(bound_s, math.inf, None)
+        answer = mixes.by_chains()
+        self.tally.left -= costs.CHAINED * actions + costs.CHAINS
+        self.tally.left -= costs.KNAPSACKS * answer.knapsacks
+        return answer
 
     def _some_fit(self, ranks: CountedRanks, counts: Ints, by_rank_s: Floats) -> bool:
         """Whether some cut may be below the limit, of layers of one kind: a rank that has no way
@@ -187,7 +214,7 @@ class CountedMemory:
                 break
         else:
             rank = -1
-        self.tally.left -= WAY * (ranks.work - before)
+        self.tally.left -= (ranks.work - before) // BYTES
         return rank < 0
 
     def _ranks(self, problem: StageProblem, times: CutTimes, variant: Variant) -> CountedRanks:

@@ -1,7 +1,5 @@
 """One chunk per rank, where every moment is counted: each stage in its fastest mix that fits."""
 
-import math
-
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.stages.path import Interval, Intervals, Price
@@ -20,9 +18,8 @@ class CountedIntervals(Intervals):
 
     def _cheapest(self, key: Interval) -> Price | None:
         """The fastest of the mixes that fit."""
-        stage, first, end = key
-        ways = self.ranks.ways(stage, [(stage, first, end)], math.inf)
-        if ways is None or not len(ways.added_s):
+        found = self.ranks.fastest(*key)
+        if found is None:
             return None
-        full, selective = int(ways.full[0, 0]), int(ways.selective[0, 0])
+        full, selective = found
         return Price(self.ns(key, full, selective), selective, full)

@@ -21,8 +21,9 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StageProblem
 
-FOUND = 500  # ways, of a rank that is looked at
-MOST_WAYS = 50_000  # of a rank that are begun at once
+FOUND = 20_000  # bytes in moments of ways, of a rank that is looked at
+MOST_BYTES, MOST_WAYS = 1_000_000, 256  # of the ways of a rank that are begun at once; that stay
+MOST_COMPARED = 40  # mixes of a chunk, each with each
 PRICED_MOMENTS, PRICES = 6, 12
 MORE = 1.1  # times as long: often enough for the next cuts, too
 ROUNDING = 1e-12
@@ -54,7 +55,9 @@ class RankWays(NamedTuple):
 
 
 class CountedRanks:
-    """The ranks of the cuts of one layout; `work` mixes and ways were looked at."""
+    """The ranks of the cuts of one layout; `work` is how many bytes of mixes and ways in moments
+    were looked at.
+    """
 
     def __init__(self, problem: StageProblem, model: StageModel) -> None:
         self.problem, self.memory, self.work = problem, MixMemory(model), 0
@@ -80,6 +83,17 @@ class CountedRanks:
             self._known[key] = known = self._found(rank, spans, most_s * MORE)
         return known
 
+    def fastest(self, rank: int, first: int, end: int) -> tuple[int, int] | None:
+        """Of a rank with one chunk, of these layers: how many of the fastest mix that fits recompute
+        in full and selectively; None where none fits.
+        """
+        full, selective, added_s = self._mixes(first, end)
+        held = self.memory.rank(rank, [(rank, first, end)], [(full, selective)])
+        self.work += FOUND + held.kept[0].size
+        fits = (held.kept[0] + held.always <= self.fillable_bytes).all(axis=1)
+        best = int(np.where(fits, added_s, math.inf).argmin())
+        return (int(full[best]), int(selective[best])) if fits[best] else None
+
     def needed_bytes(self, rank: int, starts: Sequence[int], stages: Sequence[Stage]) -> float:
         """What a rank needs of a cut whose stages begin with these layers."""
         own = [stages[chunk] for chunk in self.problem.chunks_of_rank[rank]]
@@ -93,7 +107,7 @@ class CountedRanks:
         every = [self._mixes(first, end) for _, first, end in spans]
         held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in every])
         added_s = [each for _, _, each in every]
-        self.work += FOUND + sum(map(len, added_s))
+        self.work += FOUND + sum(each.size for each in held.kept)
         room = self.fillable_bytes - held.always
         least_s = _least_priced_s(held.kept, added_s, room)
         if least_s > most_s:
@@ -106,6 +120,8 @@ class CountedRanks:
             for at in (2, 0, 1)
         ]
         order = _undominated(columns[0])
+        if len(order) > MOST_WAYS:
+            return RankWays.none(len(spans), most_s, least_s)
         added, full, selective = (each[order] for each in columns)
         return RankWays(added, full, selective, most_s, added.sum(axis=1).min(initial=math.inf))
 
@@ -129,9 +145,11 @@ class CountedRanks:
         begun, used, taken = np.zeros((1, 0), np.int64), np.zeros((1, len(room))), np.zeros(1)
         for each, of_each, lowest in zip(kept, added_s, least, strict=True):
             alone = np.flatnonzero((each - lowest <= room).all(axis=1) & (of_each <= most_s))
-            if len(taken) * len(alone) > MOST_WAYS:
+            alone = alone[_useful(each[alone], of_each[alone])]
+            work = len(taken) * len(alone) * len(room)
+            if work > MOST_BYTES:
                 return None
-            self.work += len(taken) * len(alone)
+            self.work += work
             below = used[:, None] + (each[alone] - lowest)
             so_long = taken[:, None] + of_each[alone]
             way, mix = np.nonzero((below <= room).all(axis=2) & (so_long <= most_s))
@@ -143,7 +161,7 @@ class CountedRanks:
 def _least_priced_s(kept: Sequence[Floats], added_s: Sequence[Floats], room: Floats) -> float:
     """A lower bound of the seconds of any way that fits: for any price of a byte in a moment
 
-        added >= sum over the chunks of min over their mixes of (added + price x kept) - price x room
+        added >= sum over the chunks of min over their mixes of (added + price kept) - price room
 
     of the fullest moments, at some prices at which mixes of a chunk cost equally much.
     """
@@ -167,12 +185,25 @@ def _least_priced_s(kept: Sequence[Floats], added_s: Sequence[Floats], room: Flo
     return found * (1 - ROUNDING) if len(every) else math.inf
 
 
+def _useful(kept: Floats, added_s: Floats) -> Ints:
+    """The mixes of a chunk than which no other one takes no longer and holds nowhere more; of equal
+    ones the first. Of many it costs more than it saves.
+    """
+    if not 2 < len(kept) <= MOST_COMPARED:
+        return np.arange(len(kept))
+    costs = np.column_stack([added_s, kept])
+    below = (costs[:, None] <= costs[None]).all(axis=2)
+    number = np.arange(len(costs))
+    beaten = below & (~below.T | (number[:, None] < number))
+    return np.flatnonzero(~beaten.any(axis=0))
+
+
 def _undominated(added_s: Floats) -> Ints:
     """The ways than which no other one takes nowhere longer, the fastest first; of equal ones the
-    first.
+    first. Of too many some.
     """
     left, kept = np.argsort(added_s.sum(axis=1), kind="stable"), list[int]()
-    while len(left):
+    while len(left) and len(kept) <= MOST_WAYS:
         kept.append(int(left[0]))
         left = left[(added_s[left] < added_s[left[0]]).any(axis=1)]
     return np.array(kept, np.int64)

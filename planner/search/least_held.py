@@ -2,8 +2,8 @@
 
 Of `Coefficients` what a layer saves is what it holds, to a KiB; in zero-bubble schedules a
 micro-batch that waits for its weight gradient holds other bytes, those of the ends no more, and
-counts with the smaller of both. States are without weights gathered beside them, and a pass takes what that of the lightest
-layer does (`costmodels.step.prices.least_memory_bytes`).
+counts with the smaller of both. States are without weights gathered beside them, and a pass takes
+what that of the lightest layer does (`costmodels.step.prices.least_memory_bytes`).
 """
 
 from dataclasses import dataclass, fields, replace
