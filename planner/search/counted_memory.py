@@ -22,6 +22,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
@@ -32,7 +33,6 @@ from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
-from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import KIB, Priced
 from meshplan.planner.problem.stage_problem import (
@@ -53,21 +53,13 @@ from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-LEAST_WORK, MORE_WORK = 3_000_000, 6_000_000
-"""What is spent if the proof left less of its budget, and more as long as the gap is wide."""
-LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # one that is begun; so many bytes of ways in moments
+LEAST_WORK, MOST_WORK = 3_000_000, 6_000_000
+"""What is spent if the proof left less of its budget, and if it left more; as long as the gap is
+wide so much more.
+"""
+LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # one that is begun; so many bytes of ways
 TOGETHER = 2_048  # layouts that are bounded at a time
-MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 ENDLESS_KIB = 2**50
-
-
-def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
-    """The rows of a small space that may fit when every moment is counted; none of a large one."""
-    rows = np.arange(len(space.layouts))
-    if len(rows) > MOST_REFUSED:
-        return rows[:0]
-    least = LeastHeld(prices, space.layouts, setting, rows)
-    return np.flatnonzero(row_fits(space, least.take(rows).held_as("zb_v")))
 
 
 class CountedMemory:
@@ -80,8 +72,10 @@ class CountedMemory:
         self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
         self.open.chains = proof.open.chains
-        proof.tally.left = max(proof.tally.left, LEAST_WORK)
-        self.tally, self._more = proof.tally, MORE_WORK
+        left, deadline = proof.tally.left, proof.tally.deadline
+        self._budget = max(LEAST_WORK, min(MOST_WORK, left))
+        self._more = MOST_WORK
+        self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
         self.killers: dict[tuple[object, ...], int] = {}
 
     def settle(self) -> float:
@@ -96,6 +90,8 @@ class CountedMemory:
                     self.open.pop()
         except KeyboardInterrupt:  # what was begun stays open
             pass
+        self.proof.tally.simulated += self.tally.simulated
+        self.proof.tally.left -= self._budget - max(0, self.tally.left)
         bound_s = min(left, self.open.least_s)
         return bound_s if bound_s < self._limit_s else math.inf
 
@@ -140,7 +136,7 @@ class CountedMemory:
         self.tally.left -= costs.WAYS + costs.STEP * cuts.steps + ranks.work // BYTES
         search = PathSearch(
             cuts, proof.open.shape(row, variant), proof.open.chains, self.tally,
-            lambda stages: self._offered_s(layout, problem, ranks, stages),
+            lambda stages: self._offered_s(layout, ranks, stages),
         )  # fmt: skip
         left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
         return min((each.bound_s for each in left), default=math.inf)
@@ -167,35 +163,41 @@ class CountedMemory:
                 ranks = self._ranks(problem, times, variant)
                 if not self._some_fit(ranks, np.array(least.splits)[splits[fits]], by_rank[fits]):
                     return math.inf
-            before = ranks.work
-            cut = CountedCut(problem, times, ranks, bare, self._limit_s)
-            answer = cut.answer(by_rank[at])
-            self.tally.left -= CUT + (ranks.work - before) // BYTES
-            self.tally.left -= answer.played * actions_of(cut.shape)
-            if answer.stages:
-                self._offered_s(layout, problem, ranks, answer.stages)
-            bound_s = max(answer.bound_s, float(bounds[at]))
-            if not answer.stages and bound_s < self._limit_s:
-                chained = self._by_chains(least, times, bare, bound_s)
-                bound_s = max(bound_s, chained.bound_s)
-                if chained.plan:
-                    self._offered_s(layout, problem, ranks, chained.plan.stages)
-            left_s = min(left_s, bound_s)
+            found_s = max(layout.bound_s, float(bounds[at]))
+            found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, by_rank[at]))
+            if found_s < self._limit_s and variant.schedule not in ZERO_BUBBLE:
+                found_s = max(found_s, self._by_chains_s(layout, least, ranks, bare))
+            left_s = min(left_s, found_s)
         return left_s
 
-    def _by_chains(
-        self, least: StageProblem, times: CutTimes, bare: tuple[Stage, ...], bound_s: float
-    ) -> MixAnswer:
-        """Means of chains of a cut under the least memory: its plan need not fit."""
-        cut = Cut(bound_s, bare, lambda: tuple(range(least.pp)))
+    def _by_ranks_s(
+        self, layout: Open, ranks: CountedRanks, bare: tuple[Stage, ...], by_rank_s: Floats
+    ) -> float:
+        """The bound of a cut by the ways in which its ranks fit; infinite where it is settled."""
+        before, times = ranks.work, self.proof.times_of(layout.row, layout.variant, bare)
+        cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s)
+        answer = cut.answer(by_rank_s)
+        self.tally.left -= CUT + (ranks.work - before) // BYTES
+        self.tally.left -= answer.played * actions_of(cut.shape)
+        if answer.stages:
+            self._offered_s(layout, ranks, answer.stages)
+        return answer.bound_s
+
+    def _by_chains_s(
+        self, layout: Open, least: StageProblem, ranks: CountedRanks, bare: tuple[Stage, ...]
+    ) -> float:
+        """The bound of a cut by means of chains under the least memory, whose plan may fit."""
+        times = self.proof.times_of(layout.row, layout.variant, bare)
+        cut = Cut(layout.bound_s, bare, lambda: tuple(range(least.pp)))
         mixes = CutMixes(least, times, cut, self._limit_s)
         actions = actions_of(mixes.shape)
         if actions > costs.MOST_CHAINED:
-            return MixAnswer(bound_s, math.inf, None)
+            return 0.0
         answer = mixes.by_chains()
-        self.tally.left -= costs.CHAINED * actions + costs.CHAINS
-        self.tally.left -= costs.KNAPSACKS * answer.knapsacks
-        return answer
+        self.tally.left -= costs.CHAINED * actions + costs.KNAPSACKS * answer.knapsacks
+        if answer.plan:
+            self._offered_s(layout, ranks, answer.plan.stages)
+        return answer.bound_s
 
     def _some_fit(self, ranks: CountedRanks, counts: Ints, by_rank_s: Floats) -> bool:
         """Whether some cut may be below the limit, of layers of one kind: a rank that has no way
@@ -221,14 +223,9 @@ class CountedMemory:
         layout = replace(times.layout, selective_modules=variant.replayed)
         return CountedRanks(problem, StepModel(times.model.setting, layout))
 
-    def _offered_s(
-        self,
-        layout: Open,
-        problem: StageProblem,
-        ranks: CountedRanks,
-        stages: tuple[Stage, ...],
-    ) -> float:
+    def _offered_s(self, layout: Open, ranks: CountedRanks, stages: tuple[Stage, ...]) -> float:
         """The simulated step of a mix, offered with what each rank needs instead of the bound."""
+        problem = ranks.problem
         priced, starts = evaluate(problem, stages), starts_of(stages)
         assert priced is not None, "everything fits in an endless memory"
         needs = (ranks.needed_bytes(rank, starts, stages) for rank in range(problem.pp))

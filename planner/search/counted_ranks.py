@@ -22,7 +22,7 @@ from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StageProblem
 
 FOUND = 20_000  # bytes in moments of ways, of a rank that is looked at
-MOST_BYTES, MOST_WAYS = 1_000_000, 256  # of the ways of a rank that are begun at once; that stay
+MOST_BYTES, MOST_WAYS = 300_000, 256  # of the ways of a rank that are begun at once; that stay
 MOST_COMPARED = 40  # mixes of a chunk, each with each
 PRICED_MOMENTS, PRICES = 6, 12
 MORE = 1.1  # times as long: often enough for the next cuts, too

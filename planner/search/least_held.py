@@ -7,22 +7,27 @@ what that of the lightest layer does (`costmodels.step.prices.least_memory_bytes
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Floats, Ints, Layouts
+from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
-from meshplan.costmodels.step.prices import least_memory_bytes
+from meshplan.costmodels.step.prices import least_memory_bytes, mean_states_bytes
 from meshplan.costmodels.step.setting import Setting
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.coefficients import KIB, Coefficients, Priced
+from meshplan.planner.search.priced_space import SAFETY
+from meshplan.planner.search.row_prices import RowPrices
+from meshplan.planner.space.legal_layouts import Space
 
 NOT_PAID = (
     "layer_waiting_kib", "head_transient_kib", "layer_update_kib", "embedding_update_kib",
     "head_update_kib",
 )  # fmt: skip
 """Columns of what is held at other moments, or in another place."""
+MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 STATES = ("layer_state", "embedding_state", "head_state", "fixed")
 
 
@@ -67,3 +72,36 @@ class LeastHeld:
         """A column of bytes, rounded down."""
         column: Floats = self._columns[name + "_bytes"][self._place[rows]]
         return np.maximum(np.floor(column / KIB), 0).astype(np.int64)
+
+
+def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
+    """The rows of a small space that may fit when every moment is counted; none of a large one."""
+    rows = np.arange(len(space.layouts))
+    return rows[_may_fit(space, prices, setting)] if len(rows) <= MOST_REFUSED else rows[:0]
+
+
+def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
+    """Whether each row may, under whatever schedule."""
+    rows = np.arange(len(space.layouts))
+    least = LeastHeld(prices, space.layouts, setting, rows).take(rows)
+    return row_fits(space, least.held_as("zb_v"))
+
+
+class CountedRows(NamedTuple):
+    """The rows of a space that may fit when every moment is counted (`rows_below.Source`)."""
+
+    space: Space
+    prices: RowPrices
+    setting: Setting
+
+    def below(self, limit_s: float) -> Ints:
+        """The rows that are not surely slower."""
+        return self.prices.below(limit_s)
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
+        rows = rows[kept <= self.setting.cluster.fillable_bytes]
+        prices = self.prices.take(rows)
+        fit = np.flatnonzero(_may_fit(self.space.take(rows), prices, self.setting))
+        return rows[fit], prices.take(fit)

@@ -36,7 +36,8 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
+from meshplan.planner.search.counted_memory import CountedMemory
+from meshplan.planner.search.least_held import CountedRows, rows_that_may_fit
 from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
@@ -49,7 +50,7 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import Given
+from meshplan.planner.search.rows_below import Given, Source
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -180,11 +181,10 @@ def _simulated(
     closed form.
     """
     layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
-    budget = costs.after_rows(len(layouts))
+    budget, rows = costs.after_rows(len(layouts)), _rows(run, question)
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
-        first=run.ranked()[: max(k, FIRST_SIMULATED)],
-        rows=run.coefficients if run.best else _refused(run, question), tell=partial(_tell, run),
+        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
         budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
@@ -233,8 +233,12 @@ def _every_cut_s(proof: Simulated) -> float:
     return float(bounds[listed].min(initial=math.inf))
 
 
-def _refused(run: BranchAndBound, question: Question) -> Given:
-    """Rows none of which fits by its prices, and that may when every moment is counted."""
+def _rows(run: BranchAndBound, question: Question) -> Source:
+    """The rows that may fit: by their prices or, where every moment is counted, then."""
+    if not question.engine.kernels.counts_passes:
+        return run.coefficients
+    if run.best:
+        return CountedRows(run.space, run.coefficients, question.setting)
     rows = rows_that_may_fit(run.space, run.coefficients, question.setting)
     return Given(rows, run.coefficients)
 
