@@ -29,7 +29,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.memory.backward_peak import left_bytes
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.parameters import RankParameters
-from meshplan.costmodels.schedule.held_micro_batches import Moment, Moments, fullest_moments
+from meshplan.costmodels.schedule.held_micro_batches import Moment, fullest_moments
 from meshplan.costmodels.step.memory import slack_bytes
 from meshplan.costmodels.step.pass_memory import Chunk, KnownPasses
 from meshplan.costmodels.step.rank_memory import context_bytes, outliving_bytes
@@ -111,13 +111,13 @@ class ChunkMixes:
         where it recomputes.
         """
         chunk = self.chunk
-        found = self._saved[NONE] + put_off * self._deferred[1:]
-        found = found + [
+        passes = [
             chunk.inside_bytes(kind, put_off)
             + chunk.gathered(at)
             + chunk.gradients(at, whole, put_off)
             for at, (kind, _) in enumerate(chunk.layers)
         ]
+        found: Floats = self._saved[NONE] + put_off * self._deferred[1:] + np.array(passes, float)
         if len(found) and not chunk.last and not fresh:
             found[-1] += chunk.lingering
         return found
@@ -185,7 +185,9 @@ class MixMemory:
         """Equal for ranks that hold equally much in each moment."""
         return self._like.setdefault(self._moments[rank].each, len(self._like))
 
-    def rank(self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]) -> RankMixes:
+    def rank(
+        self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]
+    ) -> RankMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
         found, scale = self._moments[rank], self._scale
         chunks = [self._chunk(*span, *mix) for span, mix in zip(spans, mixes, strict=True)]

@@ -14,7 +14,6 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -76,34 +75,22 @@ def rank_peak(model: StageModel, rank: int, sharding: Sharding, known: Known) ->
 
     known  chunks of the layout that were looked at, and those of this rank from now on
     """
-    own = [model.layout.stages[i] for i in model.stages_of_rank[rank]]
-    return RankPeaks(model, rank, sharding, known).peak(own)
+    chunks = [_chunk(model, index, sharding, known) for index in model.stages_of_rank[rank]]
+    la = model.layout
+    shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
+    activations, transient = _at(chunks, fullest_moments(*shape)[rank])
+    # Of equally full moments the one with most saved.
+    most = np.lexsort((activations, activations + transient))[-1]
+    return Peak(float(activations[most]), float(transient[most]))
 
 
-class RankPeaks:
-    """The fullest moment of a rank, whatever of its layers recomputes what."""
-
-    def __init__(self, model: StageModel, rank: int, sharding: Sharding, known: Known) -> None:
-        la = model.layout
-        self.model, self.sharding, self.indices = model, sharding, model.stages_of_rank[rank]
-        shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
-        self.moments, self.known = fullest_moments(*shape)[rank], known
-
-    def peak(self, stages: Sequence[Stage]) -> Peak:
-        """With its chunks as `stages`, of as many layers as the layout's own."""
-        chunks = [self._chunk(*each) for each in zip(self.indices, stages, strict=True)]
-        activations, transient = _at(chunks, self.moments)
-        # Of equally full moments the one with most saved.
-        most = np.lexsort((activations, activations + transient))[-1]
-        return Peak(float(activations[most]), float(transient[most]))
-
-    def _chunk(self, index: int, stage: Stage) -> "Chunk":
-        """A virtual stage, which is as any other that holds the same layers and ends."""
-        layers = _layers(self.model, index, stage)
-        ends = tuple(end for end, at in enumerate(self.model.stage_of_end) if at == index)
-        if (layers, ends) not in self.known:
-            self.known[layers, ends] = Chunk(self.model, index, self.sharding, layers)
-        return self.known[layers, ends]
+def _chunk(model: StageModel, index: int, sharding: Sharding, known: Known) -> "Chunk":
+    """A virtual stage, which is as any other that holds the same layers and ends."""
+    layers = _layers(model, index, model.layout.stages[index])
+    ends = tuple(end for end, at in enumerate(model.stage_of_end) if at == index)
+    if (layers, ends) not in known:
+        known[layers, ends] = Chunk(model, index, sharding, layers)
+    return known[layers, ends]
 
 
 def _layers(model: StageModel, index: int, stage: Stage) -> Layers:

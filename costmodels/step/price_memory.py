@@ -93,7 +93,8 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
         "embedding_state_bytes": held[:, -2],
         "head_state_bytes": held[:, -1],
         "fixed_bytes": context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs,
-        "transient_bytes": reserved * (-work.most(-peak_bytes(each) for each in steps) - given_back),
+        "transient_bytes": reserved
+        * (-work.most(-peak_bytes(each) for each in steps) - given_back),
         "put_off_bytes": reserved * (-work.most(-each for each in put_off) - given_back),
     }
 

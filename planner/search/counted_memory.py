@@ -24,9 +24,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
-from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
@@ -34,7 +32,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
 from meshplan.planner.cuts.simulated_cuts import Cut
-from meshplan.planner.problem.coefficients import KIB, Priced
+from meshplan.planner.problem.coefficients import KIB
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -51,7 +49,7 @@ from meshplan.planner.search.least_held import LeastHeld
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.simulated import MOST_PASSES, Simulated
-from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.space.legal_layouts import Variant
 
 LEAST_WORK, MOST_WORK = 3_000_000, 6_000_000
 """What is spent if the proof left less of its budget, and if it left more; as long as the gap is
@@ -147,9 +145,7 @@ class CountedMemory:
         least = stage_problem(proof.space, self.least, row, variant)
         passes = Passes.of(proof.passes, np.array([row]), least.alone)
         known, left_s, ranks = proof.open.chains.bounds_s, math.inf, None
-        splits, _, bounds, by_rank = rough_split_bounds_s(
-            least.alone, passes, self._limit_s, known
-        )
+        splits, _, bounds, by_rank = rough_split_bounds_s(least.alone, passes, self._limit_s, known)
         fits, mode = some_mix_fits(least)[splits], min(least.modes)
         for at in np.argsort(np.where(fits, bounds, math.inf), kind="stable").tolist():
             if not fits[at] or bounds[at] >= self._limit_s:

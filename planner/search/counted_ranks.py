@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.step.mix_memory import MixMemory, Span
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.planner.problem.coefficients import NS_PER_S
@@ -84,13 +84,13 @@ class CountedRanks:
         return known
 
     def fastest(self, rank: int, first: int, end: int) -> tuple[int, int] | None:
-        """Of a rank with one chunk, of these layers: how many of the fastest mix that fits recompute
+        """Of a rank with one chunk, of these layers, how many the fastest mix that fits recomputes
         in full and selectively; None where none fits.
         """
         full, selective, added_s = self._mixes(first, end)
         held = self.memory.rank(rank, [(rank, first, end)], [(full, selective)])
         self.work += FOUND + held.kept[0].size
-        fits = (held.kept[0] + held.always <= self.fillable_bytes).all(axis=1)
+        fits: Bools = np.all(held.kept[0] + held.always <= self.fillable_bytes, axis=1)
         best = int(np.where(fits, added_s, math.inf).argmin())
         return (int(full[best]), int(selective[best])) if fits[best] else None
 
@@ -115,15 +115,18 @@ class CountedRanks:
         ways = self._joined(held.kept, added_s, room, most_s)
         if ways is None:
             return RankWays.none(len(spans), most_s, least_s)
-        columns = [
+        full, selective, added = (
             np.stack([each[at][ways[:, chunk]] for chunk, each in enumerate(every)], axis=1)
-            for at in (2, 0, 1)
-        ]
-        order = _undominated(columns[0])
+            for at in range(3)
+        )
+        order = _undominated(added.astype(float))
         if len(order) > MOST_WAYS:
             return RankWays.none(len(spans), most_s, least_s)
-        added, full, selective = (each[order] for each in columns)
-        return RankWays(added, full, selective, most_s, added.sum(axis=1).min(initial=math.inf))
+        found_s = added[order].astype(float)
+        return RankWays(
+            found_s, full[order].astype(np.int64), selective[order].astype(np.int64), most_s,
+            found_s.sum(axis=1).min(initial=math.inf),
+        )  # fmt: skip
 
     def _mixes(self, first: int, end: int) -> tuple[Ints, Ints, Floats]:
         """Layers in full, selectively, and seconds beyond nothing recomputed."""

@@ -36,9 +36,8 @@ LISTED = (
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
 BOUNDED = "what fits is decided by a bound of the need, which may be above it"
-"""Where passes are counted; and where layers differ, since each rank is asked for the most that any
-of them holds for a moment.
-"""
+"""Where layers differ: each rank is asked for the most that any of them holds for a moment."""
+COUNTED = "what fits is decided by counting what a rank holds in every moment"
 RECOMPUTED = {
     "any": "only where memory asks for it",
     "first": "only where memory asks for it, all layers selectively or the first of each stage in "
@@ -70,8 +69,7 @@ def space_words(
         lines.append(f"selective recomputation: of {named}{one}")
     lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
-        lines.append(f"memory: {BOUNDED}; with few layers per rank what fits when every moment is "
-                     "counted was looked for too, without a proof")  # fmt: skip
+        lines.append(f"memory: {COUNTED}")
     elif len(set(model.pattern)) > 1:
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
