@@ -53,7 +53,7 @@ from meshplan.planner.space.legal_layouts import Variant
 
 LEAST_WORK, MOST_WORK = 3_000_000, 6_000_000
 """What is spent if the proof left less of its budget, and if it left more; as long as the gap is
-wide so much more.
+wide what is between them once more. Where nothing fits by the bound the least.
 """
 LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # one that is begun; so many bytes of ways
 TOGETHER = 2_048  # layouts that are bounded at a time
@@ -71,8 +71,8 @@ class CountedMemory:
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
         self.open.chains = proof.open.chains
         left, deadline = proof.tally.left, proof.tally.deadline
-        self._budget = max(LEAST_WORK, min(MOST_WORK, left))
-        self._more = MOST_WORK
+        most = MOST_WORK if proof.best else LEAST_WORK
+        self._budget, self._more = max(LEAST_WORK, min(most, left)), most - LEAST_WORK
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
         self.killers: dict[tuple[object, ...], int] = {}
 

@@ -189,10 +189,11 @@ def _simulated(
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        CountedMemory(proof).settle()
+        left_s = CountedMemory(proof).settle()
         if not proof.best:
             gpus = question.counted(question.gpus)
-            raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
+            which = "fits" if math.isinf(left_s) else "was found that fits"
+            raise NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s = proof.prove(deadline)
@@ -221,7 +222,9 @@ def _simulated(
     bound_s = min(open_s, proof.best_s)
     every_cut_s = _every_cut_s(proof)
     result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
-    return replace(result, kinds_bound_s=proof.kinds_s if k > 1 else None)
+    # What fits by every moment alone was not looked for above the best.
+    kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
+    return replace(result, kinds_bound_s=kinds_s if k > 1 else None)
 
 
 def _every_cut_s(proof: Simulated) -> float:
