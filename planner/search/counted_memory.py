@@ -51,7 +51,7 @@ from meshplan.planner.search.path_search import PathSearch
 from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
-LEAST_WORK, MOST_WORK = 3_000_000, 6_000_000
+LEAST_WORK, MOST_WORK = 5_000_000, 10_000_000
 """What is spent if the proof left less of its budget, and if it left more; as long as the gap is
 wide what is between them once more. Where nothing fits by the bound the least.
 """

@@ -88,7 +88,9 @@ def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
 
 
 class CountedRows(NamedTuple):
-    """The rows of a space that may fit when every moment is counted (`rows_below.Source`)."""
+    """The rows that may fit by their prices, and those of one pipeline rank that may when every
+    moment is counted (`rows_below.Source`).
+    """
 
     space: Space
     prices: RowPrices
@@ -100,8 +102,12 @@ class CountedRows(NamedTuple):
 
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
-        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
-        rows = rows[kept <= self.setting.cluster.fillable_bytes]
-        prices = self.prices.take(rows)
-        fit = np.flatnonzero(_may_fit(self.space.take(rows), prices, self.setting))
-        return rows[fit], prices.take(fit)
+        found, prices = self.prices.fitting(rows)
+        alone = rows[self.space.layouts.pipeline_parallel[rows] == 1]
+        kept = mean_states_bytes(self.space.layouts.take(alone), self.setting) * SAFETY
+        more = np.setdiff1d(alone[kept <= self.setting.cluster.fillable_bytes], found)
+        of_more = self.prices.take(more)
+        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting))
+        every = np.concatenate([found, more[fit]])
+        order = np.argsort(every)
+        return every[order], Coefficients.joined([prices, of_more.take(fit)]).take(order)
