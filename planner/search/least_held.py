@@ -77,14 +77,14 @@ class LeastHeld:
 def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space, prices, setting)] if len(rows) <= MOST_REFUSED else rows[:0]
+    return rows[_may_fit(space, prices, setting, "zb_v")] if len(rows) <= MOST_REFUSED else rows[:0]
 
 
-def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
-    """Whether each row may, under whatever schedule."""
+def _may_fit(space: Space, prices: Priced, setting: Setting, schedule: Schedule) -> Bools:
+    """Whether each row may, as the schedule holds what is in flight."""
     rows = np.arange(len(space.layouts))
     least = LeastHeld(prices, space.layouts, setting, rows).take(rows)
-    return row_fits(space, least.held_as("zb_v"))
+    return row_fits(space, least.held_as(schedule))
 
 
 class CountedRows(NamedTuple):
@@ -106,8 +106,10 @@ class CountedRows(NamedTuple):
         alone = rows[self.space.layouts.pipeline_parallel[rows] == 1]
         kept = mean_states_bytes(self.space.layouts.take(alone), self.setting) * SAFETY
         more = np.setdiff1d(alone[kept <= self.setting.cluster.fillable_bytes], found)
+        if not len(more):
+            return found, prices
         of_more = self.prices.take(more)
-        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting))
+        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting, "1f1b"))
         every = np.concatenate([found, more[fit]])
         order = np.argsort(every)
         return every[order], Coefficients.joined([prices, of_more.take(fit)]).take(order)
