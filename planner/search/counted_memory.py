@@ -89,7 +89,6 @@ class CountedMemory:
         except KeyboardInterrupt:  # what was begun stays open
             pass
         self.proof.tally.simulated += self.tally.simulated
-        self.proof.tally.left -= self._budget - max(0, self.tally.left)
         bound_s = min(left, self.open.least_s)
         return bound_s if bound_s < self._limit_s else math.inf
 
