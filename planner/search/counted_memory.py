@@ -21,11 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.step import StepModel
-from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
@@ -70,10 +69,7 @@ class CountedMemory:
         rows = rows[counted & (proof.open.row_bounds[rows] < self._limit_s)]
         self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
-        self.open.chains, self.open.left_out = proof.open.chains, self._left_out
-        self._fits = np.zeros(len(proof.space.layouts), bool)
-        if len(rows):
-            self._fits[rows] = row_fits(proof.space.take(rows), proof.prices.take(rows))
+        self.open.chains = proof.open.chains
         left, deadline = proof.tally.left, proof.tally.deadline
         most = MOST_WORK if proof.best else LEAST_WORK
         self._budget, self._more = max(LEAST_WORK, min(most, left)), most - LEAST_WORK
@@ -95,13 +91,6 @@ class CountedMemory:
         self.proof.tally.simulated += self.tally.simulated
         bound_s = min(left, self.open.least_s)
         return bound_s if bound_s < self._limit_s else math.inf
-
-    def _left_out(self, variant: Variant, rows: Ints) -> Bools:
-        """Zero-bubble schedules of rows of which nothing fits by the bound: the least memory is so
-        far below what they hold that it would leave wide gaps, and find next to nothing.
-        """
-        found: Bools = ~self._fits[rows] & (variant.schedule in ZERO_BUBBLE)
-        return found if self.proof.best else np.zeros(len(rows), bool)
 
     @property
     def _limit_s(self) -> float:

@@ -88,8 +88,8 @@ def _may_fit(space: Space, prices: Priced, setting: Setting, schedule: Schedule)
 
 
 class CountedRows(NamedTuple):
-    """The rows that may fit by their prices, and those that may when every moment is counted, under
-    schedules without zero bubbles (`rows_below.Source`).
+    """The rows that may fit by their prices, and those of one pipeline rank that may when every
+    moment is counted (`rows_below.Source`).
     """
 
     space: Space
@@ -103,8 +103,9 @@ class CountedRows(NamedTuple):
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
         found, prices = self.prices.fitting(rows)
-        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
-        more = np.setdiff1d(rows[kept <= self.setting.cluster.fillable_bytes], found)
+        alone = rows[self.space.layouts.pipeline_parallel[rows] == 1]
+        kept = mean_states_bytes(self.space.layouts.take(alone), self.setting) * SAFETY
+        more = np.setdiff1d(alone[kept <= self.setting.cluster.fillable_bytes], found)
         if not len(more):
             return found, prices
         of_more = self.prices.take(more)

@@ -105,7 +105,6 @@ class OpenLayouts:
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
         self._own_s: Callable[[Ints], Floats] | None = None
-        self.left_out: Callable[[Variant, Ints], Bools] | None = None  # rows that are not run so
 
     def _undominated(self, limit_s: float) -> Ints:
         below, stays = self.row_bounds[self._every] < limit_s, np.ones(len(self._every), bool)
@@ -207,9 +206,6 @@ class OpenLayouts:
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
         last = self._next_row + len(rows)
         groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
-        if self.left_out:
-            groups = [(each, same[~self.left_out(each, same)]) for each, same in groups]
-            groups = [(each, same) for each, same in groups if len(same)]
         bounds = done_of_each(lambda group: self._roughly(*group, limit_s), groups)
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
         self._next_row = last

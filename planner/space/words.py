@@ -37,9 +37,7 @@ LISTED = (
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
 BOUNDED = "what fits is decided by a bound of the need, which may be above it"
 """Where layers differ: each rank is asked for the most that any of them holds for a moment."""
-OTHER_DEGREES = (
-    "left out: zero-bubble schedules of degrees of which nothing fits by a bound of that"
-)
+OTHER_DEGREES = "left out: degrees with a pipeline of which nothing fits by a bound of that"
 COUNTED = "what fits is decided by counting what a rank holds in every moment"
 RECOMPUTED = {
     "any": "only where memory asks for it",
