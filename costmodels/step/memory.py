@@ -4,14 +4,13 @@ Allocated is what the framework's tensors take; reserved, what its caching alloc
 is what runs out. The categories and their formulas are those of `memory`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.memory.states import Memory, activation_peak, comes_late, update_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
-from meshplan.costmodels.step.pass_memory import Known, RankPeaks, rank_peak
+from meshplan.costmodels.step.pass_memory import Known, rank_peak
 from meshplan.costmodels.step.rank_memory import (
     context_bytes,
     embedding_gathered_bytes,
@@ -71,21 +70,6 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
     known: Known = {}
     constant = model.by_rank(lambda rank: _constant(model, rank))
     return tuple(_rank_memory(model, rank, each, known) for rank, each in enumerate(constant))
-
-
-def needs_of_mixes(model: StageModel, rank: int) -> Callable[[Sequence[Stage]], float]:
-    """Bytes that a rank whose passes are counted cannot do without, whatever of its layers
-    recomputes what: of its chunks as stages of as many layers as the layout's own.
-    """
-    peaks = RankPeaks(model, rank, model.traffic.sharding, {})
-    states, outside = _states(model, rank), float(context_bytes(model))
-
-    def needed(stages: Sequence[Stage]) -> float:
-        peak = peaks.peak(stages)
-        memory = states + Memory(activations=peak.activations, transient=peak.transient)
-        return float(memory.allocated) + slack_bytes(model, memory) + outside
-
-    return needed
 
 
 def _states(model: StageModel, rank: int) -> Memory:

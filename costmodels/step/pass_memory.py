@@ -14,9 +14,9 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,9 +55,18 @@ class Peak:
 NONE = Peak(0.0, 0.0)
 
 
+class KnownPasses(NamedTuple):
+    """Of backward passes by layer kind: their steps; and the most alive, by whether weight products
+    are put off.
+    """
+
+    steps: dict[int, tuple[Step, ...]]
+    peaks: dict[tuple[int, bool], float]
+
+
 Layers = tuple[tuple[int, str], ...]
 Ends = tuple[int, ...]
-Known = dict[tuple[Layers, Ends], "_Chunk"]
+Known = dict[tuple[Layers, Ends], "Chunk"]
 """The chunks of one layout, by what they hold."""
 
 
@@ -66,34 +75,22 @@ def rank_peak(model: StageModel, rank: int, sharding: Sharding, known: Known) ->
 
     known  chunks of the layout that were looked at, and those of this rank from now on
     """
-    own = [model.layout.stages[i] for i in model.stages_of_rank[rank]]
-    return RankPeaks(model, rank, sharding, known).peak(own)
+    chunks = [_chunk(model, index, sharding, known) for index in model.stages_of_rank[rank]]
+    la = model.layout
+    shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
+    activations, transient = _at(chunks, fullest_moments(*shape)[rank])
+    # Of equally full moments the one with most saved.
+    most = np.lexsort((activations, activations + transient))[-1]
+    return Peak(float(activations[most]), float(transient[most]))
 
 
-class RankPeaks:
-    """The fullest moment of a rank, whatever of its layers recomputes what."""
-
-    def __init__(self, model: StageModel, rank: int, sharding: Sharding, known: Known) -> None:
-        la = model.layout
-        self.model, self.sharding, self.indices = model, sharding, model.stages_of_rank[rank]
-        shape = la.schedule, la.pipeline_parallel, la.virtual_stages, model.m
-        self.moments, self.known = fullest_moments(*shape)[rank], known
-
-    def peak(self, stages: Sequence[Stage]) -> Peak:
-        """With its chunks as `stages`, of as many layers as the layout's own."""
-        chunks = [self._chunk(*each) for each in zip(self.indices, stages, strict=True)]
-        activations, transient = _at(chunks, self.moments)
-        # Of equally full moments the one with most saved.
-        most = np.lexsort((activations, activations + transient))[-1]
-        return Peak(float(activations[most]), float(transient[most]))
-
-    def _chunk(self, index: int, stage: Stage) -> "_Chunk":
-        """A virtual stage, which is as any other that holds the same layers and ends."""
-        layers = _layers(self.model, index, stage)
-        ends = tuple(end for end, at in enumerate(self.model.stage_of_end) if at == index)
-        if (layers, ends) not in self.known:
-            self.known[layers, ends] = _Chunk(self.model, index, self.sharding, layers)
-        return self.known[layers, ends]
+def _chunk(model: StageModel, index: int, sharding: Sharding, known: Known) -> "Chunk":
+    """A virtual stage, which is as any other that holds the same layers and ends."""
+    layers = _layers(model, index, model.layout.stages[index])
+    ends = tuple(end for end, at in enumerate(model.stage_of_end) if at == index)
+    if (layers, ends) not in known:
+        known[layers, ends] = Chunk(model, index, sharding, layers)
+    return known[layers, ends]
 
 
 def _layers(model: StageModel, index: int, stage: Stage) -> Layers:
@@ -103,7 +100,7 @@ def _layers(model: StageModel, index: int, stage: Stage) -> Layers:
     return tuple(zip(held, stage.modes, strict=True))
 
 
-def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
+def _at(chunks: list["Chunk"], found: Moments) -> tuple[Floats, Floats]:
     """`Peak` of each moment."""
     held, whole, gradients = np.zeros((3, len(found.each)))
     for at, chunk in enumerate(chunks):
@@ -116,10 +113,17 @@ def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
     return activations, np.array([peak.transient for peak in own]) + whole + gradients
 
 
-class _Chunk:
-    """One virtual stage on one rank."""
+class Chunk:
+    """One virtual stage on one rank. `passes` holds what is known of the layer kinds."""
 
-    def __init__(self, model: StageModel, index: int, sharding: Sharding, layers: Layers) -> None:
+    def __init__(
+        self,
+        model: StageModel,
+        index: int,
+        sharding: Sharding,
+        layers: Layers,
+        passes: "KnownPasses | None" = None,
+    ) -> None:
         self.model, self.index, self.sharding = model, index, sharding
         self.first, self.last = index == 0, index == len(model.layout.stages) - 1
         self.zero, self.layers = int(model.layout.zero_stage), layers
@@ -127,7 +131,7 @@ class _Chunk:
         self._less = () if layers == own else own
         site = model.site
         self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
-        self._steps: dict[int, tuple[Step, ...]] = {}
+        self._passes = KnownPasses({}, {}) if passes is None else passes
         self._peaks: dict[tuple[str, bool, bool], Peak] = {}
 
     @cached_property
@@ -143,14 +147,14 @@ class _Chunk:
     def deferred_bytes(self) -> float:
         """Bytes of one micro-batch from I to W: inputs and output gradients of matrix products."""
         return sum(
-            self._saved(kind, "none") + float(left_bytes(self._pass(kind)))
+            self._saved(kind, "none") + float(left_bytes(self.steps(kind)))
             for kind, _ in self.layers
         )
 
     @cached_property
     def output_gradient_bytes(self) -> float:
         """Of these, output gradients: the backward pass made them, nothing saved them."""
-        return sum(float(waiting_gradient_bytes(self._pass(kind))) for kind, _ in self.layers)
+        return sum(float(waiting_gradient_bytes(self.steps(kind))) for kind, _ in self.layers)
 
     @cached_property
     def waiting_gradient_bytes(self) -> float:
@@ -164,18 +168,18 @@ class _Chunk:
         whole = moment.last if self.zero < 2 else True
         key = (moment.kind, whole, moment.fresh)
         if key not in self._peaks:
-            lingers = 0.0 if moment.fresh else self._lingering
+            lingers = 0.0 if moment.fresh else self.lingering
             if moment.kind == "F":
                 alone = self._forward(lingers)
             elif moment.kind == "W":
                 alone = self._weights(lingers)
             else:
                 alone = self._backward(whole, lingers, put_off=moment.kind == "I")
-            self._peaks[key] = Peak(alone.activations, alone.transient + self._messages)
+            self._peaks[key] = Peak(alone.activations, alone.transient + self.messages)
         return self._peaks[key]
 
     @property
-    def _lingering(self) -> float:
+    def lingering(self) -> float:
         """From ZeRO-2: the gradient that the chunk's backward pass completed last, still on its
         way when the next micro-batch begins, and the part that arrives.
         """
@@ -204,13 +208,13 @@ class _Chunk:
         )
 
     @property
-    def _messages(self) -> float:
+    def messages(self) -> float:
         """Bytes of pipeline messages: the one just sent, and the receive buffer posted early."""
         return 2 * self.stream if self.model.layout.pipeline_parallel > 1 else 0.0
 
     def _forward(self, lingers: float) -> Peak:
         """At its end everything is saved; the last stage then takes the loss."""
-        whole = self._gathered(len(self.layers) - 1)
+        whole = self.gathered(len(self.layers) - 1)
         if not self.last:
             return Peak(self.saved_bytes, self.stream + whole + lingers)
         return Peak(self.saved_bytes - self.stream, self._loss() + lingers)
@@ -231,32 +235,34 @@ class _Chunk:
         """From the last layer to the first, then the embedding."""
         left, waiting, best = self.saved_bytes, 0.0, NONE
         if self.last:
-            best = Peak(
-                left,
-                self.stream + self._arriving(self._table, float(self.sharding.dense_ranks), whole),
-            )
+            best = Peak(left, self.loss_arrives(whole))
             left -= 2 * self.stream
         for at in reversed(range(len(self.layers))):
             kind, mode = self.layers[at]
             replay = self._saved(kind, "none") - self._saved(kind, mode)
-            inside = float(peak_bytes(self._pass(kind), put_off=put_off))
+            inside = self.inside_bytes(kind, put_off)
             inside += self.stream if mode != "none" else 0.0  # the replayed output
-            around = self._gathered(at) + self._gradients(at, whole, put_off)
+            around = self.gathered(at) + self.gradients(at, whole, put_off)
             if at + 1 == len(self.layers) and not self.last:
                 around += lingers
             now = Peak(left + replay, waiting + inside + around)
             best = max(best, now, key=lambda peak: peak.total)
             left -= self._saved(kind, mode)
             if put_off:
-                gradients = float(waiting_gradient_bytes(self._pass(kind)))
+                gradients = float(waiting_gradient_bytes(self.steps(kind)))
                 waiting += gradients
-                left += self._saved(kind, "none") + float(left_bytes(self._pass(kind))) - gradients
+                left += self._saved(kind, "none") + float(left_bytes(self.steps(kind))) - gradients
         if self.first:
-            now = Peak(left, waiting + self._embedding(whole))
+            now = Peak(left, waiting + self.embedding(whole))
             best = max(best, now, key=lambda peak: peak.total)
         return best
 
-    def _embedding(self, whole: bool) -> float:
+    def loss_arrives(self, whole: bool) -> float:
+        """Beside all that is saved, when the head's gradient is reduced."""
+        arriving = self._arriving(self._table, float(self.sharding.dense_ranks), whole)
+        return self.stream + arriving
+
+    def embedding(self, whole: bool) -> float:
         """The gathered gradient, its fp32 copy, and the table's own gradient."""
         site = self.model.site
         rows = site.itemsize * float(site.shard.tokens) * site.model.hidden
@@ -272,19 +278,19 @@ class _Chunk:
     def _weights(self, lingers: float) -> Peak:
         """W: one product after another; every gradient is whole until its reduction."""
         kinds = {kind for kind, _ in self.layers}
-        product = max((float(largest_product_bytes(self._pass(k))) for k in kinds), default=0.0)
+        product = max((float(largest_product_bytes(self.steps(k))) for k in kinds), default=0.0)
         whole = sum(self._count(kind) for kind, _ in self.layers) if self.zero >= 2 else 0.0
         gradients = self.output_gradient_bytes
         return Peak(self.deferred_bytes - gradients, gradients + product + WIDE * whole + lingers)
 
-    def _gathered(self, at: int) -> float:
+    def gathered(self, at: int) -> float:
         """ZeRO-3's weights of a layer and of a neighbour."""
         if self.zero < 3 or at < 0:
             return 0.0
         pair = self.layers[max(at - 1, 0) : at + 1]
         return self.model.site.itemsize * sum(self._count(kind) for kind, _ in pair)
 
-    def _gradients(self, at: int, whole: bool, put_off: bool) -> float:
+    def gradients(self, at: int, whole: bool, put_off: bool) -> float:
         """This layer's gradient and the one being reduced."""
         own = WIDE * self._count(self.layers[at][0]) if self.zero >= 2 else 0.0
         if put_off:
@@ -307,8 +313,16 @@ class _Chunk:
     def _saved(self, kind: int, mode: str) -> float:
         return float(self.model.layer_saved_bytes(kind, mode))
 
-    def _pass(self, kind: int) -> tuple[Step, ...]:
-        if kind not in self._steps:
-            site = self.model.site
-            self._steps[kind] = backward_steps(site, self.model.setting.model.kinds[kind])
-        return self._steps[kind]
+    def steps(self, kind: int) -> tuple[Step, ...]:
+        """Of the backward pass of a layer."""
+        known = self._passes.steps
+        if kind not in known:
+            known[kind] = backward_steps(self.model.site, self.model.setting.model.kinds[kind])
+        return known[kind]
+
+    def inside_bytes(self, kind: int, put_off: bool) -> float:
+        """The most alive in that pass."""
+        known = self._passes.peaks
+        if (kind, put_off) not in known:
+            known[kind, put_off] = float(peak_bytes(self.steps(kind), put_off=put_off))
+        return known[kind, put_off]

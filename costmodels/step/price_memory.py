@@ -7,14 +7,16 @@ is that of the two largest parts.
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
+    largest_product_bytes,
     left_bytes,
     loss_bytes,
     most_passing_bytes,
     most_put_off_bytes,
+    peak_bytes,
 )
 from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
@@ -67,6 +69,33 @@ def memory_columns(
         "head_saved_bytes": work.rows(reserved * ends[1].saved_bytes),
         "head_transient_bytes": work.rows(reserved * _logits_bytes(work)) + gathered,
         "fixed_bytes": outside,
+    }
+
+
+def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Floats]:
+    """Where passes are counted: bytes no more than any rank holds that are in the place of those
+    columns of `memory_columns` that may be more; and what a pass of any rank needs beside what is
+    saved at least, of a backward and where weight products are put off.
+    """
+    reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
+    whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
+    pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
+    held = weights.stacked(_states_of_parts(weights))
+    kinds, site = work.rank.setting.model.kinds, work.rank.site
+    steps = [backward_steps(site, kinds[kind]) for kind in work.layer_kinds]
+    put_off = [
+        minimum(peak_bytes(each, put_off=True), largest_product_bytes(each)) for each in steps
+    ]
+    alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
+    given_back = work.rows(2 * input_bytes(site)) * alone
+    return {
+        "layer_state_bytes": held[:, :-2],
+        "embedding_state_bytes": held[:, -2],
+        "head_state_bytes": held[:, -1],
+        "fixed_bytes": context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs,
+        "transient_bytes": reserved
+        * (-work.most(-peak_bytes(each) for each in steps) - given_back),
+        "put_off_bytes": reserved * (-work.most(-each for each in put_off) - given_back),
     }
 
 

@@ -28,7 +28,12 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
-from meshplan.costmodels.step.price_memory import all_states_bytes, memory_columns, parts_of
+from meshplan.costmodels.step.price_memory import (
+    all_states_bytes,
+    least_columns,
+    memory_columns,
+    parts_of,
+)
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import Table, weight_table, work_table
 from meshplan.costmodels.step.rendezvous import once_s
@@ -107,6 +112,11 @@ def memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
     """The columns of `Prices` that are bytes of a rank, without the seconds."""
     work, weights = work_table(setting, layouts), weight_table(setting, layouts)
     return memory_columns(layouts, work, weights, _ends(work))
+
+
+def least_memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
+    """What no rank holds less of where passes are counted (`price_memory.least_columns`)."""
+    return least_columns(layouts, work_table(setting, layouts), weight_table(setting, layouts))
 
 
 def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:

@@ -26,13 +26,20 @@ from meshplan.planner.stages.path import Intervals, stages_of
 
 
 class PathCuts:
-    """The cuts of one layout whose stages are all below `limit_s` on their own."""
+    """The cuts of one layout whose stages are all below `limit_s` on their own; `intervals` say in
+    which mix each is, if not the fastest of those that fit by the priced memory.
+    """
 
     def __init__(
-        self, problem: StageProblem, passes: Passes, times: CutTimes, limit_s: float
+        self,
+        problem: StageProblem,
+        passes: Passes,
+        times: CutTimes,
+        limit_s: float,
+        intervals: Intervals | None = None,
     ) -> None:
         self.problem, self.times, self.once_s = problem, times, float(passes.once[0])
-        self.intervals = Intervals(problem)
+        self.intervals = intervals or Intervals(problem)
         found = _through(
             intervals_below(self.intervals, ProblemChains(problem, passes), limit_s),
             len(problem.pattern),

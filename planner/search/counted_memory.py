@@ -2,223 +2,228 @@
 
 Where an engine's passes are counted (`native`) the priced memory is a bound: a rank pays its
 largest transient at its fullest moment, and zero-bubble micro-batches count with the larger of what
-they hold before and after their backward. The proof is over what fits by it. What else may be
-faster is looked for here, of layouts and cuts whose bound is below the best step under a memory
-that is not above what they hold:
+they hold before and after their backward. `Simulated` proves what fits by it. What else may be
+faster is settled here, layout by layout, of those whose bound is below the best step under a memory
+that is not above what ranks hold:
 
     least    without transients; what waits for its weight gradient with the smaller of both
-    bare     of each cut the one that recomputes least, if it fits by every moment
-    mixes    then those of each cut that do (`planner.search.counted_mixes`), where a rank has few:
-             first of the two modes that recompute least, then of all
-    cuts     those of the list; with one chunk per rank all, where they are few
+    one      chunk per rank: each stage in its fastest mix that fits by every moment, so each cut
+             has one, and the fastest is found as ever (`planner.cuts.path_cuts`)
+    several  cut by cut: the ways in which each rank fits (`planner.search.counted_ranks`), and the
+             fastest of these together (`planner.search.counted_cuts`)
 
-Each is looked at in order of bounds, as far as its budget goes, those of one chunk per rank first:
-they have the fewest mixes. Nothing is proved of what is left.
+What the budget leaves, and cuts of which a rank has too many ways, stay open with their bounds.
 """
 
-from collections.abc import Iterator, Sequence
+import math
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from meshplan.costmodels.layout import MODES, Schedule, Stage
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.planner.bounds.any_split import bounds_of_any_split
-from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.bounds.split_chains import bounds_of_splits, rough_split_bounds_s
+from meshplan.costmodels.step.step import StepModel
+from meshplan.planner.bounds.simulated import SAFETY, Passes
+from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.problem.coefficients import Coefficients, Priced
-from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
+from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.known_chains import actions_of
+from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
+from meshplan.planner.cuts.simulated_cuts import Cut
+from meshplan.planner.problem.coefficients import KIB
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
     evaluate,
     stage_problem,
+    starts_of,
 )
-from meshplan.planner.search.branch_and_bound import Found
-from meshplan.planner.search.counted_mixes import CountedMixes, has_few_mixes
+from meshplan.planner.search.counted_cuts import CountedCut
+from meshplan.planner.search.counted_paths import CountedIntervals
+from meshplan.planner.search.counted_ranks import CountedRanks
+from meshplan.planner.search.cut_mixes import CutMixes
 from meshplan.planner.search.found import SETTLED
-from meshplan.planner.search.second_core import done_of_each
-from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.space.legal_layouts import Space, Variant
-from meshplan.planner.space.stage_splits import every_cut, lists_all
+from meshplan.planner.search.least_held import LeastHeld
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
+from meshplan.planner.search.path_search import PathSearch
+from meshplan.planner.search.simulated import MOST_PASSES, Simulated
+from meshplan.planner.space.legal_layouts import Variant
 
-PASSES = ((1, 300_000), (2, 1_200_000), (3, 1_200_000))
-"""Modes that a cut may mix, those that recompute least; and the budget of what is looked at so, in
-the time of one played action, some 60 ns. What one pass leaves the next one has.
+LEAST_WORK, MOST_WORK = 5_000_000, 10_000_000
+"""What is spent if the proof left less of its budget, and if it left more; as long as the gap is
+wide what is between them once more. Where nothing fits by the bound the least.
 """
-CUT, LAYOUT = 5_000, 30_000  # one that is begun
-MOST_ROWS = 2_048
-MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
-MOMENTARY = (
-    "layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "transient_kib",
-    "head_transient_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
-)  # fmt: skip
-"""Columns of what is held beside what was saved, at some moment or not at all."""
-
-
-class LeastHeld:
-    """Prices whose memory is not above what ranks hold under a schedule."""
-
-    def __init__(self, prices: Priced, schedule: Schedule) -> None:
-        self.prices, self.waits = prices, schedule in ZERO_BUBBLE
-
-    def take(self, rows: Ints) -> Coefficients:
-        """The prices of some of the rows."""
-        c = self.prices.take(rows)
-        saved = c.layer_saved_kib
-        if self.waits:
-            saved = np.minimum(saved, c.layer_deferred_kib[:, :, None])
-        none = {name: np.zeros_like(getattr(c, name)) for name in MOMENTARY}
-        return replace(c, layer_saved_kib=saved, **none)
-
-
-def rows_that_may_fit(space: Space, prices: Priced) -> Ints:
-    """The rows of a small space that may fit when every moment is counted; none of a large one."""
-    rows = np.arange(len(space.layouts))
-    if len(rows) > MOST_REFUSED:
-        return rows[:0]
-    return np.flatnonzero(row_fits(space, LeastHeld(prices, "zb_v").take(rows)))
-
-
-Pipeline = TypeVar("Pipeline", SamePipeline, StageProblem)
-
-
-def _listed(pipeline: Pipeline) -> Pipeline:
-    """With all cuts of one chunk per rank, which are few, where any is legal."""
-    if pipeline.splits is not None:
-        return pipeline
-    layers, fewest = len(pipeline.pattern), pipeline.fewest_layers(0)
-    ways = every_cut(layers, pipeline.pp, fewest) if pipeline.pp > 1 else ((layers,),)
-    return replace(pipeline, splits=ways)
-
-
-class _Candidate(NamedTuple):
-    """A layout that may be faster, and has cuts that may fit."""
-
-    bound_s: float
-    row: int
-    variant: Variant
+LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # one that is begun; so many bytes of ways
+TOGETHER = 2_048  # layouts that are bounded at a time
+ENDLESS_KIB = 2**50
 
 
 class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
     def __init__(self, proof: Simulated) -> None:
-        self.proof, self.left = proof, 0
+        self.proof, rows = proof, proof.open.rows
+        counted = proof.space.layouts.activation_offload[rows] == 0
+        rows = rows[counted & (proof.open.row_bounds[rows] < self._limit_s)]
+        self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
+        self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
+        self.open.chains = proof.open.chains
+        left, deadline = proof.tally.left, proof.tally.deadline
+        most = MOST_WORK if proof.best else LEAST_WORK
+        self._budget, self._more = max(LEAST_WORK, min(most, left)), most - LEAST_WORK
+        self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
+        self.killers: dict[tuple[object, ...], int] = {}
 
-    def look(self) -> None:
-        """Offer the proof what is faster than its best."""
+    def settle(self) -> float:
+        """Offer the proof what is faster than its best; a lower bound of what may be faster and was
+        not settled, infinite where nothing may be.
+        """
+        left = math.inf
         try:
-            for most, budget in PASSES:
-                self.left = max(0, self.left) + budget
-                found = sorted(self._candidates(most), key=lambda each: each.bound_s)
-                self._look([each for each in found if each.variant.virtual_stages == 1])
-                self._look([each for each in found if each.variant.virtual_stages > 1])
-        except KeyboardInterrupt:
-            return
-
-    def _look(self, candidates: Sequence[_Candidate]) -> None:
-        for candidate in candidates:
-            if self._ended or candidate.bound_s >= self.proof.best_s * SETTLED:
-                return
-            self._look_at(candidate)
+            while self._goes_on():
+                if not self._closer():
+                    left = min(left, self._settled(self.open.first))
+                    self.open.pop()
+        except KeyboardInterrupt:  # what was begun stays open
+            pass
+        self.proof.tally.simulated += self.tally.simulated
+        bound_s = min(left, self.open.least_s)
+        return bound_s if bound_s < self._limit_s else math.inf
 
     @property
-    def _ended(self) -> bool:
-        return self.left <= 0 or self.proof.tally.late
+    def _limit_s(self) -> float:
+        return self.proof.best_s * SETTLED
 
-    def _candidates(self, most: int) -> Iterator[_Candidate]:
-        proof, limit_s = self.proof, self.proof.best_s * SETTLED
-        rows = proof.open.rows
-        rows = rows[proof.open.row_bounds[rows] < limit_s][:MOST_ROWS]
-        groups = [
-            (variant, same)
-            for every, same in proof.space.by_variant(rows)
-            if (variant := self._counted(every, int(same[0]), most)) is not None
-        ]
-        bounds = done_of_each(lambda group: self._bounds(*group, limit_s), groups)
-        for (variant, same), of_each in zip(groups, bounds, strict=True):
-            for row, bound_s in zip(same.tolist(), of_each.tolist(), strict=True):
-                if bound_s < limit_s:
-                    yield _Candidate(bound_s, row, variant)
+    def _goes_on(self) -> bool:
+        """Whether something may be faster, and there is time, and budget: more of it as long as the
+        gap is wide.
+        """
+        least_s = self.open.least_s
+        while self.tally.left <= 0 and self._more > 0 and least_s < self.proof.best_s * costs.WIDE:
+            self.tally.left += costs.MORE
+            self._more -= costs.MORE
+        return not self.tally.ended and least_s < self._limit_s
 
-    def _bounds(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
-        """Of `rows` run as `variant`; the limit where that is no more."""
-        proof, found = self.proof, np.full(len(rows), limit_s)
-        least = LeastHeld(proof.prices, variant.schedule)
-        same = _listed(run_as(proof.space, least, rows, variant))
-        passes, below = Passes.of(proof.passes, rows, same), np.arange(len(rows))
-        if variant.virtual_stages > 1:
-            below = np.flatnonzero(bounds_of_any_split(same, passes, limit_s) < limit_s)
-        if len(below):
-            found[below], _ = bounds_of_splits(same.take(below), passes.take(below), limit_s)
+    def _closer(self) -> bool:
+        """`OpenLayouts.closer`, which is charged; whether the first is not below the limit."""
+        before = self.open.work
+        found = self.open.closer(self._limit_s)
+        self.tally.left -= self.open.work - before
         return found
 
-    def _counted(self, variant: Variant, row: int, most: int) -> Variant | None:
-        """With the `most` modes that recompute least; None where it has fewer, or where the mean
-        rank has many mixes of several. One chunk per rank is run once, where its cuts are few: with
-        the most modes, two at least, of which there are few mixes.
-        """
-        vpp, pp = variant.virtual_stages, int(self.proof.space.layouts.pipeline_parallel[row])
-        layers = [-(-len(self.proof.space.stack) // (pp * vpp))] * vpp
-        modes = tuple(sorted(variant.modes)[:most])
-        few = most == 1 or has_few_mixes(layers, modes)
-        if vpp == 1:
-            more = tuple(sorted(variant.modes)[: most + 1])
-            at_once = most == len(MODES) or not has_few_mixes(layers, more)
-            few &= most > 1 and at_once and self._lists_all(pp)
-        elif len(modes) < most:
-            return None
-        return replace(variant, modes=modes) if few else None
+    def _settled(self, layout: Open) -> float:
+        """The bound of what of a layout may be faster still."""
+        self.tally.left -= LAYOUT
+        problem = stage_problem(self.proof.space, self.proof.prices, layout.row, layout.variant)
+        problem = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS_KIB))
+        if problem.vpp == 1:
+            return self._settled_paths(layout, problem)
+        return self._settled_cuts(layout, problem)
 
-    def _lists_all(self, pp: int) -> bool:
-        """Whether so many ranks of one chunk have few cuts, or a list of them."""
-        space = self.proof.space
-        return pp == 1 or lists_all(space.model, space.legality, pp, 1)
+    def _settled_paths(self, layout: Open, problem: StageProblem) -> float:
+        """One chunk per rank, cut anywhere."""
+        proof, row, variant = self.proof, layout.row, layout.variant
+        passes = Passes.of(proof.passes, np.array([row]), problem.alone)
+        times = proof.times_of(row, variant, first_cut(problem))
+        ranks = self._ranks(problem, times, variant)
+        intervals = CountedIntervals(problem, ranks)
+        cuts = PathCuts(problem, passes, times, self._limit_s, intervals)
+        self.tally.left -= costs.WAYS + costs.STEP * cuts.steps + ranks.work // BYTES
+        search = PathSearch(
+            cuts, proof.open.shape(row, variant), proof.open.chains, self.tally,
+            lambda stages: self._offered_s(layout, ranks, stages),
+        )  # fmt: skip
+        left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
+        return min((each.bound_s for each in left), default=math.inf)
 
-    def _look_at(self, candidate: _Candidate) -> None:
-        proof, (_, row, variant) = self.proof, candidate
-        self.left -= LAYOUT
-        held = LeastHeld(proof.prices, variant.schedule)
-        least = _listed(stage_problem(proof.space, held, row, variant))
-        bound, times = stage_problem(proof.space, proof.prices, row, variant), None
-        for bare in self._cuts(least, row):
-            limit_s = proof.best_s * SETTLED
-            if self._ended:
-                return
-            if evaluate(bound, bare) is not None:
-                continue  # settled by the proof
-            self.left -= CUT
-            times = times or self._times(row, variant, bare)
-            after = times.least_after_s(bare, range(least.pp), limit_s)
-            if times.step_s(bare, after) < limit_s:
-                cut = CountedMixes(bound, least, times, bare, variant.replayed)
-                plan = cut.fastest(limit_s, self.left)
-                self.left -= cut.work
-                if plan is not None:
-                    proof.offer(Found(plan.objective, int(proof.kept[row]), variant, plan))
-
-    def _cuts(self, least: StageProblem, row: int) -> Iterator[tuple[Stage, ...]]:
-        """Of the list those below the best step, which may fall meanwhile, that may fit, with as
-        little recomputed as can be; the smallest bound first.
-        """
-        proof, fits, mode = self.proof, some_mix_fits(least), min(least.modes)
+    def _settled_cuts(self, layout: Open, problem: StageProblem) -> float:
+        """Several chunks per rank: the cuts of the list, the smallest bound first."""
+        proof, row, variant = self.proof, layout.row, layout.variant
+        least = stage_problem(proof.space, self.least, row, variant)
         passes = Passes.of(proof.passes, np.array([row]), least.alone)
-        limit_s, known = proof.best_s * SETTLED, proof.open.chains.bounds_s
-        splits, _, bounds, _ = rough_split_bounds_s(least.alone, passes, limit_s, known)
-        for at in np.argsort(bounds, kind="stable").tolist():
-            if bounds[at] >= proof.best_s * SETTLED:
-                return
-            if fits[splits[at]]:
-                counts = (least.splits or ())[splits[at]]
-                yield tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+        known, left_s, ranks = proof.open.chains.bounds_s, math.inf, None
+        splits, _, bounds, by_rank = rough_split_bounds_s(least.alone, passes, self._limit_s, known)
+        fits, mode = some_mix_fits(least)[splits], min(least.modes)
+        for at in np.argsort(np.where(fits, bounds, math.inf), kind="stable").tolist():
+            if not fits[at] or bounds[at] >= self._limit_s:
+                break
+            if self.tally.ended:
+                return min(left_s, max(layout.bound_s, float(bounds[at])))
+            counts = (least.splits or ())[splits[at]]
+            bare = tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+            times = proof.times_of(row, variant, bare)
+            if ranks is None:
+                ranks = self._ranks(problem, times, variant)
+                if not self._some_fit(ranks, np.array(least.splits)[splits[fits]], by_rank[fits]):
+                    return math.inf
+            found_s = max(layout.bound_s, float(bounds[at]))
+            found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, by_rank[at]))
+            if found_s < self._limit_s and variant.schedule not in ZERO_BUBBLE:
+                found_s = max(found_s, self._by_chains_s(layout, least, ranks, bare))
+            left_s = min(left_s, found_s)
+        return left_s
 
-    def _times(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
-        proof = self.proof
-        layout = proof.layout_of(int(proof.kept[row]), variant, StagePlan(stages, 0, ()))
-        return CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
+    def _by_ranks_s(
+        self, layout: Open, ranks: CountedRanks, bare: tuple[Stage, ...], by_rank_s: Floats
+    ) -> float:
+        """The bound of a cut by the ways in which its ranks fit; infinite where it is settled."""
+        before, times = ranks.work, self.proof.times_of(layout.row, layout.variant, bare)
+        cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s)
+        answer = cut.answer(by_rank_s)
+        self.tally.left -= CUT + (ranks.work - before) // BYTES
+        self.tally.left -= answer.played * actions_of(cut.shape)
+        if answer.stages:
+            self._offered_s(layout, ranks, answer.stages)
+        return answer.bound_s
+
+    def _by_chains_s(
+        self, layout: Open, least: StageProblem, ranks: CountedRanks, bare: tuple[Stage, ...]
+    ) -> float:
+        """The bound of a cut by means of chains under the least memory, whose plan may fit."""
+        times = self.proof.times_of(layout.row, layout.variant, bare)
+        cut = Cut(layout.bound_s, bare, lambda: tuple(range(least.pp)))
+        mixes = CutMixes(least, times, cut, self._limit_s)
+        actions = actions_of(mixes.shape)
+        if actions > costs.MOST_CHAINED:
+            return 0.0
+        answer = mixes.by_chains()
+        self.tally.left -= costs.CHAINED * actions + costs.KNAPSACKS * answer.knapsacks
+        if answer.plan:
+            self._offered_s(layout, ranks, answer.plan.stages)
+        return answer.bound_s
+
+    def _some_fit(self, ranks: CountedRanks, counts: Ints, by_rank_s: Floats) -> bool:
+        """Whether some cut may be below the limit, of layers of one kind: a rank that has no way
+        with the fewest layers that each of its chunks holds in any of them has none in any.
+        """
+        problem, before = ranks.problem, ranks.work
+        if len(set(problem.pattern)) > 1:
+            return True
+        fewest, shape = counts.min(axis=0).tolist(), (problem.schedule, problem.pp, problem.vpp)
+        rest_s = ((self._limit_s - by_rank_s) / (problem.m * SAFETY)).max(axis=0)
+        killer = self.killers.get(shape, 0)
+        for rank in dict.fromkeys((killer, 0, int(rest_s.argmin()), problem.pp - 1)):
+            spans = [(chunk, 0, fewest[chunk]) for chunk in problem.chunks_of_rank[rank]]
+            if math.isinf(ranks.ways(rank, spans, float(rest_s[rank])).least_s):
+                self.killers[shape] = rank
+                break
+        else:
+            rank = -1
+        self.tally.left -= (ranks.work - before) // BYTES
+        return rank < 0
+
+    def _ranks(self, problem: StageProblem, times: CutTimes, variant: Variant) -> CountedRanks:
+        layout = replace(times.layout, selective_modules=variant.replayed)
+        return CountedRanks(problem, StepModel(times.model.setting, layout))
+
+    def _offered_s(self, layout: Open, ranks: CountedRanks, stages: tuple[Stage, ...]) -> float:
+        """The simulated step of a mix, offered with what each rank needs instead of the bound."""
+        problem = ranks.problem
+        priced, starts = evaluate(problem, stages), starts_of(stages)
+        assert priced is not None, "everything fits in an endless memory"
+        needs = (ranks.needed_bytes(rank, starts, stages) for rank in range(problem.pp))
+        peaks = tuple(math.ceil(each / KIB) for each in needs)
+        plan = StagePlan(stages, priced.objective, peaks)
+        return self.proof.judged_s(layout.row, layout.variant, plan)

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct
 from meshplan.costmodels.step.price_passes import PassSeconds
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 ROWS = 8_192  # rows whose costs are in memory at once; a single group may have more
@@ -40,7 +40,7 @@ LARGER = (
 def dominated(
     space: Space,
     passes: PassSeconds,
-    prices: Coefficients,
+    prices: Priced,
     rows: Ints,
     alike: Sequence[Ints] = (),
 ) -> Bools:

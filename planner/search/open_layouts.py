@@ -27,7 +27,7 @@ from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_
 from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.cuts.known_chains import KnownChains, Shape
 from meshplan.planner.cuts.simulated_cuts import Cut
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.same_pipeline import SamePipeline, priced_as, run_as
 from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.rows_below import bounds_of_rows
@@ -92,11 +92,17 @@ def of_the_same_rows(groups: Sequence[tuple[Variant, Ints]]) -> list[list[int]]:
 
 class OpenLayouts:
     """What is open, of a space of rows that may fit, under the prices of the simulation. Rows that
-    others beat in everything (`planner.search.dominated`) are not, of those below the limit.
+    others beat in everything (`planner.search.dominated`) are not, of those below the limit; `some`
+    rows alone are open if they are said, in order of their bounds.
     """
 
     def __init__(
-        self, space: Space, prices: Coefficients, passes: PassSeconds, limit_s: float = math.inf
+        self,
+        space: Space,
+        prices: Priced,
+        passes: PassSeconds,
+        limit_s: float = math.inf,
+        some: Ints | None = None,
     ) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
@@ -104,13 +110,17 @@ class OpenLayouts:
         self.row_bounds = bounds_of_rows(space, passes)
         self._every = np.argsort(self.row_bounds, kind="stable")
         self._place = np.argsort(self._every)
-        below, stays = self.row_bounds[self._every] < limit_s, np.ones(len(self._every), bool)
-        stays[below] = ~dominated(space, passes, prices, self._every[below])
-        self.rows = self._every[stays]
+        self.rows = self._undominated(limit_s) if some is None else some
         self._next_row, self._numbers = 0, count(1)
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
         self._own_s: Callable[[Ints], Floats] | None = None
+
+    def _undominated(self, limit_s: float) -> Ints:
+        below, stays = self.row_bounds[self._every] < limit_s, np.ones(len(self._every), bool)
+        rows = self._every[below]
+        stays[below] = ~dominated(self.space, self.passes, self.prices, rows)
+        return self._every[stays]
 
     @property
     def least_s(self) -> float:

@@ -24,7 +24,7 @@ from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.bounds.simulated import SAFETY as SAFETY
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.exchange_choice import open_exchanges

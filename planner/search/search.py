@@ -36,7 +36,8 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.counted_memory import CountedMemory, rows_that_may_fit
+from meshplan.planner.search.counted_memory import CountedMemory
+from meshplan.planner.search.least_held import CountedRows, rows_that_may_fit
 from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
@@ -49,7 +50,7 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import Given
+from meshplan.planner.search.rows_below import Given, Source
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -150,7 +151,7 @@ def search(
     if not run.best and not finished:
         raise SearchEnded("the search was ended before it found a layout that fits")
     counts = simulate is not None and q.engine.kernels.counts_passes
-    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients))):
+    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
@@ -180,24 +181,24 @@ def _simulated(
     closed form.
     """
     layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
-    budget = costs.after_rows(len(layouts))
+    budget, rows = costs.after_rows(len(layouts)), _rows(run, question)
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
-        first=run.ranked()[: max(k, FIRST_SIMULATED)],
-        rows=run.coefficients if run.best else _refused(run), tell=partial(_tell, run),
+        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
         budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        CountedMemory(proof).look()
+        left_s = CountedMemory(proof).settle()
         if not proof.best:
             gpus = question.counted(question.gpus)
-            raise NoLayoutFits(f"no layout of {question.model.name} fits on {gpus}")
+            which = "fits" if math.isinf(left_s) else "was found that fits"
+            raise NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s = proof.prove(deadline)
     if counts:
-        CountedMemory(proof).look()
+        open_s = min(open_s, CountedMemory(proof).settle())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
@@ -221,7 +222,9 @@ def _simulated(
     bound_s = min(open_s, proof.best_s)
     every_cut_s = _every_cut_s(proof)
     result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
-    return replace(result, kinds_bound_s=proof.kinds_s if k > 1 else None)
+    # What fits by every moment alone was not looked for above the best.
+    kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
+    return replace(result, kinds_bound_s=kinds_s if k > 1 else None)
 
 
 def _every_cut_s(proof: Simulated) -> float:
@@ -233,9 +236,14 @@ def _every_cut_s(proof: Simulated) -> float:
     return float(bounds[listed].min(initial=math.inf))
 
 
-def _refused(run: BranchAndBound) -> Given:
-    """Rows none of which fits by its prices, and that may when every moment is counted."""
-    return Given(rows_that_may_fit(run.space, run.coefficients), run.coefficients)
+def _rows(run: BranchAndBound, question: Question) -> Source:
+    """The rows that may fit: by their prices or, where every moment is counted, then."""
+    if not question.engine.kernels.counts_passes:
+        return run.coefficients
+    if run.best:
+        return CountedRows(run.space, run.coefficients, question.setting)
+    rows = rows_that_may_fit(run.space, run.coefficients, question.setting)
+    return Given(rows, run.coefficients)
 
 
 def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:

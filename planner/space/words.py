@@ -36,9 +36,9 @@ LISTED = (
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
 BOUNDED = "what fits is decided by a bound of the need, which may be above it"
-"""Where passes are counted; and where layers differ, since each rank is asked for the most that any
-of them holds for a moment.
-"""
+"""Where layers differ: each rank is asked for the most that any of them holds for a moment."""
+OTHER_DEGREES = "left out: degrees with a pipeline of which nothing fits by a bound of that"
+COUNTED = "what fits is decided by counting what a rank holds in every moment"
 RECOMPUTED = {
     "any": "only where memory asks for it",
     "first": "only where memory asks for it, all layers selectively or the first of each stage in "
@@ -70,8 +70,8 @@ def space_words(
         lines.append(f"selective recomputation: of {named}{one}")
     lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
-        lines.append(f"memory: {BOUNDED}; with few layers per rank what fits when every moment is "
-                     "counted was looked for too, without a proof")  # fmt: skip
+        piped = f"; {OTHER_DEGREES}" * _open(pins, "pipeline_parallel", gpus)
+        lines.append(f"memory: {COUNTED}{piped}")
     elif len(set(model.pattern)) > 1:
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:

@@ -94,9 +94,13 @@ class Intervals:
 
     def _with_first(self, key: Interval, full: int) -> Price:
         """With the first `full` layers recomputed in full, the rest not."""
-        cut = key.first + full
-        ns = mixed(self._times, key.first, np.array(cut), np.array(cut), key.end)
-        return Price(int(ns) + self._ends_ns(key.stage), 0, full)
+        return Price(self.ns(key, full, 0), 0, full)
+
+    def ns(self, key: Interval, full: int, selective: int) -> int:
+        """What a stage takes with so many layers recomputed."""
+        cut, second = key.first + full, key.first + full + selective
+        layers = mixed(self._times, key.first, np.array(cut), np.array(second), key.end)
+        return int(layers) + self._ends_ns(key.stage)
 
     def step_ns(self, stage: int, first: int, end: int) -> int:
         """Once per step, in stage `stage`."""

@@ -3,29 +3,38 @@
 import json
 import math
 import random
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from simulated_oracle import recomputed
+from simulated_oracle import every_kind, recomputed
 from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.memory import needs_of_mixes
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.predict import stage_memory, step_model_of
-from meshplan.planner.problem.stage_problem import StageProblem, evaluate
-from meshplan.planner.search.counted_mixes import CountedMixes, mixes_of_rank
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.problem.coefficients import KIB, NS_PER_S, Coefficients
+from meshplan.planner.problem.stage_problem import (
+    StageProblem,
+    chunk_times_ns,
+    evaluate,
+    modes_of,
+    peak_kib,
+    starts_of,
+)
+from meshplan.planner.search.counted_cuts import CountedCut
+from meshplan.planner.search.counted_ranks import CountedRanks
+from meshplan.planner.search.least_held import LeastHeld
+from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.space.stage_splits import MOST_WAYS, lists_all, splits
-
-WORK = 10**9
 
 
 def drawn_cuts(
@@ -50,21 +59,49 @@ def drawn_cuts(
 
 
 def test_what_a_rank_needs_is_what_the_step_model_says() -> None:
-    """Of ranks whose layers recompute other things than those of the layout that was asked."""
-    for question, times, problem, bare, draw in drawn_cuts(range(6)):
+    """Of ranks of another cut than the layout's, under mixes of which the last is asked for."""
+    for question, times, problem, bare, draw in drawn_cuts(range(8)):
         counts = tuple(stage.layers for stage in bare)
         mix = draw.choice(list(recomputed(counts, problem.modes, "any")))
-        model = StepModel(times.model.setting, replace(times.layout, stages=bare))
+        first = next(cuts(problem))
+        other = replace(times.layout, stages=tuple(map(Stage, first)))
+        ranks = CountedRanks(problem, StepModel(times.model.setting, other))
         own = step_model_of(case_at(question, replace(times.layout, stages=mix)))
+        starts = starts_of(mix)
         for rank, memory in enumerate(stage_memory(own)):
-            held = [mix[chunk] for chunk in problem.chunks_of_rank[rank]]
-            assert needs_of_mixes(model, rank)(held) == pytest.approx(memory.needed, rel=1e-12)
+            needed = ranks.needed_bytes(rank, starts, mix)
+            assert needed == pytest.approx(memory.needed, rel=1e-12)
+
+
+def test_the_least_memory_is_not_above_what_ranks_hold() -> None:
+    """Of random mixes of random cuts; in the median within a third of it."""
+    shares = []
+    for question, times, problem, bare, draw in drawn_cuts(range(12)):
+        counts = tuple(stage.layers for stage in bare)
+        mix = draw.choice(list(recomputed(counts, problem.modes, "any")))
+        own = step_model_of(case_at(question, replace(times.layout, stages=mix)))
+        least = replace(problem, prices=least_prices(question, times, problem))
+        modes, starts = [modes_of(stage) for stage in mix], starts_of(mix)
+        for rank, memory in enumerate(stage_memory(own)):
+            held = peak_kib(least, rank, starts, modes) * KIB
+            assert held <= memory.needed
+            shares.append(held / memory.needed)
+    assert statistics.median(shares) > 2 / 3
+
+
+def least_prices(question: Question, times: CutTimes, problem: StageProblem) -> Coefficients:
+    """Those of the layout whose `problem` is given."""
+    space = every_kind(question)
+    rows = np.array([times.row])
+    prices = price_space(question, space, closed_form)
+    least = LeastHeld(prices, space.layouts, times.model.setting, rows).take(rows)
+    return least.recomputing(problem.columns).held_as(problem.schedule)
 
 
 def test_the_mix_that_is_found_is_the_fastest_that_fits() -> None:
     """Against every mix of the cut, played; some fit by every moment alone."""
     found = beyond = 0
-    for question, times, problem, bare, _ in drawn_cuts(range(10)):
+    for question, times, problem, bare, _ in drawn_cuts(range(8)):
         counts = tuple(stage.layers for stage in bare)
         every = recomputed(counts, problem.modes, "any")
         layout, least_s = times.layout, math.inf
@@ -72,16 +109,15 @@ def test_the_mix_that_is_found_is_the_fastest_that_fits() -> None:
             if math.isfinite(simulated_s(case_at(question, replace(layout, stages=stages)))):
                 least_s = step_s
                 break
-        mixes = CountedMixes(
-            problem, _without_moments(problem), times, bare, layout.selective_modules
-        )
-        plan = mixes.fastest(math.inf, WORK)
-        assert (plan is None) == math.isinf(least_s)
-        if plan is not None:
-            assert times.step_s(plan.stages) == pytest.approx(least_s, rel=1e-9)
-            assert max(plan.peak_kib) <= problem.cap_kib + 1
-            found, beyond = found + 1, beyond + (evaluate(problem, plan.stages) is None)
-    assert found >= 4
+        ranks = CountedRanks(problem, StepModel(times.model.setting, layout))
+        limit_s = 1e9 if math.isinf(least_s) else least_s * 1.01
+        answer = CountedCut(problem, times, ranks, bare, limit_s).answer(np.zeros(problem.pp))
+        assert math.isinf(answer.bound_s)
+        assert (answer.stages is None) == math.isinf(least_s)
+        if answer.stages:
+            assert times.step_s(answer.stages) == pytest.approx(least_s, rel=1e-9)
+            found, beyond = found + 1, beyond + (evaluate(problem, answer.stages) is None)
+    assert found >= 2
     assert beyond >= 1
 
 
@@ -89,17 +125,31 @@ def _first(timed: tuple[float, tuple[Stage, ...]]) -> float:
     return timed[0]
 
 
-def _without_moments(problem: StageProblem) -> StageProblem:
-    """The same with room for anything: each mix is asked for its moments."""
-    return replace(problem, prices=replace(problem.prices, cap_kib=2**60))
-
-
-def test_mixes_are_counted_as_they_are_listed() -> None:
-    """Of one, two and three modes."""
-    for modes in ((0,), (0, 2), (0, 1, 2)):
-        for layers in ((1, 2), (3, 0), (2, 2, 1)):
-            listed = list(recomputed(layers, modes, "any"))
-            assert mixes_of_rank(layers, modes) == len(listed)
+def test_ways_of_a_rank_are_all_that_fit() -> None:
+    """Against every mix of its chunks, asked one by one: the same least time."""
+    asked = 0
+    for _, times, problem, bare, draw in drawn_cuts(range(14)):
+        ranks = CountedRanks(problem, StepModel(times.model.setting, times.layout))
+        rank, starts = draw.randrange(problem.pp), starts_of(bare)
+        held = problem.chunks_of_rank[rank]
+        every = recomputed(tuple(bare[chunk].layers for chunk in held), problem.modes, "any")
+        fitting = []
+        for mix in every:
+            stages = list(bare)
+            for chunk, stage in zip(held, mix, strict=True):
+                stages[chunk] = stage
+            if ranks.needed_bytes(rank, starts, stages) <= ranks.fillable_bytes:
+                fitting.append(
+                    sum(chunk_times_ns(problem, tuple(stages), list(map(modes_of, stages))))
+                )
+        ways = ranks.ways(rank, ranks.spans(rank, starts), 1e9)
+        assert ways.every
+        assert bool(fitting) == bool(len(ways.added_s))
+        if fitting:
+            least_ns = min(fitting) - sum(chunk_times_ns(problem, bare, list(map(modes_of, bare))))
+            assert ways.least_s == pytest.approx(least_ns / NS_PER_S, abs=1e-8)
+            asked += least_ns > 0
+    assert asked >= 2
 
 
 def test_every_cut_is_listed_where_there_are_few() -> None:
@@ -131,7 +181,7 @@ def test_a_plan_that_recomputes_nothing_is_looked_at_where_ranks_have_many_mixes
         solve(ask(Arguments(**asked, pins=pins)).question, 1).solutions[0]
         for pins in ({}, {"recompute": "none"})
     )
-    assert {stage.full_layers + stage.selective_layers for stage in best.layout.stages} == {0}
+    assert {stage.full_layers + stage.selective_layers for stage in pinned.layout.stages} == {0}
     assert best.step_time_s <= pinned.step_time_s * (1 + 1e-6)
 
 
@@ -167,7 +217,6 @@ def test_with_one_chunk_per_rank_what_fits_by_every_moment_is_found(
 
 def test_a_rank_of_32_layers_may_mix_all_modes() -> None:
     """34 x 33 / 2 = 561 mixes, and 33 of the two modes that a pin leaves: it finds none faster."""
-    assert mixes_of_rank([32], (0, 1, 2)) == 561
     asked = Arguments(
         model="mpt-7b", gpus=16, cluster="l40s-8", seq_len="16384", global_batch=32,
         engine="native", pins={"pipeline_parallel": "1", "zero_stage": "3"},
@@ -175,3 +224,30 @@ def test_a_rank_of_32_layers_may_mix_all_modes() -> None:
     pinned = replace(asked, pins={**asked.pins, "recompute": "selective,full"})
     free, of_two = (solve(ask(each).question, 1).solutions[0] for each in (asked, pinned))
     assert free.step_time_s <= of_two.step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "gpus", "seq_len", "batch"),
+    [
+        pytest.param("qwen3-4b", "l40s-8", 16, 16384, 64, id="dp of the answer"),
+        pytest.param("gpt-oss-20b", "dgx-b200", 8, 131072, 12, id="one rank, a mixture of experts"),
+    ],
+)
+def test_pins_of_the_answer_give_the_answer(
+    model: str, cluster: str, gpus: int, seq_len: int, batch: int
+) -> None:
+    """Each of its own degrees alone: no other step than what the printed gap leaves."""
+    asked: dict[str, Any] = {
+        "model": model, "cluster": cluster, "gpus": gpus, "seq_len": str(seq_len),
+        "global_batch": batch, "engine": "native",
+    }  # fmt: skip
+    free = solve(ask(Arguments(**asked, pins={})).question, 1)
+    layout, best_s = free.solutions[0].layout, free.solutions[0].step_time_s
+    for axis in ("data_parallel", "pipeline_parallel", "virtual_stages"):
+        pins = {axis: str(getattr(layout, axis))}
+        pinned = solve(ask(Arguments(**asked, pins=pins)).question, 1)
+        step_s = pinned.solutions[0].step_time_s
+        assert free.bound_s * (1 - 2e-6) <= step_s
+        assert pinned.bound_s <= best_s * (1 + 2e-6)
+        if free.status == pinned.status == "OPTIMAL":
+            assert step_s == pytest.approx(best_s, rel=2e-6)

@@ -1,0 +1,212 @@
+"""The ways in which a pipeline rank fits when every moment is counted.
+
+What a rank holds does not depend on what the others recompute. So of a rank whose chunks hold
+certain layers all ways are found to recompute them that fit (`costmodels.step.mix_memory`) and take
+no more than so long: chunk after chunk, what has begun is gone on with as long as the chunks that
+are left may still fit beside it, each with as little held as it can. Of two ways one is left out
+that takes longer in no chunk than the other.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.step.mix_memory import MixMemory, Span
+from meshplan.costmodels.step.stages import StageModel
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
+from meshplan.planner.problem.stage_problem import StageProblem
+
+FOUND = 20_000  # bytes in moments of ways, of a rank that is looked at
+MOST_BYTES, MOST_WAYS = 300_000, 256  # of the ways of a rank that are begun at once; that stay
+MOST_COMPARED = 40  # mixes of a chunk, each with each
+PRICED_MOMENTS, PRICES = 6, 12
+MORE = 1.1  # times as long: often enough for the next cuts, too
+ROUNDING = 1e-12
+
+
+class RankWays(NamedTuple):
+    """Ways to run the chunks of a rank, the fastest first.
+
+    added_s           [way, chunk] seconds of a micro-batch beyond nothing recomputed
+    full, selective   [way, chunk] layers
+    most_s            all that take no longer were looked at
+    least_s           a lower bound of what any way takes; infinite where none takes no longer
+    every             the ways are all there are; else they are too many, and none is here
+    """
+
+    added_s: Floats
+    full: Ints
+    selective: Ints
+    most_s: float
+    least_s: float
+    every: bool = True
+
+    @classmethod
+    def none(cls, chunks: int, most_s: float, least_s: float = math.inf) -> Self:
+        """Where no way takes no longer; or, with a bound, where too many may."""
+        nothing = np.zeros((0, chunks))
+        kept = nothing.astype(np.int64)
+        return cls(nothing, kept, kept, most_s, least_s, math.isinf(least_s))
+
+
+class CountedRanks:
+    """The ranks of the cuts of one layout; `work` is how many bytes of mixes and ways in moments
+    were looked at.
+    """
+
+    def __init__(self, problem: StageProblem, model: StageModel) -> None:
+        self.problem, self.memory, self.work = problem, MixMemory(model), 0
+        self.fillable_bytes = model.setting.cluster.fillable_bytes * (1 + ROUNDING)
+        self._ns = prefix(np.array(problem.layer_ns)[list(problem.pattern)])
+        self._least = min(problem.modes)
+        self._known: dict[object, RankWays] = {}
+        self.killer = 0  # the rank by which a cut was settled last
+
+    def spans(self, rank: int, starts: Sequence[int]) -> list[Span]:
+        """The chunks of a rank, of a cut whose stages begin with these layers."""
+        held = self.problem.chunks_of_rank[rank]
+        return [(chunk, starts[chunk], starts[chunk + 1]) for chunk in held]
+
+    def ways(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
+        """Those that take no more than `most_s` of each micro-batch beyond nothing recomputed."""
+        p = self.problem
+        kinds = tuple(p.pattern[first:end] for _, first, end in spans)
+        ends = tuple(number in (0, p.chunks - 1) for number, _, _ in spans)
+        key = self.memory.like(rank), kinds, ends
+        known = self._known.get(key)
+        if known is None or known.most_s < most_s:
+            self._known[key] = known = self._found(rank, spans, most_s * MORE)
+        return known
+
+    def fastest(self, rank: int, first: int, end: int) -> tuple[int, int] | None:
+        """Of a rank with one chunk, of these layers, how many the fastest mix that fits recomputes
+        in full and selectively; None where none fits.
+        """
+        full, selective, added_s = self._mixes(first, end)
+        held = self.memory.rank(rank, [(rank, first, end)], [(full, selective)])
+        self.work += FOUND + held.kept[0].size
+        fits: Bools = np.all(held.kept[0] + held.always <= self.fillable_bytes, axis=1)
+        best = int(np.where(fits, added_s, math.inf).argmin())
+        return (int(full[best]), int(selective[best])) if fits[best] else None
+
+    def needed_bytes(self, rank: int, starts: Sequence[int], stages: Sequence[Stage]) -> float:
+        """What a rank needs of a cut whose stages begin with these layers."""
+        own = [stages[chunk] for chunk in self.problem.chunks_of_rank[rank]]
+        mixes_of = [
+            (np.array([stage.full_layers]), np.array([stage.selective_layers])) for stage in own
+        ]
+        found = self.memory.rank(rank, self.spans(rank, starts), mixes_of)
+        return float(found.needed([np.zeros(1, np.int64)] * len(own))[0])
+
+    def _found(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
+        every = [self._mixes(first, end) for _, first, end in spans]
+        held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in every])
+        added_s = [each for _, _, each in every]
+        self.work += FOUND + sum(each.size for each in held.kept)
+        room = self.fillable_bytes - held.always
+        least_s = _least_priced_s(held.kept, added_s, room)
+        if least_s > most_s:
+            return RankWays.none(len(spans), most_s)
+        ways = self._joined(held.kept, added_s, room, most_s)
+        if ways is None:
+            return RankWays.none(len(spans), most_s, least_s)
+        full, selective, added = (
+            np.stack([each[at][ways[:, chunk]] for chunk, each in enumerate(every)], axis=1)
+            for at in range(3)
+        )
+        order = _undominated(added.astype(float))
+        if len(order) > MOST_WAYS:
+            return RankWays.none(len(spans), most_s, least_s)
+        found_s = added[order].astype(float)
+        return RankWays(
+            found_s, full[order].astype(np.int64), selective[order].astype(np.int64), most_s,
+            found_s.sum(axis=1).min(initial=math.inf),
+        )  # fmt: skip
+
+    def _mixes(self, first: int, end: int) -> tuple[Ints, Ints, Floats]:
+        """Layers in full, selectively, and seconds beyond nothing recomputed."""
+        p = self.problem
+        full, selective, _ = mixes(end - first, p.modes, p.transient_kib)
+        ns = mixed(self._ns, first, first + full, first + full + selective, end)
+        least = self._ns[end, self._least] - self._ns[first, self._least]
+        return full, selective, (ns - least) / NS_PER_S
+
+    def _joined(
+        self, kept: Sequence[Floats], added_s: Sequence[Floats], room: Floats, most_s: float
+    ) -> Ints | None:
+        """[way, chunk] the number of its mix, of all ways that fit; None where there are too many.
+
+        What is left of a rank may hold as little as each of its chunks can in each moment.
+        """
+        least = [each.min(axis=0) for each in kept]
+        room = room - sum(least)
+        begun, used, taken = np.zeros((1, 0), np.int64), np.zeros((1, len(room))), np.zeros(1)
+        for each, of_each, lowest in zip(kept, added_s, least, strict=True):
+            alone = np.flatnonzero((each - lowest <= room).all(axis=1) & (of_each <= most_s))
+            alone = alone[_useful(each[alone], of_each[alone])]
+            work = len(taken) * len(alone) * len(room)
+            if work > MOST_BYTES:
+                return None
+            self.work += work
+            below = used[:, None] + (each[alone] - lowest)
+            so_long = taken[:, None] + of_each[alone]
+            way, mix = np.nonzero((below <= room).all(axis=2) & (so_long <= most_s))
+            begun = np.concatenate([begun[way], alone[mix][:, None]], axis=1)
+            used, taken = below[way, mix], so_long[way, mix]
+        return begun
+
+
+def _least_priced_s(kept: Sequence[Floats], added_s: Sequence[Floats], room: Floats) -> float:
+    """A lower bound of the seconds of any way that fits: for any price of a byte in a moment
+
+        added >= sum over the chunks of min over their mixes of (added + price kept) - price room
+
+    of the fullest moments, at some prices at which mixes of a chunk cost equally much.
+    """
+    bare = sum(each[0] for each in kept)
+    lacks = bare - room
+    some = np.argsort(-lacks)[:PRICED_MOMENTS]
+    some = some[lacks[some] > 0]
+    if not len(some):
+        return 0.0
+    rates = list[Floats]()
+    for each, added in zip(kept, added_s, strict=True):
+        saved = each[0, some] - each[:, some]
+        rates.append((added[:, None] / np.where(saved > 0, saved, np.inf))[saved > 0])
+    every = np.concatenate(rates)
+    prices = np.quantile(every, np.linspace(0, 1, PRICES)) if len(every) else np.zeros(1)
+    paid = sum(
+        (added[:, None, None] + each[:, some, None] * prices).min(axis=0)
+        for each, added in zip(kept, added_s, strict=True)
+    )
+    found: float = (paid - room[some, None] * prices).max(initial=0.0)
+    return found * (1 - ROUNDING) if len(every) else math.inf
+
+
+def _useful(kept: Floats, added_s: Floats) -> Ints:
+    """The mixes of a chunk than which no other one takes no longer and holds nowhere more; of equal
+    ones the first. Of many it costs more than it saves.
+    """
+    if not 2 < len(kept) <= MOST_COMPARED:
+        return np.arange(len(kept))
+    costs = np.column_stack([added_s, kept])
+    below = (costs[:, None] <= costs[None]).all(axis=2)
+    number = np.arange(len(costs))
+    beaten = below & (~below.T | (number[:, None] < number))
+    return np.flatnonzero(~beaten.any(axis=0))
+
+
+def _undominated(added_s: Floats) -> Ints:
+    """The ways than which no other one takes nowhere longer, the fastest first; of equal ones the
+    first. Of too many some.
+    """
+    left, kept = np.argsort(added_s.sum(axis=1), kind="stable"), list[int]()
+    while len(left) and len(kept) <= MOST_WAYS:
+        kept.append(int(left[0]))
+        left = left[(added_s[left] < added_s[left[0]]).any(axis=1)]
+    return np.array(kept, np.int64)

@@ -1,0 +1,115 @@
+"""Prices whose memory is not above what ranks hold, where every moment is counted.
+
+Of `Coefficients` what a layer saves is what it holds, to a KiB; in zero-bubble schedules a
+micro-batch that waits for its weight gradient holds other bytes, those of the ends no more, and
+counts with the smaller of both. States are without weights gathered beside them, and a pass takes
+what that of the lightest layer does (`costmodels.step.prices.least_memory_bytes`).
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts
+from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.step.prices import least_memory_bytes, mean_states_bytes
+from meshplan.costmodels.step.setting import Setting
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.problem.coefficients import KIB, Coefficients, Priced
+from meshplan.planner.search.row_prices import RowPrices
+from meshplan.planner.space.legal_layouts import Space
+
+NOT_PAID = (
+    "layer_waiting_kib", "head_transient_kib", "layer_update_kib", "embedding_update_kib",
+    "head_update_kib",
+)  # fmt: skip
+"""Columns of what is held at other moments, or in another place."""
+MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
+STATES = ("layer_state", "embedding_state", "head_state", "fixed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastCoefficients(Coefficients):
+    """`put_off_kib` is what a pass takes where weight products are put off."""
+
+    def held_as(self, schedule: Schedule) -> Self:
+        """As the schedule holds them; no more than that."""
+        if schedule not in ZERO_BUBBLE:
+            return self
+        return replace(
+            self,
+            layer_saved_kib=np.minimum(self.layer_saved_kib, self.layer_deferred_kib[:, :, None]),
+            embedding_saved_kib=np.zeros_like(self.embedding_saved_kib),
+            head_saved_kib=np.zeros_like(self.head_saved_kib),
+            transient_kib=np.minimum(self.transient_kib, self.put_off_kib[:, None]),
+        )
+
+
+class LeastHeld:
+    """Of some `rows`, all different, of `layouts`."""
+
+    def __init__(self, prices: Priced, layouts: Layouts, setting: Setting, rows: Ints) -> None:
+        self.prices, self._place = prices, np.zeros(len(layouts), np.int64)
+        self._place[rows] = np.arange(len(rows))
+        self._columns = least_memory_bytes(layouts.take(rows), setting) if len(rows) else {}
+
+    def take(self, rows: Ints) -> LeastCoefficients:
+        """The prices of some of the rows."""
+        c = self.prices.take(rows)
+        columns = {each.name: getattr(c, each.name) for each in fields(c)}
+        columns |= {name: np.zeros_like(columns[name]) for name in NOT_PAID}
+        columns |= {f"{name}_kib": self._kib(name, rows) for name in (*STATES, "put_off")}
+        modes, passing = c.transient_kib.shape[1], self._kib("transient", rows)
+        columns["transient_kib"] = np.repeat(passing[:, None], modes, axis=1)
+        for name in ("layer_saved_kib", "embedding_saved_kib", "head_saved_kib"):
+            columns[name] = np.maximum(columns[name] - 1, 0)
+        return LeastCoefficients(**columns)
+
+    def _kib(self, name: str, rows: Ints) -> Ints:
+        """A column of bytes, rounded down."""
+        column: Floats = self._columns[name + "_bytes"][self._place[rows]]
+        return np.maximum(np.floor(column / KIB), 0).astype(np.int64)
+
+
+def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
+    """The rows of a small space that may fit when every moment is counted; none of a large one."""
+    rows = np.arange(len(space.layouts))
+    return rows[_may_fit(space, prices, setting, "zb_v")] if len(rows) <= MOST_REFUSED else rows[:0]
+
+
+def _may_fit(space: Space, prices: Priced, setting: Setting, schedule: Schedule) -> Bools:
+    """Whether each row may, as the schedule holds what is in flight."""
+    rows = np.arange(len(space.layouts))
+    least = LeastHeld(prices, space.layouts, setting, rows).take(rows)
+    return row_fits(space, least.held_as(schedule))
+
+
+class CountedRows(NamedTuple):
+    """The rows that may fit by their prices, and those of one pipeline rank that may when every
+    moment is counted (`rows_below.Source`).
+    """
+
+    space: Space
+    prices: RowPrices
+    setting: Setting
+
+    def below(self, limit_s: float) -> Ints:
+        """The rows that are not surely slower."""
+        return self.prices.below(limit_s)
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        found, prices = self.prices.fitting(rows)
+        alone = rows[self.space.layouts.pipeline_parallel[rows] == 1]
+        kept = mean_states_bytes(self.space.layouts.take(alone), self.setting) * SAFETY
+        more = np.setdiff1d(alone[kept <= self.setting.cluster.fillable_bytes], found)
+        if not len(more):
+            return found, prices
+        of_more = self.prices.take(more)
+        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting, "1f1b"))
+        every = np.concatenate([found, more[fit]])
+        order = np.argsort(every)
+        return every[order], Coefficients.joined([prices, of_more.take(fit)]).take(order)
