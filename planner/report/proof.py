@@ -3,6 +3,7 @@
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.case.plan_findings import Choice
+from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES
 
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
@@ -12,10 +13,10 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
     if search.status == "OPTIMAL":
         claim = (
             f"OPTIMAL{over}: {under}, where the best takes {format_seconds(search.bound_s)}, "
-            "nothing in the space is faster by more than a millionth"
+            f"{_nothing(search)} is faster by more than a millionth"
         )
     else:
-        which = "none of them" if over else "nothing in the space"  # moved layers may be faster
+        which = "none of them" if over else _nothing(search)  # moved layers may be faster
         claim = (
             f"FEASIBLE{over}: {under} {which} is faster than "
             f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
@@ -30,6 +31,16 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
         claim += _beside_fastest(choice)
     told = [choice_line(choice)] if choice else []
     return [claim, *told, *_space(search), work]
+
+
+def _nothing(search: SearchReport) -> str:
+    """In the space, with what decides there which layouts fit where that may leave some out."""
+    space = "\n".join(search.space)
+    if BOUNDED in space:
+        return "nothing in the space that fits by the bound of its memory"
+    if OTHER_DEGREES in space:
+        return "nothing in the space, which leaves out degrees by the bound of their memory,"
+    return "nothing in the space"
 
 
 def _space(search: SearchReport) -> list[str]:

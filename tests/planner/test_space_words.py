@@ -138,6 +138,30 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     assert ("nothing in the space is faster" in proof_lines(ended)[0]) == (cuts == "all")
 
 
+@pytest.mark.parametrize("status", ["OPTIMAL", "FEASIBLE"])
+@pytest.mark.parametrize(
+    ("name", "engine", "pins", "said"),
+    [
+        pytest.param("mixtral-8x7b", "megatron", {}, "", id="layers alike: the bound is the need"),
+        pytest.param("deepseek-v3", "megatron", {}, "that fits by the bound", id="they differ"),
+        pytest.param("qwen3-8b", "native", {}, "leaves out degrees", id="degrees left out"),
+        pytest.param("qwen3-8b", "native", {"pipeline_parallel": "1"}, "", id="no pipeline"),
+    ],
+)
+def test_a_proof_says_what_decides_which_layouts_fit(
+    name: str, engine: str, pins: dict[str, str], said: str, status: str
+) -> None:
+    """Where a bound of memory may leave out what fits, in the claim itself."""
+    space = words_of(read_model(name)[1], load_engine(engine), pins)
+    report = REPORT.model_copy(update={"status": status, "gap": 0.1, "space": tuple(space)})
+    claim = proof_lines(report)[0]
+    assert "nothing in the space" in claim
+    assert ("bound of its memory" in claim, "bound of their memory" in claim) == (
+        said == "that fits by the bound", said == "leaves out degrees",
+    )  # fmt: skip
+    assert said in claim
+
+
 @pytest.mark.parametrize(
     ("name", "pins", "said"),
     [
