@@ -163,7 +163,7 @@ HUGE = {
     "$(( unclosed": (".sh", ARGS + 'X="${X:-' + "$((" * 80_000 + '}"\n', None),
     "variables that double": (".sh", 'A="abcdefgh"\n' + 'A="$A$A"\n' * 10_000 + ARGS, None),
     "arrays that double": (".sh", "A=(x y)\n" + "A+=(${A[@]})\n" * 5_000 + ARGS, None),
-    "operators without end": (".sh", ARGS + "\nA=(" + "<(" * 60_000 + ")" * 60_000 + ")", None),
+    "operators without end": (".sh", ARGS + "\nA=(" + "<>(" * 60_000 + ")" * 60_000 + ")", None),
     "an append loop": (".sh", "A=()\n" + ("A+=(" + "--num-layers 1 " * 1000 + ")\n") * 12
         + 'B="${A[@]}"\n', "megatron"),
     "a key of 100,000 parts": (".toml", "[parallelism]\n" + ".".join("a" * 100_000) + "=1\n", None),
