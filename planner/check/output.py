@@ -188,13 +188,12 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
 
     `color`: as standard output and the environment (NO_COLOR, TERM) have it.
     """
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from meshplan.planner.report.terminal import as_written
-
-    plain = {} if color else {"no_color": True, "force_terminal": False}
-    console = as_written(width=width, **plain)
+    plain: dict[str, Any] = {} if color else {"no_color": True, "force_terminal": False}
+    console = Console(width=width, highlight=False, markup=False, emoji=False, **plain)
     table = Table(box=None, pad_edge=False)
     for name, justify in (("config", "left"), ("verdict", "left"), ("layout", "left"),
                           ("peak", "right"), ("margin", "right"), ("step", "right"),
