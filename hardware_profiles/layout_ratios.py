@@ -110,7 +110,8 @@ def _weights(known: Sequence[Pair]) -> list[float]:
 
 @cache
 def _kept() -> float:
-    return kept(pairs())
+    """Never above 1: that a layout was chosen makes no difference larger."""
+    return min(kept(pairs()), 1.0)
 
 
 @cache
