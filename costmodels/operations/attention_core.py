@@ -38,8 +38,8 @@ def core(site: Site, attention: Attention) -> AttentionCore:
 
 
 def _mean_keys(attention: Attention, window: int, document: int) -> float:
-    """That a query of a document meets: all in sight, or where it is causal those behind it, of a
-    window that slides up to so many, of one that does not those of its own chunk.
+    """Keys that a query meets, in the mean over a document. Not causal: all of its window. Causal:
+    the keys before it, at most a sliding window of them, or those of its own chunk.
     """
     if not attention.causal:
         return window

@@ -1,9 +1,9 @@
 """One cut with several chunks per rank, where every moment is counted: its fastest mix that fits.
 
 Each rank has some ways that fit (`planner.search.counted_ranks`). A step lasts at least as long as
-with each chunk of each rank as fast as in any of the rank's ways. Where no way is that in all of
-its chunks, a rank is decided for one way after the other, the likeliest first, as far as the step
-is below the limit then; all ranks decided, it is a plan.
+where each chunk is as fast as in the rank's fastest way for that chunk alone. From there ranks are
+decided one after the other: each way of the next rank makes a case with a bound of its own, the
+case with the smallest bound goes on, and one in which all ranks are decided is a plan.
 """
 
 import heapq

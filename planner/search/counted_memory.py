@@ -52,10 +52,10 @@ from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 LEAST_WORK, MOST_WORK = 5_000_000, 10_000_000
-"""What is spent if the proof left less of its budget, and if it left more; as long as the gap is
-wide what is between them once more. Where nothing fits by the bound the least.
+"""Units that are spent: what the proof left of its budget, between these two; and the difference of
+the two once more as long as the gap is wide. The least where nothing fits by the bound.
 """
-LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # one that is begun; so many bytes of ways
+LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # units of one that is begun; bytes of ways for one unit
 TOGETHER = 2_048  # layouts that are bounded at a time
 ENDLESS_KIB = 2**50
 

@@ -2,9 +2,9 @@
 
 What a rank holds does not depend on what the others recompute. So of a rank whose chunks hold
 certain layers all ways are found to recompute them that fit (`costmodels.step.mix_memory`) and take
-no more than so long: chunk after chunk, what has begun is gone on with as long as the chunks that
-are left may still fit beside it, each with as little held as it can. Of two ways one is left out
-that takes longer in no chunk than the other.
+no longer than a limit. A way is built chunk after chunk, and dropped once the chunks that are left
+cannot fit beside it even if each holds as little as it can. A way is also dropped where another
+takes no longer in any chunk.
 """
 
 import math

@@ -1,9 +1,10 @@
 """Prices whose memory is not above what ranks hold, where every moment is counted.
 
-Of `Coefficients` what a layer saves is what it holds, to a KiB; in zero-bubble schedules a
-micro-batch that waits for its weight gradient holds other bytes, those of the ends no more, and
-counts with the smaller of both. States are without weights gathered beside them, and a pass takes
-what that of the lightest layer does (`costmodels.step.prices.least_memory_bytes`).
+What a layer saves is taken from `Coefficients`, less a KiB of rounding. In zero-bubble schedules a
+micro-batch that waits for its weight gradient holds other bytes, and nothing of the embedding and
+the head; each counts with the smaller of what it holds before and after its backward. States count
+without weights gathered beside them, and a pass takes what the lightest layer's takes
+(`costmodels.step.prices.least_memory_bytes`).
 """
 
 from dataclasses import dataclass, fields, replace

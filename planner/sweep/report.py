@@ -61,8 +61,8 @@ def _proof(sweep: Sweep) -> str:
         if (each := _search(row))
     )
     plans += f" ({listed} of them over the listed cuts of `plan`)" * bool(listed)
-    claim = f"{plans}: under the event simulation nothing in the space is faster by"
-    claim += " more than a millionth"
+    claim = f"{plans}: under the event simulation nothing in the space of each is faster by more "
+    claim += "than a millionth (`plan` says what is left out)"
     return claim + f"; {open_gap}" * bool(rest)
 
 
