@@ -162,7 +162,7 @@ class State(Frozen):
     frozen_8bit         in 8-bit training frozen weights are kept in 8 bits, without a 16-bit copy
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
-    frees_gradients     none is there at the loss of a step's only micro-batch
+    frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
     step_copies         the optimizer's step holds one more number for each of a shard's moments
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
@@ -297,7 +297,7 @@ class KernelHabits(Frozen):
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     rope_kernels    of a rotation that is not fused
-    rope_operators  of PyTorch's own that it is, forward and backward: of each packed document
+    rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
     reorders_documents  see `operations.context_exchange`
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
