@@ -31,6 +31,11 @@ from meshplan.executor.frameworks.hugging_face.trainer_models import (
     same_shape,
     scores_kept,
 )
+from meshplan.executor.frameworks.hugging_face.trainer_precision import (
+    left_open,
+    stated_precision,
+    wide_products,
+)
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     DEEPSPEED_ENGINE,
     FSDP_ENGINE,
@@ -178,7 +183,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         micro_batch_size=values.count(trainer.micro_batch),
         num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
         seq_len=values.count(trainer.seq_len, *LENGTHS),
-        precision=_precision(values),
+        precision=stated_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)
     unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
@@ -188,6 +193,11 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
+    lora, of_adapters = LORA.get(trainer.name, lambda _: (None, []))(values)
+    put(facts, lora=lora)
+    if "precision" not in facts:
+        facts["precision"], said = left_open(trainer.name, values, facts)
+        notes.append(said)
     unread += [*sharding.unread, *_kind(values)]
     pieces = _loss_in_pieces(trainer, values)
     engine = _WITH_PIECES[sharding.engine] if pieces else sharding.engine
@@ -206,11 +216,10 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     ]
     if trainer.name == "trl":
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
-    lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
-    put(facts, lora=lora)
     adapters = lora.value if lora else None
     same_shape(values, trainer.model)
-    unread += [*more, *scores_kept(values, facts), *packed_weights(values, trainer.model, adapters)]
+    unread += [*of_adapters, *wide_products(facts), *scores_kept(values, facts)]
+    unread += packed_weights(values, trainer.model, adapters)
     notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
     unread += more
@@ -235,16 +244,6 @@ def _loss_in_pieces(trainer: Trainer, values: Values) -> bool:
     loss = values.get("loss_type") if trainer.name == "trl" else None
     chunks = trainer.name == "trl" and (loss is None or loss.value == "chunked_nll")
     return chunks or any(switched) or (cut and off is None)
-
-
-def _precision(values: Values) -> Fact | None:
-    for name, word in (("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"),
-                       ("fp16", "fp16"), ("float16", "fp16"), ("fp8", "fp8")):  # fmt: skip
-        values.get(name)
-        stated = values.found.get(name)  # axolotl's `auto`: bf16 where the GPU has it
-        if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
-            return Fact(word, stated.line)
-    return None
 
 
 def _optimizer(values: Values, facts: dict[str, Fact], name: str, notes: list[str]) -> list[Fact]:
@@ -320,7 +319,9 @@ def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | 
     whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
     said = {name: fact.value for name, fact in facts.items()}
     alone = said["zero_stage"] == 0 and not _tunes_adapters(values)
-    loaded = trainer.bf16_weights and alone and said.get("precision") == "bf16"
+    loaded = trainer.bf16_weights and alone and said["precision"] == "bf16"
+    if loaded and whole is None:
+        whole = facts["precision"]
     dtype = values.get("dtype", "torch_dtype") if trainer.name == "trl" else None
     if dtype is not None and str(dtype.value).removeprefix("torch.") == "bfloat16" and alone:
         whole, loaded = dtype, True
