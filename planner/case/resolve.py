@@ -111,8 +111,8 @@ def resolve(
 def _precision_assumed(facts: dict[str, Fact], training: Training) -> Iterator[str]:
     """That nothing says the precision."""
     if "precision" not in facts:
-        word = training.precision
-        yield f"the precision is not stated: {word} is assumed; `precision` in meshplan.toml says it"
+        said = f"the precision is not stated: {training.precision} is assumed"
+        yield f"{said}; `precision` in meshplan.toml says it"
 
 
 def _not_priced(facts: dict[str, Fact], model: Model, training: Training) -> Iterator[str]:

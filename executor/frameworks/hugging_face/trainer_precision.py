@@ -36,9 +36,9 @@ def stated_precision(values: Values) -> Fact | None:
     return None
 
 
-def left_open(trainer: str, values: Values, facts: Mapping[str, Fact]) -> tuple[Fact, str]:
-    """The format that `trainer` takes where no switch is on, and a note; `facts` hold its adapters
-    and how it is sharded.
+def left_open(trainer: str, values: Values, *, freezes: bool) -> tuple[Fact, str]:
+    """The format that `trainer` takes where no switch is on, and a note; `freezes`: adapters are
+    trained, and no engine of DeepSpeed casts the weights beside them.
     """
     off = next((values.found[name] for name in ("bf16", "bfloat16") if name in values.found), None)
     line = off.line if off else 1
@@ -46,7 +46,7 @@ def left_open(trainer: str, values: Values, facts: Mapping[str, Fact]) -> tuple[
         return Fact("bf16", 1), f"bf16 is not stated: auto, the default of {trainer}"
     if trainer == "trl" and (off is None or off.value is None):
         return Fact("bf16", line), f"bf16 is not stated: on, the default of {trainer}"
-    if trainer == "llama-factory" and "lora" in facts and not _beside_deepspeed(values):
+    if trainer == "llama-factory" and freezes:
         note = f"{_NEITHER}: frozen weights keep the checkpoint's format, taken to be bf16"
         return Fact("bf16", line), note
     return Fact("fp32", line), f"line {line}: {_NEITHER}: trained in fp32, as {trainer} does then"
@@ -59,8 +59,3 @@ def wide_products(facts: Mapping[str, Fact]) -> list[Fact]:
         return []
     why = "products of quantised weights in 32 bits are not modelled; bf16: true has them in 16"
     return [Fact(f"precision fp32 ({why})", precision.line)]
-
-
-def _beside_deepspeed(values: Values) -> bool:
-    named = values.found.get("deepspeed")
-    return values.has("deepspeed") and (named is None or named.value not in (None, "", False))

@@ -21,15 +21,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_trl
+from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_swift, of_trl
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
+    check_trains,
     packed_weights,
     same_shape,
     scores_kept,
+    without_towers,
 )
 from meshplan.executor.frameworks.hugging_face.trainer_precision import (
     left_open,
@@ -178,6 +180,8 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     """The same of what a file, or a command line, states."""
     facts: dict[str, Fact] = {}
     notes: list[str] = []
+    if trainer.name == "llama-factory":  # of the others a dump says false where a program trains
+        check_trains(values)
     put(
         facts,
         micro_batch_size=values.count(trainer.micro_batch),
@@ -196,7 +200,8 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     lora, of_adapters = LORA.get(trainer.name, lambda _: (None, []))(values)
     put(facts, lora=lora)
     if "precision" not in facts:
-        facts["precision"], said = left_open(trainer.name, values, facts)
+        freezes = lora is not None and sharding.engine != DEEPSPEED_ENGINE
+        facts["precision"], said = left_open(trainer.name, values, freezes=freezes)
         notes.append(said)
     unread += [*sharding.unread, *_kind(values)]
     pieces = _loss_in_pieces(trainer, values)
@@ -218,6 +223,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
     adapters = lora.value if lora else None
     same_shape(values, trainer.model)
+    without_towers(values, facts)
     unread += [*of_adapters, *wide_products(facts), *scores_kept(values, facts)]
     unread += packed_weights(values, trainer.model, adapters)
     notes += beside_experts(facts, adapters)
@@ -354,7 +360,7 @@ _KINDS = {
 }  # fmt: skip
 """Words that mean training one model by its next tokens: all weights, or adapters beside them."""
 
-LORA = {"axolotl": of_axolotl, "llama-factory": of_factory, "trl": of_trl}
+LORA = {"axolotl": of_axolotl, "llama-factory": of_factory, "ms-swift": of_swift, "trl": of_trl}
 
 
 def _kind(values: Values) -> list[Fact]:

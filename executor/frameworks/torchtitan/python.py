@@ -44,6 +44,7 @@ _SECTION = {
     "ParallelismConfig": "parallelism",
     "TrainingConfig": "training",
     "CompileConfig": "compile",
+    "FaultTolerance": "fault_tolerance",
 }
 UNCLEAR = "unclear"  # not a key of torchtitan's: what the syntax does not say, by its lines
 _CHECKPOINT = {"FullAC": "full", "SelectiveAC": "selective"}
