@@ -100,6 +100,8 @@ def test_weights_of_16_bits_without_a_sharder() -> None:
         pytest.param("swift sft \\\n", None, "layers on the GPUs", id="one process for all"),
         pytest.param("CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft \\\n", None,
                      "fewer than the 4 GPUs", id="two GPUs for each process"),
+        pytest.param("deepspeed --hostfile=hosts swift/cli/sft.py \\\n", None, "",
+                     id="its program under DeepSpeed's launcher"),
         pytest.param("torchrun --nproc_per_node=4 --nnodes=2 swift/cli/sft.py \\\n", 8, "",
                      id="its program under torchrun"),
     ],

@@ -115,7 +115,7 @@ def launcher_file(
     if stated is None:
         accelerated = any(name.startswith(("use_fsdp", "use_deepspeed", "fsdp_", "zero_"))
                           for name in given)  # fmt: skip
-        known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include"}
+        known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include", "hostfile"}
         return ("none" if known and not accelerated else ""), ()
     found = beside(str(stated.value), path)
     if found is not None:

@@ -58,9 +58,11 @@ _MODALITIES = ("vision_config", "audio_config", "thinker_config")
 
 
 def without_towers(values: Values, facts: Mapping[str, Fact]) -> None:
-    """Reads what LLaMA-Factory freezes of a tower as saying nothing of a model that has none."""
+    """Reads what LLaMA-Factory freezes of a tower, its defaults, as saying nothing of a model that
+    is not known to have one.
+    """
     model, language = facts.get("model"), values.found.get("freeze_language_model")
-    if model is None or any(load_model_config(model.value).get(name) for name in _MODALITIES):
+    if model and any(load_model_config(model.value).get(name) for name in _MODALITIES):
         return
     values.asked |= set(_TOWERS)
     if language is not None and str(language.value).lower() == "false":
