@@ -78,6 +78,15 @@ def test_adapters_unless_full(arguments: str, lora: Lora) -> None:
     assert _facts(HEAD + MODEL + "    --max_length 2048" + arguments)["lora"] == lora
 
 
+def test_the_format_that_nobody_states_is_the_checkpoints() -> None:
+    """For all that follows from it: 4 bits beside products of 16, weights and states of 16."""
+    text = FULL.replace(" --torch_dtype bfloat16", "").replace(" --deepspeed zero3", "")
+    reading = _read(text)
+    assert {reading.facts[name].value for name in ("precision", "optimizer_states")} == {"bf16"}
+    assert any("torch_dtype is not stated" in note for note in reading.notes)
+    assert not _named(text.replace("full", "lora") + " --quant_method bnb --quant_bits 4")
+
+
 def test_weights_of_16_bits_without_a_sharder() -> None:
     """`torch_dtype bfloat16` loads the weights so, and AdamW keeps states of that format; FSDP2
     keeps fp32 ones, and recomputes by itself.

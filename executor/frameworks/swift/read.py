@@ -135,9 +135,10 @@ def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
     found["finetuning_type"] = kinds[0] if kinds else Fact("lora", 1)
     found.setdefault("per_device_train_batch_size", Fact(1, 1))
     dtype = found.pop("torch_dtype", None)
-    if not {"bf16", "fp16"} & found.keys() and dtype is not None:
-        word = _FORMATS.get(str(dtype.value))
-        found |= {word: Fact(True, dtype.line)} if word else {"torch_dtype": dtype}
+    if not {"bf16", "fp16"} & found.keys():
+        said = dtype or Fact("bfloat16", 1)
+        word = _FORMATS.get(str(said.value))
+        found |= {word: Fact(True, said.line)} if word else {"torch_dtype": said}
     zero, fsdp = found.get("deepspeed"), found.get("fsdp")
     if zero is not None and str(zero.value) in _ZERO:
         del found["deepspeed"]
@@ -163,9 +164,8 @@ def _reading(
         values.found = {**values.found, "gradient_accumulation_steps": Fact(steps, 1)}
     reading = read_values(_TRAINER, values, path, start.launched_by if start else "")
     facts = dict(reading.facts)
-    notes = [note for note in reading.notes if "neither bf16 nor fp16 is on" not in note]
+    notes = [*reading.notes]
     if "torch_dtype" not in stated and not {"bf16", "fp16"} & stated.keys():
-        facts["precision"] = Fact("bf16", 1)
         notes.append("torch_dtype is not stated: the checkpoint's, taken to be bfloat16")
     if gpus is not None:
         facts = {"gpus": gpus, **facts}
