@@ -136,6 +136,29 @@ def config() -> FaultTolerantTrainer.Config:
 """
 
 
+FLUX = """
+from torchtitan.config import ParallelismConfig, TrainingConfig
+def debug() -> FluxTrainer.Config:
+    return FluxTrainer.Config(
+        encoder=FluxEncoderConfig(t5_encoder="google/t5-v1_1-xxl"),
+        training=TrainingConfig(local_batch_size=4),
+        parallelism=ParallelismConfig(context_parallel_degree=1),
+    )
+def dev() -> FluxTrainer.Config:
+    config = debug()
+    config.training.local_batch_size = 32
+    return config
+"""
+
+
+def test_a_model_that_trains_beside_encoders_is_named_in_python_too() -> None:
+    first = read_config(FLUX, "config_registry.py")
+    assert [_named(reading) for reading in (first, *first.others)] == [
+        "encoder (models beside the one that is read)"
+    ] * 2
+    assert not _named(read_config(FLUX.replace("encoder=", "decoder="), "config_registry.py"))
+
+
 def test_steps_that_exchange_nothing_are_named_in_python_too() -> None:
     """AlbedoWang/torchtitan experiments/torchft/llama3/config_registry.py."""
     assert "semi_sync_method" in _named(read_config(FAULTS % "True", "config_registry.py"))

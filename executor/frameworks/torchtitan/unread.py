@@ -118,7 +118,7 @@ def own_settings(values: Values) -> list[str]:
 def _encoders(values: Values) -> tuple[Fact, ...]:
     """A section of encoders: the model is not a language model alone."""
     line = next((fact.line for name, fact in values.found.items() if name == "encoder"), None)
-    return () if line is None else (Fact("[encoder] (models beside the one that is read)", line),)
+    return () if line is None else (Fact("encoder (models beside the one that is read)", line),)
 
 
 def _semi_synchronous(values: Values) -> list[Fact]:
