@@ -73,10 +73,23 @@ def refuse(text: str, path: str) -> Reading:
 
 
 _BY = r"(?:[^#\n]*[ \t])?"
+_NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
         "check the configuration that it names, with what its --SECTION.KEY=VALUE options replace"),
+    "a launch script of LLaMA-Factory": (rf"{_BY}llamafactory-cli[ \t]+train[ \t]+[^-#\s]", _NAMED),
+    "a launch script of axolotl": (
+        rf"{_BY}(?:axolotl[ \t]+train|-m[ \t]+axolotl\.cli\.train)[ \t]+[^#\s]", _NAMED),
+    "a launch script of torchtune": (
+        rf"{_BY}tune[ \t]+run[ \t]+[^#\s]",
+        "check the YAML that --config names (`tune cp` copies torchtune's own), with what its "
+        "KEY=VALUE options replace"),
+    "a launch script of nanotron": (
+        rf"{_BY}[^\s#]*run_train\.py[ \t]+(?:[^#\n]{{0,200}}[ \t])?--config-file\b", _NAMED),
+    "a launch script of GPT-NeoX": (rf"{_BY}[^\s#]*deepy\.py[ \t]+[^#\s]", _NAMED),
+    "a launch script of llm-foundry": (
+        rf"{_BY}composer[ \t]+[^#\n]{{0,200}}\.py[ \t]+[^#\s]+\.ya?ml\b", _NAMED),
     "a launch script of a Hugging Face Trainer": (
         rf"{_BY}(?:accelerate[ \t]+launch\b|--per_device_train_batch_size\b|"
         r"deepspeed[ \t]+(?:--(?:num_gpus|num_nodes|include|hostfile)\b|[^#\s]*\.py\b))",
