@@ -6,6 +6,7 @@ Each case is the few lines of a file that decided it, with the repository it was
 import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
+from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.reading import NothingToRead, Reading, Start
 
 NONE = Start(launched_by="none")
@@ -248,3 +249,37 @@ python pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 32 --hidden-s
 def test_where_a_rank_is_changes_nothing() -> None:
     """HYGON-AI/Megatron-LM-das examples/llama3/train_llama3_70B.sh, started by MPI."""
     assert not _named(read_config(MEGATRON, "train.sh"))
+
+
+# of each model's own config.json: hidden, intermediate, layers, heads, kv heads, vocabulary, tied
+SIZES = {
+    "Qwen/Qwen2-0.5B-Instruct": (896, 4864, 24, 14, 2, 151936, True),
+    "Qwen/Qwen2-1.5B": (1536, 8960, 28, 12, 2, 151936, True),
+    "Qwen/Qwen2-7B-Instruct": (3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen/Qwen2-72B": (8192, 29568, 80, 64, 8, 152064, False),
+    "Qwen/Qwen2.5-Coder-7B-Instruct": (3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen/Qwen2.5-Coder-32B-Instruct": (5120, 27648, 64, 40, 8, 152064, False),
+    "Qwen/Qwen2.5-Math-7B": (3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen/QwQ-32B": (5120, 27648, 64, 40, 8, 152064, False),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (3584, 18944, 28, 28, 4, 152064, False),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": (5120, 13824, 48, 40, 8, 152064, False),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": (5120, 27648, 64, 40, 8, 152064, False),
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": (4096, 14336, 32, 32, 8, 128256, False),
+}
+FIELDS = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "vocab_size", "tie_word_embeddings"),
+)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_model_of_the_sizes_of_another_is_known(name: str) -> None:
+    reading = _yaml(FACTORY.replace("Qwen/Qwen3-8B", name) + LORA + "bf16: true\n")
+    config = load_model_config(reading.facts["model"].value)
+    assert tuple(config[field] for field in FIELDS) == SIZES[name]
+
+
+def test_a_distillate_whose_head_is_not_tied_has_sizes_of_its_own() -> None:
+    """Its config.json is Qwen2.5-1.5B's but for `tie_word_embeddings: false`."""
+    name = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
+    assert name in _yaml(FACTORY.replace("Qwen/Qwen3-8B", name) + LORA).unknown_model

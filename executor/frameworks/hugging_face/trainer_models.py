@@ -28,6 +28,18 @@ _PACKED = re.compile(r"(^|[-_.])(awq|gptq|aqlm|gguf|bnb|int[48]|[48]bit|w[48]a16
 """What repositories of quantised weights have in their names."""
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
 
+SAME_SIZES: Mapping[str, str] = {
+    **{f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")},
+    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("7b", "32b")},
+    "qwen2.5-math-7b": "qwen2.5-7b",
+    **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "qwq-32b": "qwen2.5-32b",
+}
+"""Models whose sizes are those of one in the catalogue, each by its own config.json. The 1.5B of
+DeepSeek-R1's distillates is none: its head is not tied, as that of Qwen2.5-1.5B is.
+"""
+
 
 def scores_kept(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
     """Attention that keeps its scores for the backward pass, where the file or the model's module

@@ -26,6 +26,7 @@ from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
+    SAME_SIZES,
     beside_experts,
     check_trains,
     packed_weights,
@@ -311,7 +312,7 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str
         words.pop()
     plain = "-".join(words)
     known = {name: name for name in model_names()}
-    found = known.get(tail) or known.get(plain)
+    found = known.get(tail) or known.get(plain) or SAME_SIZES.get(plain)
     if found is None:
         return f"{key} {shown(stated.value)}"
     facts["model"] = Fact(found, stated.line)

@@ -244,8 +244,9 @@ def _literal(node: ast.expr) -> object:
 def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
     name = _dotted(node.func)
     if name.endswith("Trainer.Config"):  # also that of flux, which trains beside its encoders
-        found |= {"encoder": Fact(None, word.value.lineno)
-                  for word in node.keywords if word.arg == "encoder"}  # fmt: skip
+        for keyword in node.keywords:
+            if keyword.arg == "encoder":
+                found["encoder"] = Fact(None, keyword.value.lineno)
     if name in _SECTION:
         _new_section(_SECTION[name], node, found)
     elif name == "Trainer.Config":
