@@ -8,6 +8,8 @@ from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConf
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
+_OWN_NAMES = "its names are its own; check a plan of the same layout"
+
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
@@ -24,12 +26,12 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                 "it includes files of other folders, and most of its recipes generate in turn; "
                 "check a plan of the same layout"),
     "LitGPT": ((r"train:[ \t]*$", r"(out_dir|checkpoint_dir|logger_name|model_name):"),
-               "its names are its own; check a plan of the same layout"),
+               _OWN_NAMES),
     "InternEvo": ((r"parallel[ \t]*=[ \t]*dict\(", r"(hybrid_zero_optimizer|JOB_NAME)[ \t]*="),
                   "a Python program; check a plan of the same layout"),
     "PaddleNLP": ((r"[{ \t]*\"?(tensor|pipeline|sharding)_parallel_degree\"?[ \t]*:",
                    r"[{ \t]*\"?per_device_train_batch_size\b"),
-                  "its names are its own; check a plan of the same layout"),
+                  _OWN_NAMES),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
     "ms-swift's args.json": ((r"[ \t]*\"swift_version\":",),
@@ -41,6 +43,18 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),
               "its batches are made of rollouts; check a plan of the same layout"),
     "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
+    "VeOmni": (
+        (r"train:[ \t]*$", r"[ \t]+train_path:",
+         r"[ \t]+(fsdp_config|data_parallel_mode|ulysses_parallel_size|bsz_warmup_ratio):"),
+        _OWN_NAMES),
+    "MaxText": (
+        (r"[^#\n]*\b(?:(?:ici|dcn)_[a-z_]+_parallelism\b|MaxText[./]train\b)",),
+        "it runs in JAX, and its meshes are its own; check a plan of the same layout"),
+    "ArcticTraining": (
+        (r"deepspeed:[ \t]*$", r"model:[ \t]*$", r"[ \t]+name_or_path:"), _OWN_NAMES),
+    "OLMo": ((r"device_train_microbatch_size:", r"[ \t]+wrapping_strategy:"), _OWN_NAMES),
+    "Modalities": ((r"[ \t]+component_key:", r"[ \t]+variant_key:"), _OWN_NAMES),
+    "lingua": ((r"distributed:[ \t]*$", r"[ \t]+fsdp_type:"), _OWN_NAMES),
     "LLaMA-Factory on Megatron": (
         (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
         "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),

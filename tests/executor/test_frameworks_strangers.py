@@ -7,7 +7,7 @@ import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
 from meshplan.hardware_profiles.load_models import load_model_config
-from meshplan.planner.case.reading import NothingToRead, Reading, Start
+from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
 
 NONE = Start(launched_by="none")
 AXOLOTL = """\
@@ -283,3 +283,31 @@ def test_a_distillate_whose_head_is_not_tied_has_sizes_of_its_own() -> None:
     """Its config.json is Qwen2.5-1.5B's but for `tie_word_embeddings: false`."""
     name = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
     assert name in _yaml(FACTORY.replace("Qwen/Qwen3-8B", name) + LORA).unknown_model
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        # ByteDance-Seed/VeOmni configs/text/seed_oss.yaml, which was read as Megatron-Bridge's
+        ("data:\n  train_path: web\n  max_seq_len: 4096\ntrain:\n  accelerator:\n    fsdp_config:\n"
+         "      fsdp_mode: fsdp2\n  micro_batch_size: 1\n  global_batch_size: 512\n", "VeOmni"),
+        ("model_name: llama3.1-70b\nici_fsdp_parallelism: 8\n", "MaxText"),
+        ("micro_batch_size: 1\ndeepspeed:\n  zero_optimization:\n    stage: 3\nmodel:\n"
+         "  name_or_path: meta-llama/Llama-3.1-8B-Instruct\n", "ArcticTraining"),
+        ("device_train_microbatch_size: 4\nfsdp:\n  wrapping_strategy: by_block\n", "OLMo"),
+        ("train_dataset:\n  component_key: dataset\n  variant_key: packed\n", "Modalities"),
+        ("distributed:\n  fsdp_type: full_shard\n  tp_size: 1\n", "lingua"),
+    ],
+)  # fmt: skip
+def test_frameworks_that_nobody_reads_are_refused_by_name(text: str, name: str) -> None:
+    found = recognise("train.yaml", text)
+    assert found is not None
+    with pytest.raises(UnreadableConfig, match=f"{name}: not read .*check a plan of the same"):
+        found.read(text, "train.yaml", None)
+
+
+def test_a_file_of_bridge_is_no_file_of_veomni() -> None:
+    text = "train:\n  micro_batch_size: 1\nddp:\n  use_distributed_optimizer: true\n"
+    found = recognise("train.yaml", text)
+    assert found is not None
+    assert found.name == "bridge"
