@@ -311,3 +311,32 @@ def test_a_file_of_bridge_is_no_file_of_veomni() -> None:
     found = recognise("train.yaml", text)
     assert found is not None
     assert found.name == "bridge"
+
+
+NEMO = """
+trainer: {devices: 8, num_nodes: 1, precision: %s}
+model:
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 1
+  micro_batch_size: 4
+  global_batch_size: 32
+  megatron_amp_O2: true
+  fp8: %s
+  optim: {name: fused_adam}
+"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "fp8", "named"),
+    [("32", "true", "model.fp8 true, trainer.precision 32"), ("32", "false", ""),
+     ("bf16", "true", "")],
+)  # fmt: skip
+def test_products_of_8_bit_beside_weights_of_32_are_named(
+    precision: str, fp8: str, named: str
+) -> None:
+    """mlcommons/training_results_v5.1 llama2_70b_lora, AMD's megatron_llama_config.yaml: it was
+    priced as weights of 16 bits.
+    """
+    reading = read_config(NEMO % (precision, fp8), "conf.yaml")
+    assert _named(reading).partition(" (")[0] == named
+    assert reading.facts["precision"].value == ("fp8" if fp8 == "true" else "fp32")
