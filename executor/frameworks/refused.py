@@ -11,9 +11,9 @@ _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
+    "Primus": ((r"[ \t]*framework:[ \t]*(megatron(_bridge)?|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
-    "Primus's model": ((r"includes:", r"[ \t]*- primus_"),
+    "Primus's model": ((r"(includes|extends|bases):[ \t]*$", r"[ \t]*- [\w./]+\.yaml[ \t]*$"),
                        "it includes files of other folders; check the arguments that it prints"),
     "OLMo-core": ((r"(from|import) olmo_core\b",),
                   "a Python program; check its model by an inline plan"),
@@ -51,7 +51,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         (r"[^#\n]*\b(?:(?:ici|dcn)_[a-z_]+_parallelism\b|MaxText[./]train\b)",),
         "it runs in JAX, and its meshes are its own; check a plan of the same layout"),
     "ArcticTraining": (
-        (r"deepspeed:[ \t]*$", r"model:[ \t]*$", r"[ \t]+name_or_path:"), _OWN_NAMES),
+        (r"type:[ \t]*\w", r"deepspeed:[ \t]*$", r"model:[ \t]*$", r"[ \t]+name_or_path:"),
+        _OWN_NAMES),
     "OLMo": ((r"device_train_microbatch_size:", r"[ \t]+wrapping_strategy:"), _OWN_NAMES),
     "Modalities": ((r"[ \t]+component_key:", r"[ \t]+variant_key:"), _OWN_NAMES),
     "lingua": ((r"distributed:[ \t]*$", r"[ \t]+fsdp_type:"), _OWN_NAMES),
