@@ -258,9 +258,13 @@ def _collectives_on(link: str) -> list[dict[str, Any]]:
 
 
 @cache
-def usual_cluster(gpu: str) -> Cluster:
-    """The cluster whose nodes a GPU is usually found in. Raises `UnknownProfile`."""
+def usual_cluster(gpu: str, gpus_per_node: int = 1) -> Cluster:
+    """The cluster whose nodes a GPU is usually found in; one of nodes that several share, with the
+    GPU as it is there, where the usual ones hold one. Raises `UnknownProfile`.
+    """
     name = _resolve(gpu, gpu_names(), _index()["gpu_alias"], "GPU")
+    if gpus_per_node > 1 and name in _index()["shared_node_of"]:
+        return load_cluster(_index()["shared_node_of"][name])
     cluster = load_cluster(_index()["node_of"][name])
     return cluster.model_copy(update={"gpu": load_gpu(name), "kernels": load_kernels(name)})
 
@@ -276,7 +280,7 @@ def compose_cluster(gpu: str, gpus_per_node: int, network_bytes_per_s: float) ->
     """A cluster that nobody described: `gpu` in the usual node of its kind, with a network card of
     `network_bytes_per_s` (one direction) for each GPU. Raises `UnknownProfile`.
     """
-    donor = usual_cluster(gpu)
+    donor = usual_cluster(gpu, gpus_per_node)
     gpu_name = donor.gpu.name
     card = network_bytes_per_s * NETWORK_EFFICIENCY
     whole = card * gpus_per_node

@@ -15,7 +15,8 @@ def cluster_of(row: Row) -> Cluster:
     row's interconnect names, with the row's nodes and, unless it was named, the network that the
     row states.
     """
-    text, usual = row.interconnect, usual_cluster(row.gpu)
+    text = row.interconnect
+    usual = usual_cluster(row.gpu, row.gpus_per_node or 1)
     named = [
         cluster_named(name) for words, names in INTERCONNECTS.items() if words in text.lower()
         for name in names

@@ -108,6 +108,14 @@ def test_composed_clusters_take_the_node_of_their_kind(gpu: str) -> None:
     assert cluster.kernels.gpu == cluster.gpu.name
 
 
+def test_a_board_of_four_has_links_that_a_node_of_one_has_not() -> None:
+    """Vista's GH200 are alone in their nodes: its links between GPUs are a network's."""
+    alone, four = compose_cluster("gh200", 1, 25e9), compose_cluster("gh200", 4, 25e9)
+    assert alone.node == load_cluster("gh200-vista").node
+    board = load_cluster("alps-gh200")
+    assert (four.node, four.gpu, four.kernels) == (board.node, board.gpu, board.kernels)
+
+
 def test_composed_names_take_a_bandwidth_as_it_is_written_elsewhere() -> None:
     """`400Gb/s`, as `--network` takes it, is no path."""
     assert load_cluster("h100-sxm:8:400Gb/s") == load_cluster("h100-sxm:8:400Gb")

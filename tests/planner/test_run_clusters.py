@@ -56,6 +56,16 @@ def test_a_machine_that_is_named_has_the_cards_of_its_maker() -> None:
     assert stated.bus_bandwidth.all_gather > 1.9 * network.bus_bandwidth.all_gather
 
 
+def test_four_gh200_of_a_node_have_the_links_of_their_board() -> None:
+    """Whoever runs it: Isambard-AI has the 4 x 200 Gb/s of Alps beside it too."""
+    cells = ROW | {"gpu": "gh200", "gpus": "32", "gpus_per_node": "4"}
+    four = cluster_of(cells | {"interconnect": "NVLink; Slingshot: 4x200 Gb/s NICs"})
+    alps = cluster_of(cells | {"interconnect": "Slingshot (Alps Clariden)"})
+    assert four.node == alps.node
+    assert four.network.bus_bandwidth == alps.network.bus_bandwidth
+    assert four.gpu == alps.gpu
+
+
 def test_a_node_of_fewer_gpus_has_fewer_cards() -> None:
     """Four H200 a node have half of what eight share; what a GPU sends alone is its own card's."""
     cells = ROW | {"gpu": "h200", "gpus": "32", "interconnect": "NVLink4; InfiniBand"}
@@ -86,4 +96,5 @@ def test_the_network_of_alps_is_named() -> None:
     cells = ROW | {"gpu": "gh200", "gpus": "32", "gpus_per_node": "4"}
     alps = cluster_of(cells | {"interconnect": "NVLink; Slingshot (Alps Clariden)"})
     assert (alps.name, alps.gpu.name, alps.gpus_per_node) == ("alps-gh200", "gh200-660w", 4)
-    assert cluster_of(cells | {"interconnect": "InfiniBand"}).name == "gh200-vista"
+    alone = cells | {"gpus_per_node": "1", "interconnect": "InfiniBand"}
+    assert cluster_of(alone).name == "gh200-vista"
