@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
-
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worker has one processor
 
 LONG = (
     "test_execute_command", "test_parity", "test_dry_run", "test_dry_run_cost_model", "test_sweep",
@@ -33,3 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output is as wide as without a terminal: the workers of pytest-xdist say COLUMNS=80."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search forks no process: each worker of pytest-xdist has a processor, and to fork one with
+    all that it has imported costs more than the fork does. `test_second_core` has forks.
+    """
+    monkeypatch.setattr("meshplan.planner.search.second_core._has_second_core", lambda: False)
