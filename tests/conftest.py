@@ -5,6 +5,7 @@ thousand for every reader of files (`tests/planner/test_fuzz_readers.py`).
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -35,9 +36,14 @@ def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search forks no process: each worker of pytest-xdist has a processor, and to fork one with
-    all that it has imported costs more than the fork does. `test_second_core` has forks.
+@pytest.fixture(autouse=True, scope="session")
+def one_process() -> Iterator[None]:
+    """A search forks no process, and a command starts none unless told by `--jobs`: each worker of
+    pytest-xdist has a processor, and another process costs more than it does. `test_second_core`
+    has forks.
     """
-    monkeypatch.setattr("meshplan.planner.search.second_core._has_second_core", lambda: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("meshplan.planner.search.second_core._has_second_core", lambda: False)
+        for command in ("sweep", "what_if"):
+            patch.setattr(f"meshplan.planner.cli.{command}.num_cores", lambda: 1)
+        yield

@@ -337,21 +337,22 @@ PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubs
     ids=lambda given: "pods" if given is PODS else "" if isinstance(given, Cluster) else given,
 )  # fmt: skip
 def test_no_column_is_missing_from_a_key(engine: str, name: str, cluster: Cluster, models, case_of):
-    """Beside rows that differ in one column each, a row costs what it costs alone: what prices are
-    looked up by holds everything that changes one.
+    """Of rows that differ in one column each, each costs what it costs in the opposite order: of
+    rows that a price is looked up for by one key, the first would be priced for all, and what
+    prices are looked up by holds everything that changes one. The first and last cost it alone.
     """
     layout = SPREAD[name]
     training = Training(seq_len=4096, global_batch_size=8 * layout.data_parallel * 2)
     case = case_of(Setting(models[name], training, cluster, load_engine(engine), SLACK), layout)
     setting, layouts = case.setting, neighbours(case.layouts)
-    together = price(layouts, setting)
-    for row in range(len(layouts)):
-        alone = price(layouts.take(np.array([row])), setting)
+    together, rows = price(layouts, setting), np.arange(len(layouts))
+    for some in (rows[::-1], rows[:1], rows[-1:]):
+        again = price(layouts.take(some), setting)
         for f in fields(Prices):
             if f.name != "capacity_bytes":
                 np.testing.assert_allclose(
-                    getattr(together, f.name)[row], getattr(alone, f.name)[0], rtol=RELATIVE,
-                    err_msg=f"{f.name}, row {row}",
+                    getattr(together, f.name)[some], getattr(again, f.name), rtol=RELATIVE,
+                    err_msg=f.name,
                 )  # fmt: skip
 
 
