@@ -16,12 +16,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worker has one processor
 
 LONG = (
-    "test_execute_command", "test_parity", "test_dry_run", "test_dry_run_cost_model", "test_sweep",
-    "test_sweep_cache", "test_simulated_proof", "test_launch", "test_fuzz_readers",
-    "test_dry_run_command", "test_one_rank", "test_simulated_bounds", "test_on_gpu", "test_fit",
-    "test_bruteforce", "test_check_fuzz", "test_docs", "test_cli", "test_frameworks_parsers",
+    "test_execute_command", "test_parity", "test_launch", "test_dry_run", "test_one_rank",
+    "test_dry_run_cost_model", "test_simulated_proof", "test_fuzz_readers", "test_simulated_bounds",
+    "test_sweep", "test_price", "test_row_prices", "test_counted_memory", "test_budget", "test_fit",
+    "test_moved_layers", "test_every_cut", "test_families", "test_adapters", "test_what_if",
+    "test_written", "test_engine_train", "test_runners_up", "test_bruteforce", "test_check_fuzz",
+    "test_cli", "test_sweep_cache", "test_on_gpu", "test_startup", "test_dry_run_command",
+    "test_docs", "test_frameworks_parsers",
 )  # fmt: skip
-"""Files that take longest: begun first, so that the workers end together."""
+"""Files that take longest are begun first, so that the workers end together; before all those whose
+processes are waited for, as long as mypy has what they leave.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
