@@ -1,12 +1,12 @@
 """The closed form against the simulation of the same layout, and rows against single layouts."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import product
 
 import numpy as np
 import pytest
-from first_shown import first_shown
+from first_shown import first_shown, habits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import cases as examples
@@ -324,31 +324,14 @@ SPREAD = {  # of each model a layout of which some groups cross nodes, or just d
 }  # fmt: skip
 
 
-def habits_of(engine: str) -> set[Hashable]:
-    """What it does or does not: the words and answers of its file, whatever its numbers."""
-    found = load_engine(engine).model_dump(include={"state", "overlap", "kernels"})
-    return {
-        (part, name, str(value))
-        for part, habits in found.items()
-        for name, value in habits.items()
-        if isinstance(value, bool | str | tuple)
-    }
-
-
-QUICK = first_shown(engine_names(), habits_of)
-
-
-def nightly_unless(engine: str) -> list[pytest.MarkDecorator]:
-    """With every change an engine that shows a habit first."""
-    return [] if engine in QUICK else [pytest.mark.nightly]
-
-
+QUICK = first_shown(engine_names(), habits_of)  # with every change; all of them nightly
 PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubscription=7.0)})
 
 
 @pytest.mark.parametrize(
     ("engine", "name", "cluster"),
-    [pytest.param(engine, "latent", load_cluster("dgx-h100"), marks=nightly_unless(engine))
+    [pytest.param(engine, "latent", load_cluster("dgx-h100"),
+                  marks=[] if engine in QUICK else [pytest.mark.nightly])
      for engine in engine_names()]
     + list(product(
         ("megatron-bridge", "native", "nanotron", "torchtitan"), ("tied", "windowed"),
