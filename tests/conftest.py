@@ -5,6 +5,7 @@ thousand for every reader of files (`tests/planner/test_fuzz_readers.py`).
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -12,15 +13,20 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
-
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worker has one processor
 
 LONG = (
-    "test_execute_command", "test_parity", "test_dry_run", "test_dry_run_cost_model", "test_sweep",
-    "test_sweep_cache", "test_simulated_proof", "test_launch", "test_fuzz_readers",
-    "test_dry_run_command", "test_one_rank", "test_simulated_bounds", "test_on_gpu", "test_fit",
-    "test_bruteforce", "test_check_fuzz", "test_docs", "test_cli", "test_frameworks_parsers",
+    "test_execute_command", "test_parity", "test_launch", "test_dry_run", "test_one_rank",
+    "test_dry_run_cost_model", "test_simulated_proof", "test_fuzz_readers", "test_simulated_bounds",
+    "test_sweep", "test_price", "test_row_prices", "test_counted_memory", "test_budget", "test_fit",
+    "test_moved_layers", "test_every_cut", "test_families", "test_adapters", "test_what_if",
+    "test_written", "test_engine_train", "test_runners_up", "test_bruteforce", "test_check_fuzz",
+    "test_cli", "test_sweep_cache", "test_on_gpu", "test_startup", "test_dry_run_command",
+    "test_docs", "test_frameworks_parsers",
 )  # fmt: skip
-"""Files that take longest: begun first, so that the workers end together."""
+"""Files that take longest are begun first, so that the workers end together; before all those whose
+processes are waited for, as long as mypy has what they leave.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,3 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output is as wide as without a terminal: the workers of pytest-xdist say COLUMNS=80."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_process() -> Iterator[None]:
+    """A search forks no process, and a command starts none unless told by `--jobs`: each worker of
+    pytest-xdist has a processor, and another process costs more than it does. `test_second_core`
+    has forks.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("meshplan.planner.search.second_core._has_second_core", lambda: False)
+        for command in ("sweep", "what_if"):
+            patch.setattr(f"meshplan.planner.cli.{command}.num_cores", lambda: 1)
+        yield

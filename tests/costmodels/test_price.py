@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from first_shown import first_shown, habits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import cases as examples
@@ -323,12 +324,15 @@ SPREAD = {  # of each model a layout of which some groups cross nodes, or just d
 }  # fmt: skip
 
 
+QUICK = first_shown(engine_names(), habits_of)  # with every change; all of them nightly
 PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubscription=7.0)})
 
 
 @pytest.mark.parametrize(
     ("engine", "name", "cluster"),
-    [(engine, "latent", load_cluster("dgx-h100")) for engine in engine_names()]
+    [pytest.param(engine, "latent", load_cluster("dgx-h100"),
+                  marks=[] if engine in QUICK else [pytest.mark.nightly])
+     for engine in engine_names()]
     + list(product(
         ("megatron-bridge", "native", "nanotron", "torchtitan"), ("tied", "windowed"),
         (load_cluster("dgx-h100"),),

@@ -1,5 +1,7 @@
 """The command `meshplan execute --dry-run`: the rank that was asked for, beside its prediction."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,11 +9,26 @@ import typer
 from tiny_runs import PP2, tiny_plan, tiny_prediction
 from typer.testing import CliRunner
 
+from meshplan.executor.cli import single_rank
 from meshplan.executor.cli.execute import execute
+from meshplan.executor.dryrun import dry_run
 from meshplan.planner.case.plan_file import write_plan
 
 APP = typer.Typer()
 APP.command()(execute)
+
+
+@pytest.fixture
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dry run's own command line is run here, which has torch: a process would import it."""
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
+        assert command[:3] == [sys.executable, "-m", dry_run.__name__]
+        monkeypatch.setattr(sys, "argv", command[2:])
+        dry_run.main()
+        return subprocess.CompletedProcess(command, returncode=0)
+
+    monkeypatch.setattr(single_rank.subprocess, "run", run)
 
 
 def test_dry_run_builds_the_rank_that_was_asked_for(
@@ -26,20 +43,20 @@ def test_dry_run_builds_the_rank_that_was_asked_for(
     assert '"rank": 1' in said.out
 
 
-def test_dry_run_stands_beside_the_prediction(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("_in_this_process")
+def test_dry_run_stands_beside_the_prediction(tmp_path: Path) -> None:
     """A table for people: each stage's peak by category, predicted below it, and bytes by axis."""
     write_plan(tiny_plan(PP2, tiny_prediction(1.0, stages=2)), tmp_path / "plan.yaml")
     answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run", "--all-stages"])
-    said = capfd.readouterr().out
-    assert answer.exit_code == 0
+    said = answer.output
+    assert answer.exit_code == 0, said
     assert said.count("dry run") == said.count("predicted") == 2
     for name in ("optimizer", "peak by phase", "FLOP of the step", "communicated, by axis"):
         assert name in said
     assert "2 of 2 ranks" in said
 
 
+@pytest.mark.usefixtures("_in_this_process")
 @pytest.mark.parametrize(
     ("engine", "noted"),
     [
@@ -48,7 +65,7 @@ def test_dry_run_stands_beside_the_prediction(
     ],
 )
 def test_a_dry_run_is_beside_the_prediction_for_its_own_engine(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str, noted: str
+    tmp_path: Path, engine: str, noted: str
 ) -> None:
     """A plan for another engine is priced anew for the native one, whose program it is, and says
     so, as one whose file says what its layout does not hold: 64 GiB, made up, is never shown.
@@ -59,10 +76,11 @@ def test_a_dry_run_is_beside_the_prediction_for_its_own_engine(
     prediction = plan.prediction.model_copy(update={"memory": (huge,)})
     write_plan(plan.model_copy(update={"prediction": prediction}), tmp_path / "plan.yaml")
     answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run"])
-    said = capfd.readouterr().out
-    assert answer.exit_code == 0
+    said = answer.output
+    assert answer.exit_code == 0, said
+    assert "dry run" in said
     assert "64 GiB" not in said
-    assert noted in answer.output
+    assert noted in said
 
 
 def test_a_dry_run_is_of_no_other_engine(tmp_path: Path) -> None:

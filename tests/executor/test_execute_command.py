@@ -223,9 +223,24 @@ SCRIPTED = """
         for number in range(int(os.environ["STEPS"])):
             file.write(json.dumps({**step, "step": number, "warmup": number == 0}) + "\\n")
             file.flush()
+            time.sleep(float(os.environ["PAUSE_S"]))
     if os.environ["STEPS"] == "2":
         beat.say("forward" if rank == "1" else "reduce")
         time.sleep(600)
+    """
+PROGRAM = """
+    import os, signal, typer, meshplan.executor.cli.placing, meshplan.executor.launch.run
+    from dataclasses import replace
+    from meshplan.executor.cli.execute import execute
+    from meshplan.executor.launch.probe import Found
+    # what a script starts in the background ignores it: the tests may run so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    original = meshplan.executor.launch.run.job_of
+    changed = lambda s, out: original(replace(s, module="scripted_engine"), out)
+    meshplan.executor.launch.run.job_of = changed
+    found = Found.model_validate_json(os.environ["FOUND"])
+    meshplan.executor.cli.placing.find_hardware = lambda: found
+    typer.run(execute)
     """
 
 
@@ -234,23 +249,17 @@ def scripted(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     """Starts `execute` in a process of its own, with ranks that follow a script."""
     (tmp_path / "scripted_engine.py").write_text(textwrap.dedent(SCRIPTED))
     write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
-    program = """
-        import typer, meshplan.executor.launch.run
-        from dataclasses import replace
-        from meshplan.executor.cli.execute import execute
-        original = meshplan.executor.launch.run.job_of
-        changed = lambda s, out: original(replace(s, module="scripted_engine"), out)
-        meshplan.executor.launch.run.job_of = changed
-        typer.run(execute)
-        """
 
-    def start(steps: int, *options: str, **step: object) -> "subprocess.Popen[str]":
+    def start(
+        steps: int, *options: str, pause_s: float = 0, **step: object
+    ) -> "subprocess.Popen[str]":
         told = {**asdict(tiny_step(0, 1.0)), **step}
         environment = {
             **os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
             "STEP": json.dumps(told), "STEPS": str(steps), "PIDS": str(tmp_path),
+            "PAUSE_S": str(pause_s), "FOUND": known_hardware().model_dump_json(),
         }  # fmt: skip
-        command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "plan.yaml")]
+        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path / "plan.yaml")]
         return subprocess.Popen(
             [*command, *options], env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT
         )
@@ -296,43 +305,9 @@ def test_no_rank_survives_a_kill_of_the_command(tmp_path: Path, scripted) -> Non
         time.sleep(0.2)
 
 
-def test_an_interrupted_run_leaves_a_readable_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_leaves_a_readable_result(tmp_path: Path, scripted) -> None:
     """Ctrl-C after some steps: exit 130, and the steps until then are in the result."""
-    (tmp_path / "slow_engine.py").write_text(
-        textwrap.dedent(
-            """
-            import json, os, pathlib, sys, time
-            out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
-            out.mkdir(parents=True, exist_ok=True)
-            step = json.loads(os.environ["STEP"])
-            with open(out / f"rank{os.environ['RANK']}.jsonl", "w") as file:
-                for number in range(1000):
-                    line = {**step, "step": number, "warmup": number == 0}
-                    file.write(json.dumps(line) + "\\n")
-                    file.flush()
-                    time.sleep(0.1)
-            """
-        )
-    )
-    write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
-    program = """
-        import signal, sys, typer, meshplan.executor.launch.run
-        from meshplan.executor.cli.execute import execute
-        # what a script starts in the background ignores it: the tests may run so
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        original = meshplan.executor.launch.run.job_of
-        from dataclasses import replace
-        changed = lambda s, out: original(replace(s, module="slow_engine"), out)
-        meshplan.executor.launch.run.job_of = changed
-        typer.run(execute)
-        """
-    environment = {
-        **os.environ, "PYTHONPATH": str(tmp_path), "STEP": json.dumps(asdict(tiny_step(0, 1.0))),
-    }  # fmt: skip
-    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "plan.yaml")]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = scripted(1000, pause_s=0.1)
     result = tmp_path / "plan.run" / "result.json"
     deadline = time.monotonic() + 120
     while not (result.exists() and json.loads(result.read_text())["step_times_s"]):

@@ -16,12 +16,12 @@ from meshplan.executor.launch.torchrun import TorchrunJob, descendants, run_job,
 RANKS = {
     "raising_rank": """
         import os, time
+        if os.environ["RANK"] == "0":
+            time.sleep(600)
         from torch.distributed.elastic.multiprocessing.errors import record
         @record
         def main():
-            if os.environ["RANK"] == "1":
-                raise ValueError("the matrix is not square")
-            time.sleep(600)
+            raise ValueError("the matrix is not square")
         main()
         """,
     "dying_rank": """

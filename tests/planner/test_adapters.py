@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_runs import CPU
 from typer.testing import CliRunner, Result
 
 from meshplan.costmodels.training import Lora
@@ -316,9 +317,10 @@ def test_no_pin_beats_the_proved_plan() -> None:
     ],
 )
 def test_what_would_train_all_weights_is_not_executed(
-    tmp_path: Path, engine: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, said: str
 ) -> None:
     """A run whose files cannot say the adapters would measure something else."""
+    monkeypatch.setattr("meshplan.executor.cli.placing.find_hardware", lambda: CPU)
     file = tmp_path / "plan.yaml"
     asked = ("--gpus", "8", "--engine", "torchtitan", "--zero", "3", "--lora-rank", "16")
     assert run(*ONE, *asked, "-o", str(file)).exit_code == 0

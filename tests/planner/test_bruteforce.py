@@ -10,7 +10,14 @@ from nightly import blocks
 from meshplan.costmodels.layout import Stage
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
+from meshplan.planner.problem.stage_problem import (
+    StageProblem,
+    chunk_times_ns,
+    evaluate,
+    modes_of,
+    objective_of,
+    stage_problem,
+)
 from meshplan.planner.search.priced_space import Pricer, Question, price_space, space_of
 from meshplan.planner.search.search import NoLayoutFits, search
 from meshplan.planner.space.pins import parse_pins
@@ -46,6 +53,9 @@ def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int
         for variant in space.variants(row):
             problem = stage_problem(space, coefficients, row, variant)
             for stages in every_plan(problem):
+                times = chunk_times_ns(problem, stages, list(map(modes_of, stages)))
+                if best is not None and objective_of(problem, times, 0) >= best:
+                    continue  # whether it fits takes longer to find
                 plan = evaluate(problem, stages)
                 if plan is not None and (best is None or plan.objective < best):
                     best = plan.objective

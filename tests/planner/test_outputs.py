@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tiny_runs import CPU
 from typer.testing import CliRunner
 
 from meshplan.planner.cli.main import app
@@ -59,6 +60,7 @@ def test_nothing_is_done_first(
 ) -> None:
     """Exit 2 and that line alone; no input is read, searched or measured before."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("meshplan.executor.cli.profile.find_hardware", lambda: CPU)
     option = () if words[-1].startswith("--") else ("-o",)
     done = CliRunner().invoke(app, [*words, *option, "."])
     assert (done.exit_code, done.stdout) == (2, "")

@@ -1,8 +1,10 @@
 """`plan --dry-run`: the native engine's program beside what is predicted for that engine."""
 
 import re
-import subprocess
-import sys
+
+from typer.testing import CliRunner
+
+from meshplan.planner.cli.main import app
 
 PLAN = (
     "plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--global-batch", "8",
@@ -12,11 +14,8 @@ PLAN = (
 
 def test_the_program_is_compared_with_its_own_engine() -> None:
     """A plan for Accelerate: the error is that of the native price, and Accelerate's is named."""
-    program = "from meshplan.planner.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *PLAN], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, PLAN)
+    assert done.exit_code == 0, done.output
     said = re.search(
         r"on the native engine: .* predicted for it .* \(([-+.\d]+)%\), and for accelerate",
         done.stdout,

@@ -1,10 +1,12 @@
 """The prices of rows that are priced when they are asked for are those of pricing all at once."""
 
 from dataclasses import fields, replace
+from functools import cache
 
 import numpy as np
 import pytest
 
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.step.prices import least_micro_batch_s, mean_states_bytes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import solve
@@ -23,6 +25,7 @@ from meshplan.planner.search.priced_space import (
 )
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.rows_below import Given, bounds_of_rows, rows_below
+from meshplan.planner.space.legal_layouts import Space
 
 ASKED = Arguments(
     model="mixtral-8x7b", gpus=64, cluster="dgx-h100", engine="torchtitan", global_batch=256
@@ -63,6 +66,14 @@ def test_rows_are_priced_as_all_at_once(
     assert found.holds(np.arange(10))
 
 
+@cache
+def priced(engine: str) -> tuple[Question, Space, Coefficients, Floats]:
+    """The question in an engine, its rows, their prices, and bounds of what they compute."""
+    asked = ask(replace(ASKED, engine=engine)).question
+    space = space_of(asked)
+    return asked, space, price_space(asked, space, closed_form), busy_ns(asked, space)
+
+
 @pytest.mark.parametrize("kept", [pytest.param(0, id="none"), pytest.param(10**6, id="all")])
 @pytest.mark.parametrize("engine", ["torchtitan", "native", "megatron"])
 def test_rows_in_order_are_those_of_pricing_all(
@@ -73,9 +84,7 @@ def test_rows_in_order_are_those_of_pricing_all(
     """
     monkeypatch.setattr(row_prices, "ALL", kept)
     monkeypatch.setattr(row_prices, "TOGETHER", 200)
-    asked = ask(replace(ASKED, engine=engine)).question
-    space = space_of(asked)
-    whole, busy = price_space(asked, space, closed_form), busy_ns(asked, space)
+    asked, space, whole, busy = priced(engine)
     fits, bounds = row_fits(space, whole), np.maximum(row_bounds(space, whole), busy)
     rows = np.flatnonzero(fits)[np.argsort(bounds[fits], kind="stable")]
     found = RowPrices(asked, space, closed_form, busy)

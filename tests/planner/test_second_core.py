@@ -10,6 +10,8 @@ from itertools import islice
 
 import pytest
 
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.search import cut_mixes, second_core
 from meshplan.planner.search.open_layouts import Open
@@ -233,3 +235,37 @@ def test_what_is_done_ahead(monkeypatch: pytest.MonkeyPatch, two: bool, done: in
     assert list(islice(found, 3)) == [(0, 0), (1, 1), (2, 4)]
     assert [piece for pieces in asked for piece in pieces] == list(range(done))
     assert list(found) == [(piece, piece * piece) for piece in range(3, 20)]
+
+
+EXPERTS_OF_FOUR_NODES = Arguments(
+    model="mixtral-8x7b", gpus=32, cluster="dgx-h100", global_batch=256, engine="nemo"
+)
+CUTS_BESIDE_A_LIST = Arguments(
+    model="llama-3.2-1b", gpus=8, cluster="l40s-8", global_batch=32, engine="native",
+    pins={"pipeline_parallel": "4"},
+)  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("asked", "fewest"), [
+    pytest.param(EXPERTS_OF_FOUR_NODES, 8, id="kinds of exchange, rows, crowds of one degree"),
+    pytest.param(CUTS_BESIDE_A_LIST, 6, id="cuts beside a list, moved layers"),
+])  # fmt: skip
+def test_answers_are_the_same_with_a_fork(
+    monkeypatch: pytest.MonkeyPatch, asked: Arguments, fewest: int
+) -> None:
+    """Plans, runners-up, status and bound, where most rooms of the search divide their work."""
+    forks, forked = list[object](), second_core._forked
+
+    def counted(work: Callable[[], object]) -> tuple[int, int]:
+        forks.append(work)
+        return forked(work)
+
+    monkeypatch.setattr(second_core, "_forked", counted)
+    alone = solve(ask(asked).question, 5)
+    assert not forks
+    monkeypatch.setattr(second_core, "_has_second_core", lambda: True)
+    shared = solve(ask(asked).question, 5)
+    assert len(forks) >= fewest
+    assert shared.solutions == alone.solutions
+    assert (shared.status, shared.bound_s) == (alone.status, alone.bound_s)

@@ -1,4 +1,4 @@
-"""Which of many layouts every change runs: those that show something which none before them does.
+"""Which of many layouts or engines every change runs: those that show what none before them does.
 
 What is left out runs nightly.
 """
@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.engines import load_engine
 
 Case = TypeVar("Case")
 AXES = ("tensor", "pipeline", "context", "expert", "data")
@@ -33,4 +34,15 @@ def facts_of(layout: Layout) -> set[Hashable]:
         ("schedule", layout.schedule if layout.pipeline_parallel > 1 else None),
         ("uneven stages", len({stage.layers for stage in layout.stages}) > 1),
         ("several sequences", layout.micro_batch_size > 1),
+    }
+
+
+def habits_of(engine: str) -> set[Hashable]:
+    """What it does or does not: the words and answers of its file, whatever its numbers."""
+    found = load_engine(engine).model_dump(include={"state", "overlap", "kernels"})
+    return {
+        (part, name, str(value))
+        for part, habits in found.items()
+        for name, value in habits.items()
+        if isinstance(value, bool | str | tuple)
     }

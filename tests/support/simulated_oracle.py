@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -31,7 +33,7 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.space.legal_layouts import Space, enumerate_space
+from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
 ATTENTION = Attention(heads=16, kv_heads=8, head_dim=128, v_head_dim=128)
@@ -122,27 +124,33 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
     coefficients = price_space(q, space, closed_form)
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     passes = pass_seconds(space.layouts, setting)
-    best, priced, sets = math.inf, 0, recompute_sets(setting)
-    rule = q.engine.legality.recompute_layers
+    sets, rule = recompute_sets(setting), q.engine.legality.recompute_layers
+    problems = list(_problems(space, coefficients, sets))
+    plans = (every_plan(problem, anywhere=anywhere, rule=rule) for *_, problem in problems)
+    listed = itertools.islice(itertools.chain.from_iterable(plans), MOST_PLANS + 1)
+    if sum(1 for _ in listed) > MOST_PLANS:
+        return None
+    best = math.inf
+    for row, variant, problem in problems:
+        times = None
+        for stages in every_plan(problem, anywhere=anywhere, rule=rule):
+            layout = partial(layout_of_row, space.layouts, row, variant)
+            if times is None:
+                first = layout(StagePlan(stages, 0, ()))
+                times = CutTimes(setting, first, passes, row, variant.columns)
+            if times.step_s(stages) < best and evaluate(problem, stages) is not None:
+                best = min(best, simulated_s(case_at(q, layout(StagePlan(stages, 0, ())))))
+    return best
+
+
+def _problems(
+    space: Space, coefficients: Coefficients, sets: tuple[tuple[str, ...], ...]
+) -> Iterator[tuple[int, Variant, StageProblem]]:
+    """Each row under each of its schedules and sets, with all ways to recompute."""
     for row in range(len(space.layouts)):
         for each in space.variants(row):
-            columns = (0, 1 + sets.index(each.replayed), 1 + len(sets))
-            variant = replace(each, columns=columns)
-            problem = stage_problem(space, coefficients, row, variant)
-            times = None
-            for stages in every_plan(problem, anywhere=anywhere, rule=rule):
-                priced += 1
-                if priced > MOST_PLANS:
-                    return None
-                if times is None:
-                    plan = StagePlan(stages, 0, ())
-                    layout = layout_of_row(space.layouts, row, variant, plan)
-                    times = CutTimes(setting, layout, passes, row, variant.columns)
-                if times.step_s(stages) >= best or evaluate(problem, stages) is None:
-                    continue
-                layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
-                best = min(best, simulated_s(case_at(q, layout)))
-    return best
+            variant = replace(each, columns=(0, 1 + sets.index(each.replayed), 1 + len(sets)))
+            yield row, variant, stage_problem(space, coefficients, row, variant)
 
 
 def every_kind(question: Question) -> Space:
