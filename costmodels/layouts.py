@@ -83,6 +83,19 @@ class Layouts:
             columns[name] = _packed(np.concatenate(of_each) if len(parts) > 1 else of_each[0])
         return cls(**columns)
 
+    def __getstate__(self) -> tuple[int, list[Any]]:
+        """How many, and the columns: a column that is one number is sent as that number."""
+        columns = [getattr(self, f.name) for f in fields(self)]
+        return len(self), [
+            each[0] if len(each) and each.strides == (0,) else each for each in columns
+        ]
+
+    def __setstate__(self, state: tuple[int, list[Any]]) -> None:
+        number, columns = state
+        for field, column in zip(fields(self), columns, strict=True):
+            whole = np.broadcast_to(column, number) if np.ndim(column) == 0 else column
+            object.__setattr__(self, field.name, whole)
+
 
 def _packed(column: Values) -> Values:
     """`column` in as few bits as hold its whole numbers; one number where all are the same."""

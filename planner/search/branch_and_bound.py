@@ -37,7 +37,7 @@ from meshplan.planner.search.found import KIND_AXES, Kind, kind_of
 from meshplan.planner.search.progress import Progress, Telling
 from meshplan.planner.search.refuted import Refuted
 from meshplan.planner.search.row_prices import AHEAD, RowPrices
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.second_core import done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.solve import Solver
 
@@ -135,7 +135,7 @@ class BranchAndBound:
         def planned(layout: tuple[int, Variant]) -> StagePlan | None:
             return first_plan(self._problem(*layout))[1]
 
-        for layout, plan in zip(layouts, done_of_each(planned, layouts), strict=True):
+        for layout, plan in zip(layouts, done_of_many(planned, layouts), strict=True):
             self._offer(*layout, plan)
 
     def prove(

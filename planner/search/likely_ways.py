@@ -14,7 +14,8 @@ m micro-batches, of every way to run a row:
                 embedding; and the bubble, of which a V shape has a third
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 
-PLACES = 2**20  # more than any layout has chunks
+BLOCK = 16_384  # ways that are estimated together: what is made of them stays in the cache
+FEW = 256  # ways that are sorted at first
 V = 0  # stands for the two chunks of a V shape
 V_SHAPED_BUBBLE = 1 / 3  # of 1F1B's: F + I - W or 2 I - W of F + I + W, with passes all alike
 NEVER = 1e30  # ns of a way that does not fit
@@ -40,17 +42,97 @@ def likely_ways(
     """The place in `rows`, which have these `prices`, a way to run it, and the estimate in ns of
     those that likely fit; the likeliest first.
     """
-    ways = _Ways.of(space, rows)
-    found = _estimates_ns(space, prices, ways)
-    for at in np.argsort(found, kind="stable").tolist():
+    every, of_rows, blocks = _EveryWay.of(space, rows), _OfRows.of(space, prices), [np.zeros(0)]
+    for first in range(0, len(every.place), BLOCK):
+        blocks.append(_estimates_ns(space, of_rows, every.some(slice(first, first + BLOCK))))
+    found = np.concatenate(blocks)
+    for at in _ascending(found):
         if found[at] >= NEVER:
             return
-        yield int(ways.place[at]), ways.variants[ways.which[at]], float(found[at])
+        yield int(every.place[at]), every.variants[every.which[at]], float(found[at])
+
+
+def _ascending(values: Floats) -> Iterator[int]:
+    """Where `values` stand, the least first, equal ones in their order: sorted as they are asked
+    for, of which mostly few are.
+    """
+    most = np.partition(values, FEW)[FEW] if len(values) > FEW else np.inf
+    for part in (values <= most, values > most):
+        places = np.flatnonzero(part)
+        yield from places[np.argsort(values[places], kind="stable")].tolist()
+
+
+class _EveryWay(NamedTuple):
+    """[way] the place of its row in `rows`, and of its variant in `variants`; and the layers of the
+    slowest chunk of so many ranks and chunks (`_most_even`).
+    """
+
+    space: Space
+    rows: Ints
+    place: Ints
+    which: Ints
+    variants: list[Variant]
+    most_even: Callable[[int, int], float]
+
+    @classmethod
+    def of(cls, space: Space, rows: Ints) -> "_EveryWay":
+        """Of `rows`."""
+        number: dict[Variant, int] = {}
+        place, which = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for places in space.shapes_at(rows):
+            each = [
+                number.setdefault(variant, len(number))
+                for variant in space.variants(int(rows[places[0]]))
+            ]
+            place.append(np.repeat(places, len(each)))
+            which.append(np.tile(np.array(each, np.int64), len(places)))
+        most_even = cache(partial(_most_even, space))
+        ways = np.concatenate(place), np.concatenate(which)
+        return cls(space, rows, *ways, list(number), most_even)
+
+    def some(self, part: slice) -> "_Ways":
+        """Some of them."""
+        place, which = self.place[part], self.which[part]
+        layouts, rows = self.space.layouts, self.rows[place]
+        pp = layouts.pipeline_parallel[rows].astype(np.int64)
+        vpp = np.array([each.virtual_stages for each in self.variants], np.int64)[which]
+        m = layouts.num_micro_batches[rows].astype(np.int64)
+        ways = _Ways(place, which, pp, vpp, m, np.zeros(0), self.variants)
+        chunks = np.where(ways.v_shaped, V, vpp)
+        first, shape = distinct([pp, chunks])
+        slowest = [self.most_even(int(pp[at]), int(chunks[at])) for at in first.tolist()]
+        return ways._replace(slowest=np.array(slowest, float)[shape])
+
+
+class _OfRows(NamedTuple):
+    """A micro-batch of all layers of rows: [row, column] its ns and what it keeps, [row] what of it
+    waits for W; their states, and what is done once per step.
+    """
+
+    prices: Coefficients
+    layers_ns: Ints
+    saved_kib: Ints
+    waiting_kib: Ints
+    state_kib: Ints
+    once_ns: Ints
+
+    @classmethod
+    def of(cls, space: Space, c: Coefficients) -> "_OfRows":
+        """Under these prices."""
+        counts = np.array(space.kind_counts)
+        return cls(
+            c,
+            np.einsum("rkx,k->rx", c.layer_ns, counts),
+            np.einsum("rkx,k->rx", c.layer_saved_kib, counts),
+            c.layer_deferred_kib @ counts,
+            c.layer_state_kib @ counts,
+            c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns,
+        )
 
 
 class _Ways(NamedTuple):
-    """[way] a row's place among those asked for, its variant's among `variants`, pipeline ranks,
-    chunks on each, micro-batches, and the layers of the slowest chunk.
+    """[way] of some ways, what `_EveryWay` says of them, pipeline ranks, chunks on each,
+    micro-batches, and the layers of the slowest chunk.
     """
 
     place: Ints
@@ -69,25 +151,6 @@ class _Ways(NamedTuple):
     def run_as(self, schedules: Collection[Schedule]) -> Bools:
         """[way] whether its schedule is one of these."""
         return np.array([each.schedule in schedules for each in self.variants], bool)[self.which]
-
-    @classmethod
-    def of(cls, space: Space, rows: Ints) -> "_Ways":
-        """Those of `rows`."""
-        number: dict[Variant, int] = {}
-        place, which = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for places in space.shapes_at(rows):
-            each = [
-                number.setdefault(variant, len(number))
-                for variant in space.variants(int(rows[places[0]]))
-            ]
-            place.append(np.repeat(places, len(each)))
-            which.append(np.tile(np.array(each, np.int64), len(places)))
-        at, variant = np.concatenate(place), np.concatenate(which)
-        pp = space.layouts.pipeline_parallel[rows[at]].astype(np.int64)
-        vpp = np.array([each.virtual_stages for each in number], np.int64)[variant]
-        m = space.layouts.num_micro_batches[rows[at]].astype(np.int64)
-        ways = cls(at, variant, pp, vpp, m, np.zeros(0), list(number))
-        return ways._replace(slowest=_slowest(space, pp, np.where(ways.v_shaped, V, vpp)))
 
     def first_modes(self) -> Ints:
         """[way] the mode that saves most, before anything else recomputes."""
@@ -117,30 +180,29 @@ class _Ways(NamedTuple):
         return found
 
 
-def _estimates_ns(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
+def _estimates_ns(space: Space, of_rows: _OfRows, ways: _Ways) -> Floats:
     """[way] a step; beyond `NEVER` where it likely does not fit."""
-    c, at, counts = prices, ways.place, np.array(space.kind_counts)
+    c, at = of_rows.prices, ways.place
     pp, vpp = ways.pp, ways.vpp
-    work = _work_ns(c, ways, counts)
+    work = _work_ns(of_rows, ways)
     embedding, head = c.embedding_ns[at], c.head_ns[at]
     chunk = _longest(space, c, ways) * work
     rows = vpp * chunk + np.maximum(0.0, head - chunk)
     rows += np.where(vpp > 1, np.maximum(0.0, embedding - chunk), 0.0)
     every = work + embedding + head
-    once = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns)[at] / pp
     found: Floats = ways.m * (np.maximum(rows, every / pp) + vpp * c.send_ns[at])
     bubble = (pp - 1) / (pp * vpp) * np.where(ways.v_shaped, V_SHAPED_BUBBLE, 1) * every
-    found = found + bubble + once + c.fixed_step_ns[at]
+    found = found + bubble + of_rows.once_ns[at] / pp + c.fixed_step_ns[at]
     return np.where(work < NEVER, found, NEVER)
 
 
-def _work_ns(prices: Coefficients, ways: _Ways, counts: Ints) -> Floats:
+def _work_ns(of_rows: _OfRows, ways: _Ways) -> Floats:
     """[way] a micro-batch's layers on all ranks, with what must be recomputed."""
-    c, at, first, held = prices, ways.place, ways.columns(ways.first_modes()), ways.held
-    each = np.einsum("rkx,k->rx", c.layer_ns, counts)
-    work, kept = each[at, first].astype(float), _saved_kib(c, ways, counts, first)
+    c, each = of_rows.prices, of_rows.layers_ns
+    at, first, held = ways.place, ways.columns(ways.first_modes()), ways.held
+    work, kept = each[at, first].astype(float), _saved_kib(of_rows, ways, first)
     static = c.fixed_kib + c.embedding_state_kib - c.cap_kib
-    needed = static[at] + (c.layer_state_kib @ counts)[at] / ways.pp
+    needed = static[at] + of_rows.state_kib[at] / ways.pp
     needed += held * (kept + ways.pp * c.embedding_saved_kib[at])
     needed += np.where(ways.v_shaped, (c.head_state_kib + c.head_transient_kib)[at], 0)
     lacks = needed + c.transient_kib[at, first]
@@ -148,7 +210,7 @@ def _work_ns(prices: Coefficients, ways: _Ways, counts: Ints) -> Floats:
     for mode in (1, 2):
         column = ways.columns(mode)
         transient = np.maximum(c.transient_kib[at, first], c.transient_kib[at, column])
-        freed = np.maximum(held * (kept - _saved_kib(c, ways, counts, column)), 1.0)
+        freed = np.maximum(held * (kept - _saved_kib(of_rows, ways, column)), 1.0)
         fraction = ways.whole(np.maximum(needed + transient, 0.0) / freed)
         longer = np.where(fraction <= 1, fraction, NEVER) * np.maximum(each[at, column] - work, 1)
         added = np.where(ways.may(mode), np.minimum(added, longer), added)
@@ -156,10 +218,9 @@ def _work_ns(prices: Coefficients, ways: _Ways, counts: Ints) -> Floats:
     return found
 
 
-def _saved_kib(prices: Coefficients, ways: _Ways, counts: Ints, columns: Ints) -> Ints:
+def _saved_kib(of_rows: _OfRows, ways: _Ways, columns: Ints) -> Ints:
     """[way] what a micro-batch keeps of all layers; where W is apart no less than waits for it."""
-    saved = np.einsum("rkx,k->rx", prices.layer_saved_kib, counts)[ways.place, columns]
-    waiting = (prices.layer_deferred_kib @ counts)[ways.place]
+    saved, waiting = of_rows.saved_kib[ways.place, columns], of_rows.waiting_kib[ways.place]
     found: Ints = np.where(ways.run_as(ZERO_BUBBLE), np.maximum(saved, waiting), saved)
     return found
 
@@ -177,15 +238,10 @@ def _longest(space: Space, prices: Coefficients, ways: _Ways) -> Floats:
     return found
 
 
-def _slowest(space: Space, pp: Ints, vpp: Ints) -> Floats:
-    """[way] layers of the slowest chunk, the mean of a rank's, in the most even split."""
-    shapes, which = np.unique(pp * PLACES + vpp, return_inverse=True)
-    layers = [_most_even(space, *divmod(shape, PLACES)) for shape in shapes.tolist()]
-    return np.array(layers, float)[which]
-
-
 def _most_even(space: Space, pp: int, vpp: int) -> float:
-    """Of the chunks of each row; with `V` chunks, of both chunks of a V shape's ranks."""
+    """Layers of the slowest chunk, the mean of a rank's, in the most even split: of the chunks of
+    each row; with `V` chunks, of both chunks of a V shape's ranks.
+    """
     number = 2 if vpp == V else vpp
     splits = stack_splits(space.model, space.legality, pp, number, space.apart)
     if not splits:

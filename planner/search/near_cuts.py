@@ -23,7 +23,7 @@ from meshplan.planner.cuts.known_chains import KnownChains
 from meshplan.planner.cuts.simulated_cuts import Likely, likely_cut
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
 from meshplan.planner.search.found import Kind, Timed, kind_of
-from meshplan.planner.search.second_core import done_ahead, done_of_each
+from meshplan.planner.search.second_core import done_ahead, done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 ALIKE = (
@@ -145,7 +145,7 @@ class NearCuts:
 
         fewest_first = sorted(variants, key=lambda each: each.virtual_stages)
         few = [each for each in fewest_first if each.virtual_stages <= most]
-        pairs = zip(few, done_of_each(likely, few), strict=True)
+        pairs = zip(few, done_of_many(likely, few), strict=True)
         starts = [start for pair in pairs for start in timed(*pair)]
         yield from sorted(starts, key=lambda each: each.step_s)
         for pair in done_ahead(likely, fewest_first[len(few) :]):

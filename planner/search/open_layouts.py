@@ -31,14 +31,14 @@ from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.same_pipeline import SamePipeline, priced_as, run_as
 from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.rows_below import bounds_of_rows
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.second_core import done_of_each, done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # layouts of a crowd that are bounded split by split at a time
 MOST_CROWDS = 32  # crowds of which some layouts are bounded at a time, each crowd on its own
 FEWEST_FILLED, MOST_FILLED = 4, 48  # layouts bounded together by what each rank must recompute
-FEW_LAYOUTS = 192  # with fewer a second process is not worth its start
+FEW_LAYOUTS = 192  # with fewer a second process may not be worth its start
 # Work charged for a bound of one layout: whatever the split; split by split; and closely, with one
 # more for so many `CELLS` (chunks of its splits, or stages and layers).
 ROUGHLY, QUICKLY, CLOSELY = 60, 120, 250
@@ -219,7 +219,7 @@ class OpenLayouts:
         last = self._next_row + len(rows)
         groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
         alike = of_the_same_rows(groups)
-        done = done_of_each(lambda some: self._roughly([groups[at] for at in some], limit_s), alike)
+        done = done_of_many(lambda some: self._roughly([groups[at] for at in some], limit_s), alike)
         bounds = dict(zip(chain(*alike), chain(*done), strict=True))
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
         self._next_row = last
@@ -265,7 +265,7 @@ class OpenLayouts:
         def bounded(part: tuple[Variant, Ints, Floats]) -> _Bounded:
             return self._bounded(*part, limit_s)
 
-        found = list(map(bounded, parts)) if few else done_of_each(bounded, parts)
+        found = done_of_many(bounded, parts) if few else done_of_each(bounded, parts)
         # Taken out only then, so that nothing that is interrupted is lost.
         for crowd, each in zip(crowds, found, strict=True):
             number = self._number(crowd, limit_s)

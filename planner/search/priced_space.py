@@ -26,7 +26,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
-from meshplan.planner.search.second_core import blocks, done_of_each
+from meshplan.planner.search.second_core import blocks, done_of_each, done_of_many
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pinned_modules import replaying_pinned
@@ -92,7 +92,7 @@ def busy_ns(question: Question, space: Space) -> Floats:
         different, which = distinct(work_key(setting, some))
         return first + different, which.astype(np.int32)
 
-    done, found = done_of_each(block, firsts), np.empty(len(rows))
+    done, found = done_of_many(block, firsts), np.empty(len(rows))
     different = np.concatenate([rows for rows, _ in done])
     parts = blocks(len(different), ROWS_PER_TABLE)
 

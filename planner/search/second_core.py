@@ -11,8 +11,10 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
@@ -21,6 +23,7 @@ Other = TypeVar("Other")
 NUMBER = 4  # bytes of a piece's number in the pipe, which holds 16,384 of them
 AHEAD = 8  # pieces that are done at once, before they are asked for
 FEW_ROWS = 4096  # with fewer a second process is not worth its start
+WORTH_S = 0.02  # nor with less work: a fork, and some thousand pages that both copy when they write
 _second = threading.Lock()  # held by whoever uses the second processor
 _meanwhile = list[int]()  # the process that keeps it beyond the call that forked it
 
@@ -39,6 +42,19 @@ def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list
     return [done[at] if at in done else work(piece) for at, piece in enumerate(pieces)]
 
 
+def done_of_many(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list[Done]:
+    """`done_of_each` of pieces that may be short: they are begun here, and a forked process takes
+    part once what is left will take longer than its start, if it is like what is done.
+    """
+    done, begun_s = list[Done](), time.perf_counter()
+    for piece in pieces:
+        left = len(pieces) - len(done)
+        if done and (time.perf_counter() - begun_s) / len(done) * left >= WORTH_S:
+            break
+        done.append(work(piece))
+    return done + done_of_each(work, pieces[len(done) :])
+
+
 def done_ahead(
     work: Callable[[Piece], Done], pieces: Sequence[Piece]
 ) -> Iterator[tuple[Piece, Done]]:
@@ -48,7 +64,7 @@ def done_ahead(
     step = AHEAD if is_idle() else 1
     for at in range(0, len(pieces), step):
         some = pieces[at : at + step]
-        yield from zip(some, done_of_each(work, some), strict=True)
+        yield from zip(some, done_of_many(work, some), strict=True)
 
 
 def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
@@ -87,8 +103,7 @@ class Begun(Generic[Done]):
         if not self._child:
             return done_beside(*self.pieces)
         done = _taken(_called, self.pieces, self._queue)
-        sent = _sent(*self._let_go())
-        done |= {} if sent is None else pickle.loads(sent)
+        done |= _sent(*self._let_go()) or {}
         return [done[at] if at in done else piece() for at, piece in enumerate(self.pieces)]
 
     def end(self) -> None:
@@ -137,7 +152,7 @@ def _shared(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> dict[int,
     finally:
         os.close(queue)
         sent = _sent(child, reading)
-    return done if sent is None else done | pickle.loads(sent)
+    return done | (sent or {})
 
 
 def _queue_of(pieces: int) -> int:
@@ -173,19 +188,20 @@ def _forked(work: Callable[[], object]) -> tuple[int, int]:
     failed = 1
     try:
         os.close(reading)
-        sent = pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
+        done = work()
         with os.fdopen(writing, "wb") as pipe:
-            pipe.write(sent)
+            pickle.dump(done, pipe, pickle.HIGHEST_PROTOCOL)
         failed = 0
     finally:
         os._exit(failed)  # nothing of the parent's is flushed or cleaned up twice
 
 
-def _sent(child: int, reading: int) -> bytes | None:
-    """What a forked process answers, pickled, when it has ended; None where it failed."""
+def _sent(child: int, reading: int) -> Any:
+    """What a forked process answers, read as it comes, when it has ended; None where it failed."""
+    sent = None
     try:
-        with os.fdopen(reading, "rb") as pipe:
-            sent = pipe.read()
+        with os.fdopen(reading, "rb") as pipe, suppress(EOFError, pickle.UnpicklingError):
+            sent = pickle.load(pipe)
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise

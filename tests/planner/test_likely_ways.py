@@ -14,6 +14,7 @@ from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import evaluate, stage_problem
+from meshplan.planner.search import likely_ways as likely
 from meshplan.planner.search.branch_and_bound import BranchAndBound
 from meshplan.planner.search.likely_seeds import KINDS, WAYS, seed_likely
 from meshplan.planner.search.likely_ways import likely_ways
@@ -119,6 +120,20 @@ def test_estimates_are_of_the_order_of_simulated_steps(arguments: Arguments) -> 
     assert len(ratios) > 10
     assert min(ratios) > 0.75
     assert max(ratios) < 1.25
+
+
+def test_a_few_ways_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimated and sorted in parts: the same ways in the same order, equal ones too."""
+    _, run = begun(replace(ASKED, engine="native", gpus=16))
+    run.coefficients.settle(1)
+    args = run.space, run.coefficients.take(run.rows), run.rows
+    found = list(likely_ways(*args))
+    estimates = [estimate_ns for _, _, estimate_ns in found]
+    assert estimates == sorted(estimates)
+    assert len(set(estimates)) < len(estimates) > 100  # some are equal
+    monkeypatch.setattr(likely, "BLOCK", 501)
+    monkeypatch.setattr(likely, "FEW", 5)
+    assert list(likely_ways(*args)) == found
 
 
 @pytest.mark.parametrize("arguments", CASES)

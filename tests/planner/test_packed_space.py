@@ -1,5 +1,6 @@
 """A space in little memory: rows are made some at a time, and kept in few bits."""
 
+import pickle
 from dataclasses import fields
 from typing import Any
 
@@ -45,6 +46,18 @@ def test_columns_are_as_narrow_as_their_numbers() -> None:
     assert packed.pipeline_parallel.strides == (0,)
     taken = packed.take(np.array([1, 1]))
     assert taken.world_size.tolist() == [32768 * 32767 * 127 * 7] * 2  # beyond 32 bits
+
+
+def test_what_another_process_made_comes_back_as_narrow() -> None:
+    """A column that is one number is sent as one; of no rows nothing is."""
+    packed = layouts(zero_stage=[3, 3, 3, 3], data_parallel=[1, 2, 300, 4]).packed()
+    back = pickle.loads(pickle.dumps(packed, pickle.HIGHEST_PROTOCOL))
+    for name in NAMES:
+        sent, got = getattr(packed, name), getattr(back, name)
+        np.testing.assert_array_equal(got, sent)
+        assert (got.dtype, got.strides) == (sent.dtype, sent.strides)
+    none = packed.take(np.array([], np.int64)).packed()
+    assert len(pickle.loads(pickle.dumps(none))) == 0
 
 
 @pytest.mark.parametrize("engine", ["megatron", "native", "hai-llm", "torchtitan"])

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -230,7 +231,7 @@ def test_what_is_done_ahead(monkeypatch: pytest.MonkeyPatch, two: bool, done: in
         asked.append(list(pieces))
         return [work(piece) for piece in pieces]
 
-    monkeypatch.setattr(second_core, "done_of_each", noted)
+    monkeypatch.setattr(second_core, "done_of_many", noted)
     found = second_core.done_ahead(lambda piece: piece * piece, range(20))
     assert list(islice(found, 3)) == [(0, 0), (1, 1), (2, 4)]
     assert [piece for pieces in asked for piece in pieces] == list(range(done))
@@ -262,6 +263,7 @@ def test_answers_are_the_same_with_a_fork(
         return forked(work)
 
     monkeypatch.setattr(second_core, "_forked", counted)
+    monkeypatch.setattr(second_core, "WORTH_S", 0.0)  # however quick this machine is
     alone = solve(ask(asked).question, 5)
     assert not forks
     monkeypatch.setattr(second_core, "_has_second_core", lambda: True)
@@ -269,3 +271,32 @@ def test_answers_are_the_same_with_a_fork(
     assert len(forks) >= fewest
     assert shared.solutions == alone.solutions
     assert (shared.status, shared.bound_s) == (alone.status, alone.bound_s)
+
+
+@pytest.mark.parametrize(("seconds", "here"), [
+    pytest.param([0.0] * 20, 20, id="short ones"),
+    pytest.param([0.01, 0.01, 0.01], 1, id="long ones"),
+    pytest.param([0.0, 0.01, 0.015, 0.0], 4, id="what is left is short"),
+    pytest.param([1.0], 1, id="one"),
+    pytest.param([], 0, id="none"),
+])  # fmt: skip
+def test_a_second_process_takes_part_where_what_is_left_is_worth_it(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], here: int
+) -> None:
+    """20 ms are, if the others take as long as the mean of what is done: 0.01 x 2, but not
+    (0.01 + 0.015) / 3 x 1.
+    """
+    now, shared = [0.0], list[float]()
+
+    def work(piece: float) -> float:
+        now[0] += piece
+        return 2 * piece
+
+    def noted(work: Callable[[float], float], pieces: Sequence[float]) -> list[float]:
+        shared.extend(pieces)
+        return [work(piece) for piece in pieces]
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(second_core, "done_of_each", noted)
+    assert second_core.done_of_many(work, seconds) == [2 * each for each in seconds]
+    assert shared == seconds[here:]
