@@ -13,6 +13,7 @@ are alike [assumed].
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ from meshplan.planner.case.predict import stage_memory
 
 FREEDOM, UNUSUAL, MOST, POINTS = 4.0, math.log(1.6), 8.0, 7
 OF_8_OF_10 = 1.2816  # standard deviations of a normal distribution on either side
-TOLD, TWICE = 0.5, 2.0
+TWICE = 2.0
 Kind = Literal["allocated", "reserved"]
 
 
@@ -73,9 +74,7 @@ def seen_of(
 
 
 def likeliest(probabilities: Sequence[float]) -> list[int]:
-    """The one that is likelier than all else together and twice as likely as each other, or all
-    that cannot be told from the likeliest.
-    """
+    """The likeliest, and all that cannot be told from it: it is less than `TWICE` as likely."""
     order = sorted(range(len(probabilities)), key=lambda at: -probabilities[at])
     if not order:
         return []
@@ -89,6 +88,4 @@ def _student(error: float, deviation: float) -> float:
 
 def _half_normal(probability: float) -> float:
     """The logarithm of the factor that as many factors are below."""
-    from statistics import NormalDist
-
     return UNUSUAL * NormalDist().inv_cdf((1 + probability) / 2)

@@ -12,9 +12,11 @@ from meshplan.costmodels.layout import even_stages
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.check.check import case_of
 from meshplan.planner.learn.levers import levers
-from meshplan.planner.learn.reasons import explained, needed, switches
+from meshplan.planner.learn.likelihood import Seen, likeliest
+from meshplan.planner.learn.reasons import explained, needed, reasons, switches
 from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
 from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.memory import recomputing
@@ -125,8 +127,6 @@ def test_the_factor_that_a_gap_asks_for() -> None:
 
 def test_recompute_that_the_config_does_not_name_is_found() -> None:
     """A step of the length that full recompute has is explained by it in full, before all else."""
-    from meshplan.planner.learn.likelihood import Seen
-    from meshplan.planner.learn.reasons import reasons
     from meshplan.planner.logs.steady import Steady
 
     plan = plan_of("llama-3.1-8b", replace(LAYOUTS[0], stages=even_stages(32, 1)), TRAINING)
@@ -142,6 +142,37 @@ def test_recompute_that_the_config_does_not_name_is_found() -> None:
     assert first.explains == pytest.approx(1.0)
     assert first.gain == pytest.approx(1 - model.time().step_time_s / other)
     assert reasons(model, replace(seen, step_time_s=0.5 * other), log) == ()
+
+
+def test_what_is_half_as_likely_is_not_told_apart() -> None:
+    """0.5 beside 0.3 and 0.2: the 0.2 is less than half; 0.6 beside 0.3 is not more than twice."""
+    assert likeliest([0.2, 0.5, 0.3]) == [1, 2]
+    assert likeliest([0.65, 0.3, 0.05]) == [0]
+    assert likeliest([]) == []
+
+
+def test_a_peak_that_recompute_would_not_leave_speaks_against_it() -> None:
+    """A step as long as full recompute makes it, beside the peak of no recompute, or its own."""
+    plan = plan_of("llama-3.1-8b", replace(LAYOUTS[0], stages=even_stages(32, 1)), TRAINING)
+    model = model_of(plan)
+    other = StepModel(model.setting, recomputing(model.layout))
+    whole, little = (max(s.reserved for s in stage_memory(m)) for m in (model, other))
+    seen = Seen(
+        step_time_s=other.time().step_time_s, step_deviation=0.1, kind="reserved",
+        memory_bytes=little, memory_deviation=0.1,
+    )  # fmt: skip
+    assert seen.of_memory(other) == pytest.approx(10.0)  # 1 / 0.1, nothing off
+    told = seen.of_step(seen.step_time_s) * seen.of_memory(other)
+    against = replace(seen, memory_bytes=whole)
+    assert against.of_step(seen.step_time_s) * against.of_memory(other) < told / 5
+    assert against.of_memory(model) == pytest.approx(10.0)
+
+
+def test_what_could_be_any_factor_counts_less_than_what_says_its_own() -> None:
+    """A step 1.5 x the expected: a hypothesis of 1.5 x is likelier than one of f x, f unknown."""
+    seen = Seen(step_time_s=1.5, step_deviation=0.05)
+    assert seen.of_slower(lambda factor: factor) < seen.of_step(1.5)
+    assert seen.of_slower(lambda factor: factor) > seen.of_step(1.0)
 
 
 def test_a_switch_never_makes_a_step_shorter() -> None:
