@@ -70,12 +70,19 @@ class Diagnosis:
 
     @property
     def likeliest(self) -> tuple[Reason, ...]:
-        """The likeliest reason, or those that cannot be told from it; none where the model's own
-        error is as likely.
-        """
-        nothing = 1 - sum(reason.probability for reason in self.reasons)
-        found = likeliest([nothing, *(reason.probability for reason in self.reasons)])
-        return () if 0 in found else tuple(self.reasons[at - 1] for at in found)
+        """The likeliest reason, or those that cannot be told from it, or from `may_be_off`."""
+        return tuple(self.reasons[at - 1] for at in self._likeliest if at)
+
+    @property
+    def may_be_off(self) -> bool:
+        """Whether no reason is likelier than that the model is off."""
+        return 0 in self._likeliest
+
+    @property
+    def _likeliest(self) -> list[int]:
+        """Places among that the model is off (0) and the reasons."""
+        off = 1 - sum(reason.probability for reason in self.reasons)
+        return likeliest([off, *(reason.probability for reason in self.reasons)])
 
     @property
     def lacking_bytes(self) -> float | None:
@@ -151,6 +158,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "usual_mfu": asdict(d.usual) if d.usual else None,
         "reasons": [asdict(reason) for reason in d.reasons],
         "likeliest": [reason.name for reason in d.likeliest],
+        "may_be_the_model": d.may_be_off,
         "levers": [asdict(lever) for lever in d.levers],
         "notes": list(d.found.notes),
     }  # fmt: skip

@@ -25,7 +25,7 @@ from meshplan.planner.case.predict import stage_memory
 
 FREEDOM, UNUSUAL, MOST, POINTS = 4.0, math.log(1.6), 8.0, 7
 OF_8_OF_10 = 1.2816  # standard deviations of a normal distribution on either side
-TWICE = 2.0
+TOLD, TIMES = 0.5, 3.0
 Kind = Literal["allocated", "reserved"]
 
 
@@ -74,12 +74,13 @@ def seen_of(
 
 
 def likeliest(probabilities: Sequence[float]) -> list[int]:
-    """The likeliest, and all that cannot be told from it: it is less than `TWICE` as likely."""
+    """The likeliest alone, if it is likelier than all else together; otherwise with all that it is
+    less than `TIMES` as likely as, which cannot be told from it.
+    """
     order = sorted(range(len(probabilities)), key=lambda at: -probabilities[at])
-    if not order:
-        return []
-    top = probabilities[order[0]]
-    return [at for at in order if probabilities[at] * TWICE > top]
+    if not order or probabilities[order[0]] > TOLD:
+        return order[:1]
+    return [at for at in order if probabilities[at] * TIMES > probabilities[order[0]]]
 
 
 def _student(error: float, deviation: float) -> float:

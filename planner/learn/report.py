@@ -172,15 +172,15 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
 
 def _verdict(d: Diagnosis) -> str:
     """The likeliest reason, or what cannot be told apart."""
-    if not d.likeliest:
+    names = "; ".join(reason.name for reason in d.likeliest)
+    if not names:
         return "no reason is likelier than that the model is off"
-    first, *others = d.likeliest
-    if not others:
-        return f"likeliest: {first.name}"
-    return (
-        f"this log cannot tell apart: {'; '.join(reason.name for reason in d.likeliest)}. A log of "
-        "another layout, or its memory, may"
-    )
+    if len(d.likeliest) == 1 and not d.may_be_off:
+        return f"likeliest: {names}"
+    off = "that the model is off; " if d.may_be_off else ""
+    told = d.found.run.measured
+    may = "" if told.reserved_gib or told.allocated_gib else ", or the peak of its memory,"
+    return f"this log cannot tell apart: {off}{names}. A log of another layout{may} may"
 
 
 def _counts_less(reason: Reason, d: Diagnosis) -> bool:

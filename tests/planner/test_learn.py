@@ -144,10 +144,11 @@ def test_recompute_that_the_config_does_not_name_is_found() -> None:
     assert reasons(model, replace(seen, step_time_s=0.5 * other), log) == ()
 
 
-def test_what_is_half_as_likely_is_not_told_apart() -> None:
-    """0.5 beside 0.3 and 0.2: the 0.2 is less than half; 0.6 beside 0.3 is not more than twice."""
-    assert likeliest([0.2, 0.5, 0.3]) == [1, 2]
-    assert likeliest([0.65, 0.3, 0.05]) == [0]
+def test_what_is_not_likelier_than_all_else_is_not_told_apart() -> None:
+    """0.45 beside 0.35 and 0.2, all within three times; of 0.4 and 0.1 not; 0.6 stands alone."""
+    assert likeliest([0.2, 0.45, 0.35]) == [1, 2, 0]
+    assert likeliest([0.4, 0.1, 0.3, 0.2]) == [0, 2, 3]
+    assert likeliest([0.6, 0.3, 0.1]) == [0]
     assert likeliest([]) == []
 
 
