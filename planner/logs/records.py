@@ -35,7 +35,8 @@ from meshplan.planner.logs.trainer_console import Clock, entries
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 Record = Mapping[str, Any]
-STEP_COLUMNS = ("_step", "step", "global_step", "trainer/global_step", "train/global_step")
+STEP_COLUMNS = ("train/global_step", "trainer/global_step", "global_step", "_step", "step")
+"""The Trainer's and Lightning's own count before W&B's, which goes up by one with each record."""
 STAMPS = ("_runtime", "wall time", "wall_time", "_timestamp", "relative time (process)")
 SECONDS = {
     "time_metrics/end_to_end(s)": 1.0, "iteration-time": 1.0, "step_time_s": 1.0,

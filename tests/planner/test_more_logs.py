@@ -257,6 +257,14 @@ def test_what_is_no_event_file_is_refused(tmp_path: Path) -> None:
         assert list(scalars(file)) == []
 
 
+@pytest.mark.parametrize("count", ["train/global_step", "trainer/global_step"])
+def test_wandb_counts_records_where_the_trainer_counts_steps(count: str) -> None:
+    """A record each ten steps and 20 s: 2 s a step, not 20."""
+    rows = ({"_step": at, "_runtime": 20 * at, count: 10 * at, "train/loss": 1} for at in range(5))
+    log = recognised("".join(json.dumps(row) + "\n" for row in rows), "h.jsonl", BATCH).log
+    assert {s.step: s.step_time_s for s in log.steps} == {10: 2.0, 20: 2.0, 30: 2.0, 40: 2.0}
+
+
 def test_what_a_log_says_of_its_run() -> None:
     """Megatron-LM's and torchtitan's own lines; of two starts both values."""
     megatron = (
