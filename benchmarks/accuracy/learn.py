@@ -61,7 +61,7 @@ SHOWN = ("playbook", "dgxc", "vtrain", "mosaic")
 """The largest suites, each of another framework."""
 
 FAR = 0.2
-LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 30, 40
+LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 4, 20
 GRID = {
     "common_deviation": (0.0, 0.2, 0.5), "scale_deviation": (0.1, 0.3, 0.6),
     "communication_deviation": (0.03, 0.1, 0.4), "host_deviation": (0.5,),
