@@ -162,7 +162,8 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
     for reason in d.reasons:
         table.add_row(
             f"{reason.name} [{reason.evidence}]; to try: {reason.try_this}",
-            f"{reason.probability:.0%}", f"{reason.explains:.0%}", format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
+            f"{reason.probability:.0%}", f"{reason.explains:.0%}",
+            format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
         )  # fmt: skip
     console.print(table)
     if any(_counts_less(reason, d) for reason in d.reasons):

@@ -6,8 +6,8 @@
     noise ~ Student t(nu) x sigma
 
 u is the logarithm of what a constant is multiplied by: c of all of them together, since a framework
-that is slow in one thing is slow in others, and d of each alone. Its most likely value is found by least
-squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts less
+that is slow in one thing is slow in others, and d of each alone. Its most likely value is found by
+least squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts less
 (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are predicted anew
 at the constants found, `PASSES` times.
 

@@ -123,9 +123,9 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 
 KNOWN = (
-    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, torchtune, AutoModel "
-    "and Hugging Face's Trainer, trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, "
-    "event files, and result.json of `meshplan execute`"
+    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, torchtune, "
+    "AutoModel and Hugging Face's Trainer, trainer_state.json, trainer_log.jsonl, W&B and "
+    "TensorBoard exports, event files, and result.json of `meshplan execute`"
 )
 
 

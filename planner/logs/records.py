@@ -15,8 +15,8 @@ hold evaluations and checkpoints. Sources: torchtitan@b5bcd76 `torchtitan/compon
 Megatron-LM@d98e8a64 `megatron/training/training.py` (`training_log`), nanotron@2411b02
 `src/nanotron/trainer.py`, NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/recipes/llm/train_ft.py`
 (training.jsonl), hiyouga/LlamaFactory@9174a7a8 `src/llamafactory/train/callbacks.py`
-(LogCallback), mosaicml/composer `composer/callbacks/speed_monitor.py`, pytorch/torchtune@bd2a0fc `torchtune/training/metric_logging.py`, transformers
-5.23 `trainer_utils.py` (`speed_metrics`).
+(LogCallback), mosaicml/composer `composer/callbacks/speed_monitor.py`, pytorch/torchtune@bd2a0fc
+`torchtune/training/metric_logging.py`, transformers 5.23 `trainer_utils.py` (`speed_metrics`).
 """
 
 import csv

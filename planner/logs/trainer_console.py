@@ -6,8 +6,8 @@
 
 The last line of a job that is done gives one mean over all its steps, its first ones included, less
 the evaluations; a job that is not is read off its bar, whose clock has whole seconds: entries are
-at least `APART_S` apart. transformers 5 prints the numbers as text. A job that was resumed times its
-last start alone, over the steps of all: its bar jumps to where that began.
+at least `APART_S` apart. transformers 5 prints the numbers as text. A job that was resumed times
+its last start alone, over the steps of all: its bar jumps to where that began.
 
 Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.py`
 (ProgressCallback); tqdm's default bar.
@@ -79,8 +79,8 @@ def _whole(text: str, bar: list[Clock]) -> TrainingLog | None:
 
 
 def _began(text: str, bar: list[Clock]) -> int:
-    """The step at which the last start began: what the Trainer says, or where its bar jumps to, more
-    than `JUMP` times as many steps as it takes in that time.
+    """The step at which the last start began: what the Trainer says, or where its bar jumps to,
+    more than `JUMP` times as many steps as it takes in that time.
     """
     said = _CONTINUED.findall(text)
     if said:
