@@ -6,8 +6,8 @@ p is Student's t with `FREEDOM` degrees; s and r are standard deviations of the 
 as the ranges of 8 of 10 runs have them. For something f times as slow the first factor is its mean
 over ln f, a half-normal of deviation `UNUSUAL` [assumed: 1.6 x is one]: what could have been
 anything counts less than what says how long the step would take (Occam's factor; MacKay, Neural
-Computation 4, 1992). That nothing of all is the case, and the model is off, is a hypothesis too. A priori all
-are alike [assumed].
+Computation 4, 1992). That nothing of all is the case, and the model is off, is a hypothesis too. A
+priori all are alike [assumed].
 """
 
 import math

@@ -8,8 +8,8 @@
 u is the logarithm of what a constant is multiplied by: c of all of them together, since a framework
 that is slow in one thing is slow in others, and d of each alone. Its most likely value is found by
 least squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
-less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are predicted anew
-at the constants found, `PASSES` times.
+less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are
+predicted anew at the constants found, `PASSES` times.
 
 C, s, sigma and nu say how much a source of runs differs from the constants of others. They are not
 known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
