@@ -1,8 +1,7 @@
 """What a training framework can run and how: legality, bytes kept, overlap, kernels, floors.
 
 An engine file states habits, each with its source (repository file at a commit, paper section).
-What was learnt from measured runs instead ([fitted]) lives apart, in `fits/`, with its date, rows
-and residual.
+What was learnt from runs instead ([fitted]) lives apart, in `fits/`, with date, rows and residual.
 """
 
 from typing import Literal, Self
@@ -296,6 +295,7 @@ class KernelHabits(Frozen):
     products_apart  the host issues each expert's product as a kernel of its own
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
+    own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
     rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
     reorders_documents  see `operations.context_exchange`
@@ -314,8 +314,7 @@ class KernelHabits(Frozen):
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
     communication_units
-                    compute units (SMs) of the GPU that exchange tokens all the time where the model
-                    has experts, and compute nothing
+                    compute units (SMs) that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     sink_8bit_token_s
                     the same where 8-bit recipes run attention in 8 bits; None: as in 16
@@ -353,6 +352,7 @@ class KernelHabits(Frozen):
     sorts_once: bool = False
     products_apart: bool = False
     drops_unread_replay: bool = False
+    own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)
     reorders_documents: bool = False

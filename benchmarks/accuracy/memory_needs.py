@@ -170,7 +170,7 @@ def by_engine(known: Sequence[Need]) -> Iterator[str]:
     engine are told together: what ran was run again by a later one, what did not was not.
     """
     yield (
-        f"| engine, GPUs | runs near the limit | said to run | by other sources | ran "
+        f"| engine, GPUs, source | runs near the limit | said to run | by other sources | ran "
         f"| said {FITS:.0%} and more by other sources | ran |"
     )
     yield "|---|---|---|---|---|---|---|"
@@ -179,7 +179,8 @@ def by_engine(known: Sequence[Need]) -> Iterator[str]:
         for key in (("", ""), (each[0].suite, each[0].gpu)):
             told[key].append(each)
     for (suite, gpu), runs in told.items():
-        name = f"{'/'.join(sorted({each[0].engine for each in runs}))}, {gpu}" if suite else "all"
+        engines = "/".join(sorted({each[0].engine for each in runs}))
+        name = f"{engines}, {gpu}, {suite}" if suite else "all"
         near = [each for each in runs if NEAR[0] <= each[0].room <= NEAR[1]]
         if not near:
             continue

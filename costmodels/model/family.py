@@ -101,6 +101,7 @@ class Family:
     overrides      per attention word, fields that other ones replace (Gemma 4's wider heads)
     further_norms, numbers   see `Layer`
     head_bias      a bias for each token of the vocabulary
+    vocab          the field of the embedding's rows
     tied           what an absent `tie_word_embeddings` means; None: never, and true is refused
     experts_when   the field without which, or at 0, no layer has experts
     modules        fields of the number of multi-token-prediction modules
@@ -153,6 +154,7 @@ class Family:
     numbers: Callable[[Fields], int] | None = None
     head_bias: Flag = False
     tied: bool | None = False
+    vocab: Names = ("vocab_size",)
     modules: Names = ()
     defaults: tuple[tuple[str, int], ...] = ()
     flattened: Names = ()
@@ -178,7 +180,7 @@ def read_family(family: Family, f: Fields) -> Model:
     model = Model(
         name=f.name,
         hidden=f.hidden,
-        vocab=f.count("vocab_size"),
+        vocab=f.count(*family.vocab),
         kinds=kinds,
         pattern=tuple(index[layer] for layer in layers),
         gated=family.gated,

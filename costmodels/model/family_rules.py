@@ -321,6 +321,18 @@ def internlm3(f: Fields, model: Model) -> Model:
     return with_attention(replace(model, bias=biased), qkv_bias=biased, out_bias=biased)
 
 
+def chatglm(f: Fields, model: Model) -> Model:
+    """ChatGLM2, ChatGLM3 and GLM-4 of their own code (zai-org/chatglm3-6b modeling_chatglm.py):
+    what is true in all of their files, and what none of them has.
+    """
+    for name in ("multi_query_attention", "rmsnorm", "post_layer_norm"):
+        if not f.flag(name, name != "multi_query_attention"):
+            raise f.refuse(f"{name} is false, which none of ChatGLM's files is")
+    if f.flag("add_bias_linear", False) or f.count("pre_seq_len", default=0, least=0):
+        raise f.refuse("add_bias_linear and pre_seq_len are not priced")
+    return model
+
+
 def two_experts(f: Fields, model: Model) -> Model:
     """Phi-3.5-MoE's router chooses one expert, then another, whatever its file says."""
     chosen = f.count("num_experts_per_tok")

@@ -84,6 +84,10 @@ MINIMAX_SCALES = names("""
 MINIMAX_M3 = ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3")
 IN_THE_CODE: dict[str, frozenset[str]] = {
     "llama4_text": names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
+    "chatglm": names(
+        "apply_query_key_layer_scaling bias_dropout_fusion original_rope prefix_projection "
+        "quantization_bit rope_ratio seq_length"
+    ),
     "bamba": names("attn_rotary_emb mamba_dt_rank"),
     "doge": names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
     "gemma3_text": names("_sliding_window_pattern"),

@@ -63,6 +63,13 @@ MEASURED_NORMS = {
     "none": ("", ""),
 }
 
+ROTATION_PASSES = 5
+"""How often a rotation of PyTorch's own operators moves what a fused one moves once. Of 20 bytes a
+16-bit number 8 are products with cosine and sine, 6 the halves that change places, 6 their sum
+(transformers' apply_rotary_pos_emb and rotate_half, megatron/core rope_utils.py; backward 28);
+torchtitan's apply_rotary_emb casts to fp32 6, multiplies 8 and casts back 6, backward as much.
+"""
+
 
 def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     """The operations of one layer of `kind`, in forward order."""
@@ -226,7 +233,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
     """RoPE, or for positions that are not rotated the copy out of the fused projection."""
     one = site.kernels.fused_rope or site.model.learned_positions > 0
     apart = (0, 0) if one else site.kernels.rope_operators
-    passes = 1 if one else 3
+    passes = 1 if one else ROTATION_PASSES
     move = 2 * site.itemsize * elements
     return Pointwise(
         name="rotary",
@@ -305,11 +312,12 @@ def _norm_module(site: Site, *, apart: bool) -> Module | None:
 def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
     width = site.stream_bytes
+    forward_bytes, backward_bytes = _norm_bytes(site, width)
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
-        forward_bytes=2 * width * _norm_passes(site) * outputs,
-        backward_bytes=3 * width * _norm_passes(site) * outputs,
+        forward_bytes=forward_bytes * outputs,
+        backward_bytes=backward_bytes * outputs,
         kernels=round(_norm_kernels(site) * outputs),
         measured_as=MEASURED_NORMS[site.model.norm],
         saved_bytes=width * _kept_norms(site) * outputs,
@@ -321,10 +329,11 @@ def _inner_norm(
     site: Site, name: str, size: Number, number: int, also: tuple[Module, ...] = ()
 ) -> Pointwise:
     """So many RMSNorms over `size` bytes of other widths than the hidden one; they are kept."""
+    forward_bytes, backward_bytes = _norm_bytes(site, size)
     return Pointwise(
         name=name,
-        forward_bytes=2 * size * _norm_passes(site),
-        backward_bytes=3 * size * _norm_passes(site),
+        forward_bytes=forward_bytes,
+        backward_bytes=backward_bytes,
         kernels=number * _norm_kernels(site),
         measured_as=MEASURED_NORMS["rmsnorm"],
         saved_bytes=size,
@@ -332,9 +341,12 @@ def _inner_norm(
     )
 
 
-def _norm_passes(site: Site) -> float:
-    """How often a norm's bytes move: unfused, each of its kernels reads and writes them."""
-    return 1.0 if site.kernels.fused_norm else 4.0
+def _norm_bytes(site: Site, size: Number) -> tuple[Number, Number]:
+    """Moved forward and backward by a norm of `size` bytes, in one kernel or in several."""
+    if site.kernels.fused_norm:
+        return 2 * size, 3 * size
+    forward, backward = site.kernels.own_norm_bytes
+    return forward / 2 * size, backward / 2 * size
 
 
 def _norm_kernels(site: Site) -> int:

@@ -37,7 +37,9 @@ models/gpt/gpt_layer_specs.py which norms are part of a product. `experts` is mo
 from collections.abc import Iterable, Sequence
 
 from meshplan.costmodels.layout import RecomputeModule
+from meshplan.costmodels.operations.adapters import adapted_part
 from meshplan.costmodels.operations.kinds import Matmul, Operation
+from meshplan.costmodels.training import Lora
 
 HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
     "moe": ("moe", "moe_act", "experts", "shared_experts"),
@@ -56,11 +58,14 @@ def replayed_of(
     return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in again]
 
 
-def without_unread(operations: Iterable[Operation]) -> list[Operation]:
-    """What runs again where a compiler drops what nothing reads
-    (`KernelHabits.drops_unread_replay`).
+def without_unread(operations: Iterable[Operation], lora: Lora | None = None) -> list[Operation]:
+    """Those of `operations` whose output some backward reads (`KernelHabits.drops_unread_replay`),
+    and products that an adapter follows: it reads their input.
     """
-    return [op for op in operations if "unread" not in op.modules]
+    return [
+        op for op in operations
+        if "unread" not in op.modules or (lora and adapted_part(op, lora) is not None)
+    ]  # fmt: skip
 
 
 def _linear_half(operations: Sequence[Operation]) -> set[int]:

@@ -159,7 +159,7 @@ class Pricer:
         """
         again = operations if modules is None else replayed_of(operations, modules)
         if self.drops_unread:
-            again = without_unread(again)
+            again = without_unread(again, self.lora)
         return replace(
             plain,
             replay=plain.forward

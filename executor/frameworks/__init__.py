@@ -23,6 +23,7 @@ from meshplan.executor.frameworks.nanotron import export as nanotron
 from meshplan.executor.frameworks.nanotron import read as nanotron_read
 from meshplan.executor.frameworks.nemo import bridge
 from meshplan.executor.frameworks.neox import read as neox
+from meshplan.executor.frameworks.swift import read as swift
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtune import read as torchtune
@@ -64,6 +65,7 @@ def whole(read: Callable[[str, str], Reading]) -> Read:
 
 
 _READERS: dict[str, tuple[Claims, Read]] = {
+    "ms-swift": (swift.claims, swift.read),
     "gpt-neox": (neox.claims, neox.read),
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),

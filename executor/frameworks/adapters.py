@@ -12,6 +12,9 @@
     torchtune        a builder lora_... or qlora_... (4 bits), model.lora_rank (8),
                      lora_attn_modules, apply_lora_to_mlp, apply_lora_to_output, lora_dropout
                      (pytorch/torchtune@bd2a0fc torchtune/models/llama3/_component_builders.py)
+    ms-swift         tuner_type lora, lora_rank (8), target_modules (all-linear), lora_dropout
+                     (0.05), quant_method bnb with quant_bits (modelscope/ms-swift v4.5.2
+                     swift/arguments/tuner_args.py, base_args/quant_args.py)
     AutoModel        peft.dim (8), peft.target_modules (*_proj), peft.match_all_linear,
                      peft.dropout, quantization.load_in_4bit, load_in_8bit
                      (NVIDIA-NeMo/Automodel@36044ad nemo_automodel/components/_peft/lora.py,
@@ -56,7 +59,7 @@ _OTHER_LAYERS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_nu
                  "ssm_state_size", "text_config")  # fmt: skip
 """Sizes that a decoder of plain attention and feed-forwards does not have."""
 _BRIDGE_RANK, _FACTORY_RANK, _TRL_RANK = 32, 8, 16
-_TRL_DROPOUT = 0.05
+_TRL_DROPOUT = _SWIFT_DROPOUT = 0.05
 _NO_EFFECT = ("_target_", "alpha", "lora_A_init_method", "lora_B_init_method", "dropout_position")
 """Fields of Bridge's LoRA that change neither time nor memory where nothing is dropped."""
 
@@ -128,10 +131,11 @@ def of_factory(values: Values) -> Found:
     values.get("lora_alpha")  # a factor
     rank = values.count("lora_rank") or Fact(_FACTORY_RANK, kind.line)
     modules = values.get("lora_target") or Fact("all", kind.line)
-    bits = values.count("quantization_bit")
+    bits, bnb = values.count("quantization_bit"), ("bnb", "bitsandbytes")
     bases: dict[int | None, BasePrecision] = {None: "bf16", 8: "int8", 4: "nf4"}
     base = bases.get(bits.value if bits else None)
     dropout, unread = _dropout(values, "lora_dropout")
+    unread += values.besides(bnb, "quantization_method", "bitsandbytes' is modelled")
     if base is None and bits:
         unread.append(Fact(f"quantization_bit {bits.value} (8 and 4 are modelled)", bits.line))
     targets = "all_linear" if modules.value == "all" else _targets(_adapted(modules.value), _HF)
@@ -163,6 +167,32 @@ def of_trl(values: Values) -> Found:
     targets = _targets(_adapted(modules.value), _HF)
     said = {"rank": rank.value, "dropout": dropout, "targets": targets, "base_precision": base}
     return _fact(said, unread, modules, rank)
+
+
+def of_swift(values: Values) -> Found:
+    """What ms-swift's kind of tuning and the arguments beside it say."""
+    kind = values.found["finetuning_type"]
+    rank, modules = values.count("lora_rank"), values.get("target_modules")
+    values.get("lora_alpha")  # a factor
+    stated = values.get("lora_dropout")
+    dropout, unread = _dropout(values, "lora_dropout") if stated else (_SWIFT_DROPOUT, [])
+    if kind.value != "lora":
+        return None, []
+    unread += values.besides(("bnb",), "quant_method", "bitsandbytes' is modelled")
+    unread += values.besides(("nf4",), "bnb_4bit_quant_type", "nf4 is modelled")
+    twice, bits = values.flag("bnb_4bit_use_double_quant"), values.count("quant_bits")
+    if twice is not None and not twice.value:
+        why = "constants of quantised weights in 32 bits are not modelled"
+        unread.append(Fact(f"without bnb_4bit_use_double_quant ({why})", twice.line))
+    bases: dict[int | None, BasePrecision] = {None: "bf16", 8: "int8", 4: "nf4"}
+    base = bases.get(bits.value if bits else None)
+    if base is None and bits:
+        unread.append(Fact(f"quant_bits {bits.value} (8 and 4 are modelled)", bits.line))
+    modules = modules or Fact("all-linear", kind.line)
+    targets = _targets(_adapted(modules.value), _HF)
+    said = {"rank": (rank or Fact(_FACTORY_RANK, 1)).value, "dropout": dropout,
+            "targets": targets, "base_precision": base or "bf16"}  # fmt: skip
+    return _fact(said, unread, modules, rank or kind)
 
 
 def of_torchtune(values: Values) -> Found:

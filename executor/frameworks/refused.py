@@ -8,10 +8,12 @@ from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConf
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
+_OWN_NAMES = "its names are its own; check a plan of the same layout"
+
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
+    "Primus": ((r"[ \t]*framework:[ \t]*(megatron(_bridge)?|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
-    "Primus's model": ((r"includes:", r"[ \t]*- primus_"),
+    "Primus's model": ((r"(includes|extends|bases):[ \t]*$", r"[ \t]*- [\w./]+\.yaml[ \t]*$"),
                        "it includes files of other folders; check the arguments that it prints"),
     "OLMo-core": ((r"(from|import) olmo_core\b",),
                   "a Python program; check its model by an inline plan"),
@@ -24,21 +26,36 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                 "it includes files of other folders, and most of its recipes generate in turn; "
                 "check a plan of the same layout"),
     "LitGPT": ((r"train:[ \t]*$", r"(out_dir|checkpoint_dir|logger_name|model_name):"),
-               "its names are its own; check a plan of the same layout"),
+               _OWN_NAMES),
     "InternEvo": ((r"parallel[ \t]*=[ \t]*dict\(", r"(hybrid_zero_optimizer|JOB_NAME)[ \t]*="),
                   "a Python program; check a plan of the same layout"),
     "PaddleNLP": ((r"[{ \t]*\"?(tensor|pipeline|sharding)_parallel_degree\"?[ \t]*:",
                    r"[{ \t]*\"?per_device_train_batch_size\b"),
-                  "its names are its own; check a plan of the same layout"),
+                  _OWN_NAMES),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
     "ms-swift's args.json": ((r"[ \t]*\"swift_version\":",),
                              "its arguments are its own; check a plan of the same layout"),
-    "ms-swift": ((rf"[ \t]*{_SET}(swift|megatron)[ \t]+(sft|pt|rlhf)\b",),
-                 "its arguments are its own; check a plan of the same layout"),
+    "ms-swift's `swift rlhf`": ((rf"[ \t]*{_SET}swift[ \t]+rlhf\b",),
+                                "it trains and generates in turn; check a plan of the same layout"),
+    "ms-swift on Megatron": ((rf"[ \t]*{_SET}megatron[ \t]+(sft|pt|rlhf)\b",),
+                             "its defaults are its own; check a plan of the same layout"),
     "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),
               "its batches are made of rollouts; check a plan of the same layout"),
     "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
+    "VeOmni": (
+        (r"train:[ \t]*$", r"[ \t]+train_path:",
+         r"[ \t]+(fsdp_config|data_parallel_mode|ulysses_parallel_size|bsz_warmup_ratio):"),
+        _OWN_NAMES),
+    "MaxText": (
+        (r"[^#\n]*\b(?:(?:ici|dcn)_[a-z_]+_parallelism\b|MaxText[./]train\b)",),
+        "it runs in JAX, and its meshes are its own; check a plan of the same layout"),
+    "ArcticTraining": (
+        (r"type:[ \t]*\w", r"deepspeed:[ \t]*$", r"model:[ \t]*$", r"[ \t]+name_or_path:"),
+        _OWN_NAMES),
+    "OLMo": ((r"device_train_microbatch_size:", r"[ \t]+wrapping_strategy:"), _OWN_NAMES),
+    "Modalities": ((r"[ \t]+component_key:", r"[ \t]+variant_key:"), _OWN_NAMES),
+    "lingua": ((r"distributed:[ \t]*$", r"[ \t]+fsdp_type:"), _OWN_NAMES),
     "LLaMA-Factory on Megatron": (
         (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
         "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),
@@ -71,10 +88,23 @@ def refuse(text: str, path: str) -> Reading:
 
 
 _BY = r"(?:[^#\n]*[ \t])?"
+_NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
         "check the configuration that it names, with what its --SECTION.KEY=VALUE options replace"),
+    "a launch script of LLaMA-Factory": (rf"{_BY}llamafactory-cli[ \t]+train[ \t]+[^-#\s]", _NAMED),
+    "a launch script of axolotl": (
+        rf"{_BY}(?:axolotl[ \t]+train|-m[ \t]+axolotl\.cli\.train)[ \t]+[^#\s]", _NAMED),
+    "a launch script of torchtune": (
+        rf"{_BY}tune[ \t]+run[ \t]+[^#\s]",
+        "check the YAML that --config names (`tune cp` copies torchtune's own), with what its "
+        "KEY=VALUE options replace"),
+    "a launch script of nanotron": (
+        rf"{_BY}[^\s#]*run_train\.py[ \t]+(?:[^#\n]{{0,200}}[ \t])?--config-file\b", _NAMED),
+    "a launch script of GPT-NeoX": (rf"{_BY}[^\s#]*deepy\.py[ \t]+[^#\s]", _NAMED),
+    "a launch script of llm-foundry": (
+        rf"{_BY}composer[ \t]+[^#\n]{{0,200}}\.py[ \t]+[^#\s]+\.ya?ml\b", _NAMED),
     "a launch script of a Hugging Face Trainer": (
         rf"{_BY}(?:accelerate[ \t]+launch\b|--per_device_train_batch_size\b|"
         r"deepspeed[ \t]+(?:--(?:num_gpus|num_nodes|include|hostfile)\b|[^#\s]*\.py\b))",

@@ -101,10 +101,18 @@ def resolve(
         assumed=_assumed(reading, given, model, layout),
         notes=(
             *_replaced(given, reading), *_recounted(counted, layout, training), *said,
+            *_precision_assumed(facts, training),
             *reading.notes, *_not_priced(facts, model, training),
             *unpriced(layout, engine),
         ),
     )  # fmt: skip
+
+
+def _precision_assumed(facts: dict[str, Fact], training: Training) -> Iterator[str]:
+    """That nothing says the precision."""
+    if "precision" not in facts:
+        said = f"the precision is not stated: {training.precision} is assumed"
+        yield f"{said}; `precision` in meshplan.toml says it"
 
 
 def _not_priced(facts: dict[str, Fact], model: Model, training: Training) -> Iterator[str]:

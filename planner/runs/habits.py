@@ -147,6 +147,13 @@ DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
 (jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
 """
 
+REPLAYS_ALL: dict[str, Any] = {"drops_unread_replay": False}
+FIRST_EARLY_STOP = (2, 1)
+"""PyTorch's release since which a checkpoint that is not reentrant ends its replay early
+(torch/utils/checkpoint.py, early_stop). transformers' Trainer has the reentrant one unless it is
+told (transformers 4 modeling_utils.py, gradient_checkpointing_enable).
+"""
+
 CHECKPOINTED_EXPERTS = "moe_expert"
 """A fork's word (`costmodels.operations.replayed`): the checkpoint around experts keeps the tokens
 that they receive as they come, in 16 bits unless they were cast before.
@@ -172,8 +179,7 @@ def engine_of(row: Row) -> Engine:
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
-    if "jax" in row.framework.lower():
-        kernels |= DROPS_UNREAD
+    kernels |= _replay_said(row)
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
@@ -187,6 +193,16 @@ def engine_of(row: Row) -> Engine:
             "state": engine.state.model_copy(update=states),
         }
     )
+
+
+def _replay_said(row: Row) -> dict[str, Any]:
+    """Whether a replay leaves out what no backward reads, where that is not its engine's habit."""
+    words = row.framework.lower()
+    if "jax" in words:
+        return DROPS_UNREAD
+    found = re.search(r"\btorch (\d+)\.(\d+)", words)
+    old = found is not None and (int(found[1]), int(found[2])) < FIRST_EARLY_STOP
+    return REPLAYS_ALL if old or "transformers" in words else {}
 
 
 def _name_of(row: Row) -> str:

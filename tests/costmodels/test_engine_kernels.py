@@ -43,7 +43,7 @@ def test_experts_are_cast_as_their_engine_does(engine: str, casts: int) -> None:
     ("model", "kernels", "moved"),
     [
         pytest.param("gpt3-1.3b", 1, 4, id="learned positions: a copy, 2 read, 2 written"),
-        pytest.param("mixtral-8x7b", 8, 12, id="rotated, nothing fused: three passes of 4"),
+        pytest.param("mixtral-8x7b", 8, 20, id="rotated, nothing fused: five passes of 4"),
     ],
 )
 def test_positions_that_are_not_rotated(model: str, kernels: int, moved: int) -> None:
@@ -126,13 +126,16 @@ def test_latents_are_gathered_again_in_backward_and_the_rotary_key_is_not(name: 
 
 
 @pytest.mark.parametrize(
-    ("fused", "moved", "kernels"),
+    ("fused", "engine", "moved", "kernels"),
     [
-        pytest.param(True, 2, 2, id="one kernel each: read and written"),
-        pytest.param(False, 8, 12, id="six each, four times the bytes"),
+        pytest.param(True, "generic", (4, 6), 2, id="one kernel each: read and written"),
+        pytest.param(False, "generic", (16, 24), 12, id="six each, four times the bytes"),
+        pytest.param(False, "llm-foundry", (36, 92), 12, id="as an engine counts them"),
     ],
 )
-def test_norms_of_queries_and_keys(fused: bool, moved: int, kernels: int) -> None:
+def test_norms_of_queries_and_keys(
+    fused: bool, engine: str, moved: tuple[int, int], kernels: int
+) -> None:
     """Both of 6 + 2 heads of 64, 16 bits wide, as the layer's own norms are run."""
     attention = Attention(heads=6, kv_heads=2, head_dim=64, v_head_dim=64, qk_norm="head")
     model = Model(
@@ -140,10 +143,18 @@ def test_norms_of_queries_and_keys(fused: bool, moved: int, kernels: int) -> Non
         kinds=(Layer(attention=attention, ffn=1024),),
     )  # fmt: skip
     where = site(model, 1, 1, sequence_parallel=False)
-    where = replace(where, kernels=where.kernels.model_copy(update={"fused_norm": fused}))
-    (norm,) = (op for op in layer_operations(where, model.kinds[0]) if op.name == "qk_norm")
-    assert isinstance(norm, Pointwise)
-    assert (norm.forward_bytes, norm.kernels) == (moved * 2 * S * 8 * 64, kernels)
+    habits = load_engine(engine).kernels.model_copy(update={"fused_norm": fused})
+    where = replace(where, kernels=habits)
+    norm, own = (
+        op for op in layer_operations(where, model.kinds[0])
+        if op.name in ("qk_norm", "attention_norm") and isinstance(op, Pointwise)
+    )  # fmt: skip
+    if norm.name != "qk_norm":
+        norm, own = own, norm
+    numbers = S * 8 * 64
+    assert (norm.forward_bytes / numbers, norm.backward_bytes / numbers) == moved
+    assert (own.forward_bytes / (S * 384), own.backward_bytes / (S * 384)) == moved
+    assert norm.kernels == kernels
 
 
 def test_normed_values_are_kept_before_and_after_their_norm() -> None:

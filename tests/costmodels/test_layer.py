@@ -101,17 +101,21 @@ def costs(step: StepModel, kind: int) -> list[Cost]:
 @settings(max_examples=30)
 @given(data=st.data())
 def test_recompute_only_adds_a_replay(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """Full recompute replays the forward, selective no more of it (of a layer without its modules
-    nothing); the other passes do not change.
+    """Full recompute replays the forward, or what of it a backward reads, selective no more (of a
+    layer without its modules nothing); the other passes do not change.
     """
     step = data.draw(cases()).step
+    early = step.setting.engine.kernels.drops_unread_replay
     for kind in range(len(step.setting.model.kinds)):
         none, selective, full = costs(step, kind)
         assert none.replay.total_s == 0
-        assert full.replay == full.forward
+        assert full.replay == full.forward or early
+        assert 0 < float(full.replay.total_s) <= float(full.forward.total_s)
         assert 0 <= float(selective.replay.total_s) <= float(full.replay.total_s)
         if step.setting.training.lora is None:
-            assert float(full.replay_flops) == pytest.approx(float(none.model_flops) / 3)
+            third = float(none.model_flops) / 3
+            less = early and float(full.replay_flops) < third
+            assert less or float(full.replay_flops) == pytest.approx(third)
         for cost in (selective, full):
             assert (cost.forward, cost.input_grad, cost.weight_grad, cost.model_flops) == (
                 none.forward, none.input_grad, none.weight_grad, none.model_flops,

@@ -376,7 +376,7 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
         (
             "ms-swift",
             "sft.sh",
-            "CUDA_VISIBLE_DEVICES=0,1  NOTE='two words' swift sft --model x --deepspeed zero2\n",
+            "CUDA_VISIBLE_DEVICES=0,1  NOTE='two words' swift rlhf --model x --deepspeed zero2\n",
         ),
         # OpenRLHF/OpenRLHF examples/scripts/train_sft.sh (Apache-2.0)
         ("OpenRLHF", "sft.sh", "read -r command <<EOF\nopenrlhf.cli.train_sft \\\nEOF\n"),

@@ -129,6 +129,13 @@ LAUNCHED = [
     "deepspeed --num_gpus=8 train.py --deepspeed ds.json\n",
     "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file a.toml\n",
     'NGPU=8 torchrun \\\n  -m torchtitan.train "$@"\n',
+    "export A=1\nFORCE_TORCHRUN=1 llamafactory-cli train a.yaml learning_rate=1e-5\n",
+    "axolotl train qlora.yml --micro-batch-size 2\n",
+    "srun accelerate launch \\\n  -m axolotl.cli.train axolotl.yml\n",
+    "tune run --nproc_per_node 8 full_finetune_distributed \\\n  --config llama3/8B_full\n",
+    "torchrun --nproc_per_node=8 /opt/nanotron/run_train.py --config-file a.yaml\n",
+    "python ./deepy.py train.py 1-3B.yml\n",
+    "composer train/train.py yamls/mpt-125m.yaml max_duration=10ba\n",
 ]
 
 
@@ -141,7 +148,11 @@ def test_a_launch_script_that_is_not_read_says_what_to_check(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["# accelerate launch train.py\n", "pip install deepspeed\n", "echo torchtitan.train\n"]
+    "text",
+    [
+        *("# accelerate launch train.py\n", "pip install deepspeed\n", "echo torchtitan.train\n"),
+        *("llamafactory-cli webui\n", "composer install\n", "pip install axolotl torchtune\n"),
+    ],
 )
 def test_a_script_that_launches_nothing_is_no_config(text: str) -> None:
     """A comment and an installation are not taken for a launch."""

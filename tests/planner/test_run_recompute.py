@@ -43,6 +43,22 @@ def test_jax_replays_what_its_policy_names_and_its_backward_reads() -> None:
     assert not run_of(ROW | {"framework": "nanotron"}).engine.kernels.drops_unread_replay
 
 
+@pytest.mark.parametrize(
+    ("framework", "early"),
+    [
+        pytest.param("llm-foundry (composer FSDP), image torch 2.1.0_cu121", True, id="since 2.1"),
+        pytest.param("llm-foundry (composer FSDP), torch 1.13.1", False, id="before"),
+        pytest.param("llm-foundry", True, id="no release: as today"),
+        pytest.param("HF transformers + PyTorch FSDP1", False, id="the reentrant checkpoint"),
+        pytest.param("Megatron-LM", False, id="Megatron's own checkpoint"),
+    ],
+)
+def test_which_checkpoints_end_their_replay_early(framework: str, early: bool) -> None:
+    """PyTorch's that is not reentrant, since its release 2.1."""
+    kernels = run_of(ROW | {"framework": framework}).engine.kernels
+    assert kernels.drops_unread_replay == early
+
+
 def test_a_share_is_no_more_than_all() -> None:
     """A cell that makes no sense skips the row."""
     reason = "recomputed_share is 1.5; it takes a number from 0 to 1"

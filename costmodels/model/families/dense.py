@@ -46,6 +46,16 @@ DENSE: dict[str, Family] = {
     "internlm2": replace(
         LLAMA, qkv_bias=("bias", False), out_bias=("bias", False), mlp_bias=("bias", False)
     ),
+    "chatglm": Family(
+        kv_heads=("multi_query_group_num",),
+        ffn=("ffn_hidden_size",),
+        qkv_bias=("add_qkv_bias", False),
+        out_bias=("add_bias_linear", False),
+        mlp_bias=("add_bias_linear", False),
+        vocab=("padded_vocab_size",),
+        tied=None,
+        adjust=rules.chatglm,
+    ),
     "minicpm": replace(LLAMA, tied=True),
     "baichuan": replace(LLAMA, qkv_bias=False, out_bias=False, mlp_bias=False),
     "orion": replace(LLAMA, qkv_bias=False, out_bias=False, mlp_bias=False, norm="layernorm"),

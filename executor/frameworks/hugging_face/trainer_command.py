@@ -72,7 +72,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     stated = arguments(words[at + 1 :])
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
-    named, unread = _launcher(launcher, Path(path), start)
+    own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
+    named, unread = ("none", ()) if own else launcher_file(launcher, Path(path), start)
     trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
     reading = read_values(trainer, values, path, named)
     gpus = gpus_of(Values(launcher), text)
@@ -101,7 +102,7 @@ def _program(words: list[Fact]) -> int | None:
     return None
 
 
-def _launcher(
+def launcher_file(
     given: dict[str, Fact], path: Path, start: Start | None
 ) -> tuple[str, tuple[Fact, ...]]:
     """The launcher's file: as the user says, or as `accelerate launch --config_file` names it.
@@ -114,7 +115,7 @@ def _launcher(
     if stated is None:
         accelerated = any(name.startswith(("use_fsdp", "use_deepspeed", "fsdp_", "zero_"))
                           for name in given)  # fmt: skip
-        known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include"}
+        known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include", "hostfile"}
         return ("none" if known and not accelerated else ""), ()
     found = beside(str(stated.value), path)
     if found is not None:

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.hardware_profiles.load_models import load_model_config
-from meshplan.planner.case.reading import Fact
+from meshplan.planner.case.reading import Fact, NothingToRead
 
-_EAGER = {"attn_implementation": "eager", "flash_attn": "disabled", "eager_attention": "true"}
+_EAGER = {"attn_implementation": "eager", "flash_attn": "disabled", "eager_attention": "true",
+          "attn_impl": "eager"}  # fmt: skip
 """Keys by which attention is run as a product, a softmax and a product, and the value of each."""
 _CHOOSES = (*_EAGER, "flash_attention", "flex_attention")
 _WITHOUT_SDPA = ("gpt_oss",)
@@ -26,6 +27,18 @@ _WITHOUT_SDPA = ("gpt_oss",)
 _PACKED = re.compile(r"(^|[-_.])(awq|gptq|aqlm|gguf|bnb|int[48]|[48]bit|w[48]a16|nvfp4)([-_.]|$)")
 """What repositories of quantised weights have in their names."""
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+
+SAME_SIZES: Mapping[str, str] = {
+    **{f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")},
+    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("7b", "32b")},
+    "qwen2.5-math-7b": "qwen2.5-7b",
+    **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "qwq-32b": "qwen2.5-32b",
+}
+"""Models whose sizes are those of one in the catalogue, each by its own config.json. The 1.5B of
+DeepSeek-R1's distillates is none: its head is not tied, as that of Qwen2.5-1.5B is.
+"""
 
 
 def scores_kept(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
@@ -50,6 +63,29 @@ def scores_kept(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
 def _is_said(values: Values, name: str) -> bool:
     fact = values.found.get(name)
     return fact is not None and str(fact.value).lower() not in ("none", "false", "auto")
+
+
+_TOWERS = ("freeze_vision_tower", "freeze_multi_modal_projector")
+_MODALITIES = ("vision_config", "audio_config", "thinker_config")
+
+
+def without_towers(values: Values, facts: Mapping[str, Fact]) -> None:
+    """Reads what LLaMA-Factory freezes of a tower, its defaults, as saying nothing of a model that
+    is not known to have one.
+    """
+    model, language = facts.get("model"), values.found.get("freeze_language_model")
+    if model and any(load_model_config(model.value).get(name) for name in _MODALITIES):
+        return
+    values.asked |= set(_TOWERS)
+    if language is not None and str(language.value).lower() == "false":
+        values.asked.add("freeze_language_model")
+
+
+def check_trains(values: Values) -> None:
+    """Raise `NothingToRead` for a file that says that it evaluates or predicts only."""
+    trains = values.found.get("do_train")
+    if trains is not None and str(trains.value).lower() == "false":
+        raise NothingToRead("do_train is false: it trains nothing", trains.line)
 
 
 def same_shape(values: Values, key: str) -> None:

@@ -104,9 +104,10 @@ def of_launcher(launcher: str, values: Values) -> Sharding:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, 1)})
     try:
         text = text_of(Path(launcher))
+        ours = launcher.endswith(".json") and '"distributed_type"' not in text
         if not launcher.endswith(".json") and not accelerate.claims(launcher, text):
             raise UnreadableConfig("neither Accelerate's YAML nor DeepSpeed's JSON")
-        inner = (deepspeed if launcher.endswith(".json") else accelerate).read(text, launcher)
+        inner = (deepspeed if ours else accelerate).read(text, launcher)
     except UnreadableConfig as error:
         raise UnreadableConfig(f"--launched-by {launcher}: {error}") from None
     facts = {name: Fact(inner.facts[name].value, 1) for name in _LAUNCHED if name in inner.facts}

@@ -21,15 +21,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_trl
+from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_swift, of_trl
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
+    SAME_SIZES,
     beside_experts,
+    check_trains,
     packed_weights,
     same_shape,
     scores_kept,
+    without_towers,
+)
+from meshplan.executor.frameworks.hugging_face.trainer_precision import (
+    left_open,
+    stated_precision,
+    wide_products,
 )
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     DEEPSPEED_ENGINE,
@@ -173,12 +181,14 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     """The same of what a file, or a command line, states."""
     facts: dict[str, Fact] = {}
     notes: list[str] = []
+    if trainer.name == "llama-factory":  # of the others a dump says false where a program trains
+        check_trains(values)
     put(
         facts,
         micro_batch_size=values.count(trainer.micro_batch),
         num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
         seq_len=values.count(trainer.seq_len, *LENGTHS),
-        precision=_precision(values),
+        precision=stated_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)
     unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
@@ -188,6 +198,12 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
+    lora, of_adapters = LORA.get(trainer.name, lambda _: (None, []))(values)
+    put(facts, lora=lora)
+    if "precision" not in facts:
+        freezes = lora is not None and sharding.engine != DEEPSPEED_ENGINE
+        facts["precision"], said = left_open(trainer.name, values, freezes=freezes)
+        notes.append(said)
     unread += [*sharding.unread, *_kind(values)]
     pieces = _loss_in_pieces(trainer, values)
     engine = _WITH_PIECES[sharding.engine] if pieces else sharding.engine
@@ -206,11 +222,11 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     ]
     if trainer.name == "trl":
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
-    lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
-    put(facts, lora=lora)
     adapters = lora.value if lora else None
     same_shape(values, trainer.model)
-    unread += [*more, *scores_kept(values, facts), *packed_weights(values, trainer.model, adapters)]
+    without_towers(values, facts)
+    unread += [*of_adapters, *wide_products(facts), *scores_kept(values, facts)]
+    unread += packed_weights(values, trainer.model, adapters)
     notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
     unread += more
@@ -235,16 +251,6 @@ def _loss_in_pieces(trainer: Trainer, values: Values) -> bool:
     loss = values.get("loss_type") if trainer.name == "trl" else None
     chunks = trainer.name == "trl" and (loss is None or loss.value == "chunked_nll")
     return chunks or any(switched) or (cut and off is None)
-
-
-def _precision(values: Values) -> Fact | None:
-    for name, word in (("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"),
-                       ("fp16", "fp16"), ("float16", "fp16"), ("fp8", "fp8")):  # fmt: skip
-        values.get(name)
-        stated = values.found.get(name)  # axolotl's `auto`: bf16 where the GPU has it
-        if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
-            return Fact(word, stated.line)
-    return None
 
 
 def _optimizer(values: Values, facts: dict[str, Fact], name: str, notes: list[str]) -> list[Fact]:
@@ -306,7 +312,7 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str
         words.pop()
     plain = "-".join(words)
     known = {name: name for name in model_names()}
-    found = known.get(tail) or known.get(plain)
+    found = known.get(tail) or known.get(plain) or SAME_SIZES.get(plain)
     if found is None:
         return f"{key} {shown(stated.value)}"
     facts["model"] = Fact(found, stated.line)
@@ -320,7 +326,9 @@ def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | 
     whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
     said = {name: fact.value for name, fact in facts.items()}
     alone = said["zero_stage"] == 0 and not _tunes_adapters(values)
-    loaded = trainer.bf16_weights and alone and said.get("precision") == "bf16"
+    loaded = trainer.bf16_weights and alone and said["precision"] == "bf16"
+    if loaded and whole is None:
+        whole = facts["precision"]
     dtype = values.get("dtype", "torch_dtype") if trainer.name == "trl" else None
     if dtype is not None and str(dtype.value).removeprefix("torch.") == "bfloat16" and alone:
         whole, loaded = dtype, True
@@ -353,7 +361,7 @@ _KINDS = {
 }  # fmt: skip
 """Words that mean training one model by its next tokens: all weights, or adapters beside them."""
 
-LORA = {"axolotl": of_axolotl, "llama-factory": of_factory, "trl": of_trl}
+LORA = {"axolotl": of_axolotl, "llama-factory": of_factory, "ms-swift": of_swift, "trl": of_trl}
 
 
 def _kind(values: Values) -> list[Fact]:

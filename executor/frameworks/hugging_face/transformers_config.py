@@ -46,13 +46,25 @@ _ONE = ("pipeline_parallel", "virtual_stages", "context_parallel", "expert_paral
         "expert_tensor_parallel")  # fmt: skip
 
 
+FIELDS = frozenset(
+    (
+        *("tp_size", "tp_plan", "enable_sequence_parallel", "enable_expert_parallel", "fsdp_size"),
+        *("dp_replicate_size", "fsdp_plan", "fsdp_cpu_offload", "fsdp_mixed_precision", "pp_size"),
+        *("ep_size", "ep_plan", "ep_implementation"),
+    )
+)
+_SIZES = re.compile(r'"(fsdp_size|tp_size)"\s{0,9}:')
+_KEYS = re.compile(r'^[ \t]*(?:\{[ \t]*)?"(\w+)"[ \t]*:', re.M)
+"""Keys at the beginnings of lines."""
+
+
 def claims(name: str, text: str) -> bool:
-    """Whether a file looks like a DistributedConfig, and not like a trainer's arguments with one of
-    Accelerate's in it.
+    """Whether a file looks like a DistributedConfig, and not like a file of something else that has
+    one of its names in it: trainers' arguments, other programs' trees of settings.
     """
-    sizes = re.search(r'"(fsdp_size|tp_size)"\s{0,9}:', text)
-    trainers = re.search(r'"(parallelism_config|per_device_train_batch_size|output_dir)"', text)
-    return name.endswith(".json") and bool(sizes) and not trainers
+    if not name.endswith(".json") or not _SIZES.search(text):
+        return False
+    return {match[1] for match in _KEYS.finditer(text)} <= FIELDS
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:

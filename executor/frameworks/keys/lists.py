@@ -16,6 +16,9 @@ from meshplan.planner.case.reading import Fact
 
 _UNSAID = ("", "none", "null")
 _OFF = (*_UNSAID, "0", "0.0", "false", "[]")
+_UNKNOWN = ("unknown", "not known")
+_LOGGERS = ("wandb_", "swanlab_", "mlflow_", "comet_", "trackio_", "tensorboard_")
+"""How settings of what only writes a run down begin, whoever has them."""
 _SHOWN = 8  # names in one note
 
 
@@ -57,7 +60,9 @@ def judged(
     unread: list[Fact] = []
     noted: dict[str, tuple[int, str]] = {}
     for name, fact in found:
-        kind, reason = flags.classes.get(name, ("unknown", "not known"))
+        kind, reason = flags.classes.get(name, _UNKNOWN)
+        if (kind, reason) == _UNKNOWN and name.startswith(_LOGGERS):
+            continue
         text = str(fact.value).lower()
         if kind == "no_effect" or text in flags.usual.get(name, ()):
             continue

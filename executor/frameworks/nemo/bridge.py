@@ -55,7 +55,7 @@ from meshplan.executor.frameworks.nemo.overrides import (
     is_words,
     words_of,
 )
-from meshplan.executor.frameworks.nemo.recipe import leaves_sharding, left_to_recipe
+from meshplan.executor.frameworks.nemo.recipe import leaves_sharding, left_to_recipe, of_towers
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
 from meshplan.executor.frameworks.shell.launches import started_with
@@ -260,7 +260,8 @@ def _reading(run: Run, path: str) -> Reading:
     nemo = is_nemo(found)
     check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
-    unread += _left_open(plain) + ([] if nemo else [*_elsewhere(found), *_lengths(found)])
+    unread += _left_open(plain)
+    unread += [] if nemo else [*_elsewhere(found), *_lengths(found), *of_towers(found)]
     waits = run.waits
     values = Entries(
         {name: fact for name, fact in plain.items() if fact.value != -1},

@@ -1,8 +1,9 @@
 """What Megatron-Bridge's overrides leave to their recipe, which is a program and not read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from meshplan.executor.frameworks.megatron.settings import COUNTS
+from meshplan.planner.case.reading import Fact
 
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 _CHUNKS = "virtual_pipeline_model_parallel_size"
@@ -11,6 +12,20 @@ _LEFT = {name: COUNTS[name] for name in _DEGREES} | {
 }  # fmt: skip
 _SAYS_CHUNKS = {"pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage"}
 _SHARDS = {"use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2"}
+
+
+_OF_TOWERS = {"freeze_vision_model", "freeze_vision_projection", "freeze_sound_model",
+              "freeze_sound_projection", "freeze_language_model"}  # fmt: skip
+"""Fields that only providers of models with a tower have, whatever their value
+(NVIDIA-NeMo/Megatron-Bridge@067f987d src/megatron/bridge/models)."""
+
+
+def of_towers(found: Mapping[str, Fact]) -> Iterator[Fact]:
+    """The fields that say that the recipe's model has a tower, which is not read from a recipe."""
+    why = "a field of models with a vision or sound tower, which is not read from a recipe"
+    for name, fact in found.items():
+        if name.startswith("model.") and name.removeprefix("model.") in _OF_TOWERS:
+            yield Fact(f"{name} ({why})", fact.line)
 
 
 def leaves_sharding(found: Iterable[str]) -> bool:

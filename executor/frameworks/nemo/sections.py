@@ -116,6 +116,10 @@ def _master(facts: dict[str, Fact]) -> Fact | None:
     narrow = precision is not None and str(precision.value) not in ("32", "32-true")
     if level is not None and level.value is False and narrow:
         return Fact("model.megatron_amp_O2 false (32-bit weights are not modelled)", level.line)
+    eight = facts.get("fp8")
+    if eight is not None and eight.value is True and precision is not None and not narrow:
+        why = "products of 8 bit beside weights of 32 are not modelled"
+        return Fact(f"model.fp8 true, trainer.precision {precision.value} ({why})", eight.line)
     return None
 
 

@@ -6,7 +6,10 @@ from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.launches import started_with
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
-_LISTS = ("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type")
+_LISTS = (
+    *("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type"),
+    "target_modules",
+)
 
 
 class Arguments(Values):

@@ -39,6 +39,7 @@ from meshplan.planner.case.reading import Fact, UnreadableConfig
 MAX_STEPS = 20_000  # commands followed in one script
 MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
+OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
 _DECLARES = ("export", "local", "readonly", "declare", "typeset")
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
@@ -48,12 +49,14 @@ _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
 class Script:
     """What a script assigned, the words of the commands it would run, and what it left unsaid.
 
+    beside what `OF_LAUNCHERS` hold for each of the commands
     notes  one line each: a file that is sourced, a condition that something unknown decided
     waits  what is unknown and decided a condition, as the script writes it
     """
 
     variables: dict[str, list[Fact]] = field(default_factory=dict)
     commands: list[list[Fact]] = field(default_factory=list)
+    beside: list[dict[str, Fact]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
 
@@ -325,6 +328,8 @@ class _Follower:
         elif name not in _PRINTS:
             facts = [Fact(shown_text(word), line_of(word, line)) for word in words]
             self.script.commands.append(facts[:MAX_TOKENS])
+            held = ((name, self.variables.values.get(name)) for name in OF_LAUNCHERS)
+            self.script.beside.append({n: Fact(shown_text(v[0]), line) for n, v in held if v})
         return True
 
     def _nested(self, texts: list[Text], line: int) -> bool:

@@ -44,6 +44,7 @@ _SECTION = {
     "ParallelismConfig": "parallelism",
     "TrainingConfig": "training",
     "CompileConfig": "compile",
+    "FaultTolerance": "fault_tolerance",
 }
 UNCLEAR = "unclear"  # not a key of torchtitan's: what the syntax does not say, by its lines
 _CHECKPOINT = {"FullAC": "full", "SelectiveAC": "selective"}
@@ -242,6 +243,10 @@ def _literal(node: ast.expr) -> object:
 
 def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
     name = _dotted(node.func)
+    if name.endswith("Trainer.Config"):  # also that of flux, which trains beside its encoders
+        for keyword in node.keywords:
+            if keyword.arg == "encoder":
+                found["encoder"] = Fact(None, keyword.value.lineno)
     if name in _SECTION:
         _new_section(_SECTION[name], node, found)
     elif name == "Trainer.Config":

@@ -118,13 +118,26 @@ def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
     return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]
 
 
+_OLD_DEGREE, _PIPELINE = "data_parallel_degree", "pipeline_parallel_degree"
+
+
 def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Degrees of [training] and [experimental], where torchtitan before 0.1 and flame have them."""
+    """Degrees of [training] and [experimental], where torchtitan before 0.1 and flame have them.
+
+    In 2024 `data_parallel_degree` was FSDP's, unless `data_parallel_type` was ddp
+    (pytorch/torchtitan before c9b17cca, torchtitan/config_manager.py); a pipeline then cut its
+    batch otherwise.
+    """
     old = {
         f"parallelism.{name.partition('.')[2]}": fact
         for name, fact in found.items()
         if name.startswith(("training.", "experimental.")) and name.endswith("_degree")
     }
+    kind, pipeline = (old.get(f"parallelism.{name}") for name in (_OLD_DEGREE, _PIPELINE))
+    sharded = found.get("training.data_parallel_type", Fact("fsdp", 1)).value == "fsdp"
+    if kind is not None and sharded and (pipeline is None or pipeline.value == 1):
+        del old[f"parallelism.{_OLD_DEGREE}"]
+        old["parallelism.data_parallel_shard_degree"] = kind
     return {**old, **found}
 
 

@@ -49,6 +49,7 @@ def unread_of(values: Values) -> tuple[Fact, ...]:
         *_unknown_keys(values),
         *_below_model(values),
         *_encoders(values),
+        *_semi_synchronous(values),
         *values.switched_on("training.enable_cpu_offload", _ON_HOST),
         *_unclear(values),
     )
@@ -117,7 +118,17 @@ def own_settings(values: Values) -> list[str]:
 def _encoders(values: Values) -> tuple[Fact, ...]:
     """A section of encoders: the model is not a language model alone."""
     line = next((fact.line for name, fact in values.found.items() if name == "encoder"), None)
-    return () if line is None else (Fact("[encoder] (models beside the one that is read)", line),)
+    return () if line is None else (Fact("encoder (models beside the one that is read)", line),)
+
+
+def _semi_synchronous(values: Values) -> list[Fact]:
+    """Fault tolerance whose steps do not exchange gradients and keep a second copy of the weights
+    (DiLoCo, local SGD).
+    """
+    if not values.on("fault_tolerance.enable"):
+        return []
+    why = "steps that do not exchange gradients"
+    return values.besides(("None",), "fault_tolerance.semi_sync_method", why)
 
 
 def _unclear(values: Values) -> tuple[Fact, ...]:

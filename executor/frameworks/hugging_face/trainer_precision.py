@@ -1,0 +1,61 @@
+"""In what precision a trainer trains, also where its file says neither bf16 nor fp16.
+
+    transformers    bf16 and fp16 are off unless stated: fp32 (5.23 training_args.py)
+    TRL             bf16 unless fp16 or `bf16: false` (huggingface/trl@f2cd5771 trl/trainer/
+                    base_config.py)
+    axolotl         `bf16: auto`, which is bf16 where the GPU has it; off, fp32 weights
+                    (axolotl-ai-cloud/axolotl@067b021c src/axolotl/utils/schemas/config.py,
+                    src/axolotl/utils/config/__init__.py)
+    LLaMA-Factory   the checkpoint's format for what is frozen, fp32 for what is trained, and fp32
+                    of all of it beside DeepSpeed, whose engine casts what no format is stated for
+                    (hiyouga/LLaMA-Factory@ff6d4d12 src/llamafactory/model/patcher.py, adapter.py;
+                    deepspeedai/DeepSpeed@edaa722 deepspeed/runtime/engine.py)
+
+A launcher's `mixed_precision` decides before any of these.
+"""
+
+from collections.abc import Mapping
+
+from meshplan.executor.frameworks.documents.values import Values
+from meshplan.planner.case.reading import Fact
+
+_SWITCHES = (
+    ("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"), ("fp16", "fp16"),
+    ("float16", "fp16"), ("fp8", "fp8"),
+)  # fmt: skip
+_NEITHER = "neither bf16 nor fp16 is on"
+
+
+def stated_precision(values: Values) -> Fact | None:
+    """The format of the switch that is on."""
+    for name, word in _SWITCHES:
+        values.get(name)
+        stated = values.found.get(name)  # axolotl's `auto`: bf16 where the GPU has it
+        if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
+            return Fact(word, stated.line)
+    return None
+
+
+def left_open(trainer: str, values: Values, *, freezes: bool) -> tuple[Fact, str]:
+    """The format that `trainer` takes where no switch is on, and a note; `freezes`: adapters are
+    trained, and no engine of DeepSpeed casts the weights beside them.
+    """
+    off = next((values.found[name] for name in ("bf16", "bfloat16") if name in values.found), None)
+    line = off.line if off else 1
+    if trainer == "axolotl" and off is None:
+        return Fact("bf16", 1), f"bf16 is not stated: auto, the default of {trainer}"
+    if trainer == "trl" and (off is None or off.value is None):
+        return Fact("bf16", line), f"bf16 is not stated: on, the default of {trainer}"
+    if trainer == "llama-factory" and freezes:
+        note = f"{_NEITHER}: frozen weights keep the checkpoint's format, taken to be bf16"
+        return Fact("bf16", line), note
+    return Fact("fp32", line), f"line {line}: {_NEITHER}: trained in fp32, as {trainer} does then"
+
+
+def wide_products(facts: Mapping[str, Fact]) -> list[Fact]:
+    """Quantised weights whose products are of 32 bits, which no price holds."""
+    lora, precision = facts.get("lora"), facts["precision"]
+    if lora is None or lora.value.base_precision == "bf16" or precision.value != "fp32":
+        return []
+    why = "products of quantised weights in 32 bits are not modelled; bf16: true has them in 16"
+    return [Fact(f"precision fp32 ({why})", precision.line)]

@@ -1,0 +1,1 @@
+"""ms-swift: its scripts of `swift sft`, and its YAML."""
