@@ -51,7 +51,7 @@ class Learned(Frozen):
     left_out_error  the same of each run predicted by what the others teach; None below three runs
     factor          8 of 10 further runs lie between the prediction / `factor` and x `factor`: the
                     wider of what left-out runs of other sources say after learning from as many
-                    runs, and of what these runs do, each left out (of two, or one, as fitted)
+                    runs that were as far off, and of what these runs do, each left out
     """
 
     meshplan_learned: Literal[1] = 1

@@ -36,6 +36,7 @@ from benchmarks.accuracy.learn_sources import (
     Source,
     asked_for,
     drawn,
+    own_rows,
     rows,
     sources,
 )
@@ -43,14 +44,13 @@ from benchmarks.accuracy.tables import TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
-from meshplan.planner.learn.learn import factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
     Vector,
     most_likely,
     predicted_s,
-    shipped,
+    read_shrinkage,
     shrunk,
 )
 from meshplan.planner.runs.learning import layout_of
@@ -61,14 +61,19 @@ SHOWN = ("playbook", "dgxc", "vtrain", "mosaic")
 """The largest suites, each of another framework."""
 
 FAR = 0.2
-LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 30, 40
+LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 4, 20
 GRID = {
-    "scale_deviation": (0.05, 0.1, 0.2), "communication_deviation": (0.03, 0.1, 0.3),
-    "host_deviation": (0.5, 1.0, 2.0), "noise": (0.03, 0.05, 0.1), "freedom": (2.0, 4.0),
+    "common_deviation": (0.0, 0.2, 0.5), "scale_deviation": (0.1, 0.3, 0.6),
+    "communication_deviation": (0.03, 0.1, 0.4), "host_deviation": (0.5,),
+    "noise": (0.05,), "freedom": (4.0,),
 }  # fmt: skip
 GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 4, 8), 0.08
 COMMAND = "python -m benchmarks.accuracy.learn --choose"
-NO_FACTORS = {"factors": {}, "date": "", "rows": 0, "sources": 0, "command": COMMAND}
+DISTANCE = 0.2
+"""Of 0.1 to 1 the one of least interval score, left-out suites alike."""
+NO_WIDTHS = {
+    "distance": DISTANCE, "widths": {}, "date": "", "rows": 0, "sources": 0, "command": COMMAND,
+}  # fmt: skip
 Errors = tuple[float, float, float]
 """Of one source: the median error of left-out runs; mean over draws of both ways, and the median of
 two drawn and of two asked for."""
@@ -76,11 +81,11 @@ two drawn and of two asked for."""
 
 def to_first_order(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
     """ln(measured / predicted) of the left-out runs of each draw."""
-    deviation = np.array([by.deviation(each.name) for each in FREE])
+    covariance = by.covariance([each.name for each in FREE])
     found = []
     for seen, rest in draws:
         errors, slopes = np.array([r.error for r in seen]), np.array([r.slope for r in seen])
-        move, _ = most_likely(errors, slopes, deviation, by)
+        move, _ = most_likely(errors, slopes, covariance, by)
         found.append(np.array([row.error - row.slope @ move for row in rest]))
     return found
 
@@ -91,20 +96,28 @@ def size(logs: Vector) -> float:
 
 
 def choose() -> None:
-    """Write the shrinkage that is best over the other sources, what it leaves, and the table."""
+    """Write the shrinkages that are best over the other sources, what they leave, and the table."""
     known = sources(rows())
-    scored = [(by, _errors_of(known, by)) for by in _candidates()]
-    best, _ = _best(scored, [source for source in known if source[0] not in SHOWN])
-    others = [some for source, some in known.items() if source[0] not in SHOWN]
-    write_toml(_complete(best, others).model_dump(), FILE)
+    scored = _scored(known)
+    others = {source: some for source, some in known.items() if source[0] not in SHOWN}
+    own = sources(own_rows())
+    found = {
+        "stranger": _complete(_best(scored, list(others))[0], list(others.values())),
+        "known": _complete(_best(_scored(own), list(own))[0], list(own.values())),
+    }
+    write_toml({kind: by.model_dump() for kind, by in found.items()}, FILE)
     text = all_sources(known, scored)
     print(f"{text}\n{FILE}")
     put(TABLES, "learn sources", text)
 
 
+def _scored(known: Mapping[Source, list[Row]]) -> "Scored":
+    return [(by, _errors_of(known, by)) for by in _candidates()]
+
+
 def _candidates() -> list[Shrinkage]:
     return [
-        Shrinkage.model_validate({**dict(zip(GRID, values, strict=True)), **NO_FACTORS})
+        Shrinkage.model_validate({**dict(zip(GRID, values, strict=True)), **NO_WIDTHS})
         for values in itertools.product(*GRID.values())
     ]
 
@@ -130,18 +143,23 @@ def _complete(best: Shrinkage, known: Sequence[list[Row]]) -> Shrinkage:
     """With how far off left-out runs of the sources that chose it are."""
     return best.model_copy(
         update={
-            "factors": {number: _factor(known, number, best) for number in NUMBERS},
+            "widths": {number: _width(known, number, best) for number in NUMBERS},
             "date": datetime.date.today().isoformat(),
             "rows": sum(map(len, known)), "sources": len(known),
         }
     )  # fmt: skip
 
 
-def _factor(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float:
-    """80th percentile of |ln(measured / predicted)|, each source alike, as a factor."""
+def _width(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float:
+    """80th percentile of |ln(measured / predicted)| over sqrt(sigma^2 + (D m)^2), each source
+    alike.
+    """
     pooled, weights = [], []
+    one = by.model_copy(update={"widths": {1: 1.0}})
     for some in known:
-        found = to_first_order(drawn(some, number, GRID_DRAWS), by)
+        draws = list(drawn(some, number, GRID_DRAWS))
+        scales = [math.log(one.factor(np.array([r.error for r in seen]))) for seen, _ in draws]
+        found = [left / at for left, at in zip(to_first_order(draws, by), scales, strict=True)]
         if found:
             errors = np.abs(np.concatenate(found))
             pooled.append(errors)
@@ -149,7 +167,7 @@ def _factor(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float
     errors, share = np.concatenate(pooled), np.concatenate(weights)
     order = np.argsort(errors)
     reached = np.cumsum(share[order]) / share.sum()
-    return round(math.exp(errors[order][np.searchsorted(reached, 0.8)]), 3)
+    return round(float(errors[order][np.searchsorted(reached, 0.8)]), 3)
 
 
 def all_sources(known: Mapping[Source, list[Row]], scored: Scored) -> str:
@@ -186,10 +204,9 @@ def exactly(draws: Iterable[Draw], prior: Tuning, by: Shrinkage) -> tuple[list[f
     """
     errors, inside = [], []
     for seen, rest in draws:
-        learnt = shrunk([row.run for row in seen], prior, by).tuning
-        logs = np.array([_log(row.run, learnt) for row in rest[:MOST_PREDICTED]])
-        own = [_log(row.run, learnt) for row in seen]
-        widest = math.log(factor_of(own, by.factor(LEARNT_FROM)))
+        found = shrunk([row.run for row in seen], prior, by)
+        logs = np.array([_log(row.run, found.tuning) for row in rest[:MOST_PREDICTED]])
+        widest = math.log(by.factor(found.errors))
         errors.append(size(logs))
         inside.append(float(np.mean(np.abs(logs) <= widest)))
     return errors, inside
@@ -225,7 +242,7 @@ def table(suites: Collection[str] = ()) -> str:
     made = []
     for source, some in sources(rows(suites)).items():
         if source[0] in SHOWN or size(np.array([row.error for row in some])) > FAR:
-            made.append(shown(source, some, shipped()))
+            made.append(shown(source, some, read_shrinkage("stranger")))
             print(made[-1], flush=True)
     return "\n".join([*lines, *sorted([*made, *_lines_of_others(suites)])])
 

@@ -10,12 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.tunings import Tuning, gpu_family
+from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.learn.shrink import LEARNT, Shrinkage, Vector, linearised
 from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.fit import FEW, WIDE, Pool, problem_of, sample
@@ -51,10 +52,10 @@ class Row:
         return self.run.suite, self.run.cluster.gpu.name
 
 
-def measured() -> Iterator[Run]:
+def measured(paths: Sequence[Path] = (BUILT_IN, *OTHERS)) -> Iterator[Run]:
     """Runs with a step time, at most `MOST_ROWS` of a suite on one GPU."""
     seen: Counter[Source] = Counter()
-    for path in (BUILT_IN, *OTHERS):
+    for path in paths:
         for cells in sorted(read_runs(path), key=lambda row: zlib.crc32(row["id"].encode())):
             try:
                 run = run_of(cells)
@@ -85,6 +86,19 @@ def rows(suites: Collection[str] = ()) -> list[Row]:
         prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
         errors, slopes = linearised([unknown], prior, FREE)
         found.append(Row(unknown, engine, prior, float(errors[0]), slopes[0]))
+    return found
+
+
+def own_rows() -> list[Row]:
+    """Runs that nothing was fitted to, as their own engines price them, by what ships."""
+    found = []
+    for run in measured(OTHERS):
+        prior = load_fit(run.engine.name, run.cluster.gpu.name).tuning
+        free = [each for each in FREE if getattr(prior, each.name)]
+        errors, slopes = linearised([run], prior, free)
+        told = dict(zip((each.name for each in free), slopes[0], strict=True))
+        slope = np.array([told.get(each.name, 0.0) for each in FREE])
+        found.append(Row(run, engine_of(run), prior, float(errors[0]), slope))
     return found
 
 
@@ -131,11 +145,11 @@ def asked_for(some: Sequence[Row], by: Shrinkage, times: int) -> Iterator[Draw]:
     where there are no more to draw from.
     """
     layouts, rng = _by_layout(some)
-    deviation = np.array([by.deviation(each.name) for each in FREE])
+    covariance = by.covariance([each.name for each in FREE])
     first = [rows[0].slope for rows in layouts.values()]
     for _ in range(times if len(layouts) > CANDIDATES else 1):
         known = rng.choice(len(first), min(CANDIDATES, len(first)), replace=False)
-        doubts = doubts_of_ratios(np.array([first[at] for at in known]), deviation)
+        doubts = doubts_of_ratios(np.array([first[at] for at in known]), covariance)
         two = most_telling(doubts)
         yield _split(layouts, known[list(two)], some)
 

@@ -20,7 +20,7 @@ from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
 from meshplan.planner.logs.steady import Steady, steady
-from meshplan.planner.logs.training_log import LoggedStep
+from meshplan.planner.logs.training_log import LoggedStep, Stated
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
@@ -89,6 +89,7 @@ def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun
     batch = Batch(training.global_batch_size, training.global_batch_tokens / gpus, gpus)
     try:
         recognised = read_log(log, batch)
+        check_stated(log, recognised.log.stated, found, case)
         steps = steady(recognised.log, str(log))
     except UnreadableLog as error:
         raise UnusableRun(one_line(error)) from None
@@ -100,6 +101,30 @@ def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun
         ),
         steps=recognised.log.steps,
     )  # fmt: skip
+
+
+STATED = {
+    "gpus": "GPUs", "tensor_parallel": "tensor-parallel ranks",
+    "pipeline_parallel": "pipeline ranks", "context_parallel": "context-parallel ranks",
+    "sequences": "sequences in a step", "sequence_length": "tokens in a sequence",
+}  # fmt: skip
+
+
+def check_stated(log: Path, stated: Stated, config: Path, case: Case) -> None:
+    """Raises `UnusableRun` where the log says that it is of another run than the config."""
+    layout, training = case.layout, case.training
+    known = {
+        "gpus": layout.world_size, "tensor_parallel": layout.tensor_parallel,
+        "pipeline_parallel": layout.pipeline_parallel, "context_parallel": layout.context_parallel,
+        "sequences": training.global_batch_size, "sequence_length": training.seq_len,
+    }  # fmt: skip
+    for name, values in stated.items():
+        if known[name] not in values:
+            said = " and ".join(f"{value:,}" for value in sorted(values))
+            raise UnusableRun(
+                f"{log}: it says {said} {STATED[name]}, its config {config} {known[name]:,}: name "
+                "the config of this run with --config"
+            )
 
 
 def _room(recognised: Recognised, case: Case) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from meshplan.planner.case.plan_file import Prediction
 from meshplan.planner.case.predict import prediction_of
 from meshplan.planner.learn.cases import LoggedRun
 from meshplan.planner.learn.levers import Lever, levers
+from meshplan.planner.learn.likelihood import Kind, Seen, likeliest, seen_of
 from meshplan.planner.learn.reasons import Reason, reasons
 from meshplan.planner.learn.usual import Usual, mfu_of, usual
 
@@ -68,6 +69,22 @@ class Diagnosis:
         return low <= self.measured_s <= high
 
     @property
+    def likeliest(self) -> tuple[Reason, ...]:
+        """The likeliest reason, or those that cannot be told from it, or from `may_be_off`."""
+        return tuple(self.reasons[at - 1] for at in self._likeliest if at)
+
+    @property
+    def may_be_off(self) -> bool:
+        """Whether no reason is likelier than that the model is off."""
+        return 0 in self._likeliest
+
+    @property
+    def _likeliest(self) -> list[int]:
+        """Places among that the model is off (0) and the reasons."""
+        off = 1 - sum(reason.probability for reason in self.reasons)
+        return likeliest([off, *(reason.probability for reason in self.reasons)])
+
+    @property
     def lacking_bytes(self) -> float | None:
         """By how much the fullest rank is expected to need more than the GPU has, None where not:
         a run that ran keeps less, or the memory is predicted too high.
@@ -95,9 +112,20 @@ def diagnose(found: LoggedRun) -> Diagnosis:
         },
         memory=_memory(prediction, found), mfu=mfu,
         usual=usual(found.run, mfu) if mfu else None,
-        reasons=reasons(model, found.steady.step_time_s, found.steady),
+        reasons=reasons(model, _seen(model, prediction, found), found.steady),
         levers=levers(case, model),
     )  # fmt: skip
+
+
+def _seen(model: StepModel, prediction: Prediction, found: LoggedRun) -> Seen:
+    assert prediction.step_time_high_s is not None
+    measured = found.run.measured
+    peaks: dict[Kind, float | None] = {
+        "reserved": (measured.reserved_gib or 0.0) * GIB,
+        "allocated": (measured.allocated_gib or 0.0) * GIB,
+    }
+    off = prediction.step_time_high_s / prediction.step_time_s
+    return seen_of(model, found.steady.step_time_s, off, peaks)
 
 
 def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:
@@ -129,6 +157,8 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "mfu": d.mfu, "expected_mfu": p.mfu,
         "usual_mfu": asdict(d.usual) if d.usual else None,
         "reasons": [asdict(reason) for reason in d.reasons],
+        "likeliest": [reason.name for reason in d.likeliest],
+        "may_be_the_model": d.may_be_off,
         "levers": [asdict(lever) for lever in d.levers],
         "notes": list(d.found.notes),
     }  # fmt: skip

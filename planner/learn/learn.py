@@ -29,8 +29,9 @@ Progress = Callable[[str], None]
 def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
     """The constants fitted to the runs; raises `UnusableRun` if they differ in engine or GPU."""
     check_alike({each.log: each.case for each in found})
-    first, runs, by = found[0], [each.run for each in found], shipped()
-    fit = load_fit(first.case.engine.name, first.case.cluster.gpu.name)
+    first, runs = found[0], [each.run for each in found]
+    names = first.case.engine.name, first.case.cluster.gpu.name
+    fit, by = load_fit(*names), shipped(*names)
     progress(f"learning from {len(runs)} runs")
     learnt = shrunk(runs, fit.tuning, by)
     left_out = _left_out(runs, fit.tuning, by, progress)
@@ -42,8 +43,8 @@ def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
         prior=f"{fit.source}, {fit.rows} rows of {fit.date}" if fit.rows else fit.source,
         residual=median(abs(math.expm1(-each)) for each in seen),
         left_out_error=median(abs(math.expm1(-each)) for each in left_out) if left_out else None,
-        factor=factor_of(left_out or seen, by.factor(len(runs))),
-        constants=_constants(runs, fit.tuning, learnt, by),
+        factor=factor_of(left_out, by.factor(learnt.errors)),
+        constants=_constants(runs, fit.tuning, learnt),
         runs=tuple(
             _row(each, predicted_s(each.run, fit.tuning), now)
             for each, now in zip(found, after, strict=True)
@@ -78,21 +79,19 @@ def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progr
 
 
 def factor_of(own: Sequence[float], of_others: float) -> float:
-    """The 80th percentile of |ln(measured / predicted)| as a factor, of the own runs or of other
-    sources, whichever is larger. Own runs that the fit has seen are predicted better than new ones
-    will be, so their percentile is a lower limit.
+    """The 80th percentile of |ln(measured / predicted)| as a factor, of `own` runs, each left out,
+    or of other sources, whichever is larger.
     """
-    return round(max(math.exp(float(np.percentile(np.abs(own), 80))), of_others), 3)
+    of_own = math.exp(float(np.percentile(np.abs(own), 80))) if own else 1.0
+    return round(max(of_own, of_others), 3)
 
 
-def _constants(
-    runs: Sequence[Run], prior: Tuning, learnt: Shrunk, by: Shrinkage
-) -> tuple[LearnedConstant, ...]:
+def _constants(runs: Sequence[Run], prior: Tuning, learnt: Shrunk) -> tuple[LearnedConstant, ...]:
     return tuple(
         LearnedConstant(
             name=each.name, before=getattr(prior, each.name),
             after=getattr(learnt.tuning, each.name), deviation=learnt.deviation[each.name],
-            kept=learnt.deviation[each.name] / by.deviation(each.name),
+            kept=learnt.kept[each.name],
         )
         for each in telling(runs, prior)
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """Why a run is slower than expected: hypotheses, each priced by the cost model or read off the log.
 
+    probability  by the step's time and the peak of memory, beside all other hypotheses and that the
+               model is off (`planner.learn.likelihood`): they are in its order
     explains   share of the gap that the hypothesis closes, times a weight:
                1 - |ln(measured / step under the hypothesis)| / |ln(measured / expected)|.
                The weight is 1 for a switch; for something f times as slow, where f <= `MOST` is the
@@ -17,18 +19,22 @@ from functools import partial
 from typing import Any, Literal
 
 from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.learn.likelihood import MOST, UNUSUAL, Seen
 from meshplan.planner.logs.steady import Steady
 from meshplan.planner.runs.habits import BEFORE_FLASH, NOT_COMPILED, NOT_HIDDEN
 from meshplan.planner.runs.memory import recomputing
 
-MOST, UNUSUAL, HALVINGS = 8.0, math.log(1.6), 20
+HALVINGS = 20
 SMALLEST_EXPLAINED, IMBALANCED = 0.05, 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One hypothesis. `step_time_s`: the step if it holds alone; `try_this`: what to do."""
+    """One hypothesis. `step_time_s`: the step if it holds alone; `try_this`: what to do;
+    `probability`: of all hypotheses, that none holds among them, 1 together.
+    """
 
     name: str
     evidence: Literal["priced by the cost model", "seen in the log"]
@@ -36,6 +42,7 @@ class Reason:
     explains: float
     try_this: str
     gain: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +82,24 @@ SLOWER = (
 )  # fmt: skip
 
 
-def reasons(model: StepModel, measured_s: float, steady: Steady) -> tuple[Reason, ...]:
-    """What would explain a measured step longer than expected, best first; nothing for a shorter
-    one.
+def reasons(model: StepModel, seen: Seen, steady: Steady) -> tuple[Reason, ...]:
+    """What would explain a measured step longer than expected, likeliest first; nothing for a
+    shorter one.
     """
-    expected_s = model.time().step_time_s
+    measured_s, expected_s = seen.step_time_s, model.time().step_time_s
     if measured_s <= expected_s:
         return ()
-    found = [*_switched(model, measured_s), *_slowed(model, measured_s), *_seen(steady, expected_s)]
-    told = [reason for reason in found if reason.explains >= SMALLEST_EXPLAINED]
-    return tuple(sorted(told, key=lambda reason: -reason.explains))
+    as_is = seen.of_memory(model)
+    found = [
+        *_switched(model, seen), *_slowed(model, seen, as_is), *_waiting(expected_s, seen, as_is),
+        *_shown(steady, expected_s, seen, as_is),
+    ]  # fmt: skip
+    total = seen.of_step(expected_s) * as_is + sum(reason.probability for reason in found)
+    told = (
+        replace(reason, probability=reason.probability / total)
+        for reason in found if reason.explains >= SMALLEST_EXPLAINED
+    )  # fmt: skip
+    return tuple(sorted(told, key=lambda reason: -reason.probability))
 
 
 def explained(measured_s: float, expected_s: float, under_s: float) -> float:
@@ -93,14 +108,15 @@ def explained(measured_s: float, expected_s: float, under_s: float) -> float:
     return max(0.0, 1 - abs(math.log(measured_s / under_s)) / gap) if gap > 0 else 0.0
 
 
-def _switched(model: StepModel, measured_s: float) -> Iterator[Reason]:
-    expected_s = model.time().step_time_s
+def _switched(model: StepModel, seen: Seen) -> Iterator[Reason]:
+    measured_s, expected_s = seen.step_time_s, model.time().step_time_s
     for switch in switches(model):
         under_s = switch.model.time().step_time_s
         yield Reason(
             name=switch.name, evidence="priced by the cost model", step_time_s=under_s,
             explains=explained(measured_s, expected_s, under_s), try_this=switch.try_this,
             gain=1 - expected_s / under_s,
+            probability=seen.of_step(under_s) * seen.of_memory(switch.model),
         )  # fmt: skip
 
 
@@ -154,16 +170,33 @@ def _with_setting(model: StepModel, **update: Any) -> StepModel:
     return StepModel(replace(model.setting, **update), model.layout)
 
 
-def _slowed(model: StepModel, measured_s: float) -> Iterator[Reason]:
-    expected_s = model.time().step_time_s
+def _slowed(model: StepModel, seen: Seen, as_is: float) -> Iterator[Reason]:
+    measured_s, expected_s = seen.step_time_s, model.time().step_time_s
     for slower in SLOWER:
-        factor, under_s = needed(partial(_slower_s, model, slower), measured_s)
+        seconds_at = partial(_slower_s, model, slower)
+        factor, under_s = needed(seconds_at, measured_s)
         usual = math.exp(-((math.log(factor) / UNUSUAL) ** 2) / 2)
         yield Reason(
             name=slower.name.format(factor=factor), evidence="priced by the cost model",
             step_time_s=under_s, explains=usual * explained(measured_s, expected_s, under_s),
             try_this=slower.try_this, gain=1 - expected_s / under_s,
+            probability=seen.of_slower(seconds_at) * as_is,
         )  # fmt: skip
+
+
+def _waiting(expected_s: float, seen: Seen, as_is: float) -> Iterator[Reason]:
+    """Something outside of what is priced, whatever it is."""
+    measured_s = seen.step_time_s
+    factor, under_s = needed(lambda factor: expected_s * factor, measured_s)
+    usual = math.exp(-((math.log(factor) / UNUSUAL) ** 2) / 2)
+    yield Reason(
+        name=f"each step waits {format_seconds(under_s - expected_s)} for what is not priced",
+        evidence="priced by the cost model", step_time_s=under_s,
+        explains=usual * explained(measured_s, expected_s, under_s),
+        try_this="time the data loader alone; look at logging, and for one rank that is slower",
+        gain=1 - expected_s / under_s,
+        probability=seen.of_slower(lambda factor: expected_s * factor) * as_is,
+    )  # fmt: skip
 
 
 def needed(seconds_at: Callable[[float], float], measured_s: float) -> tuple[float, float]:
@@ -186,10 +219,10 @@ def _slower_s(model: StepModel, slower: Slower, factor: float) -> float:
     return StepModel(setting, model.layout).time().step_time_s
 
 
-def _seen(steady: Steady, expected_s: float) -> Iterator[Reason]:
+def _shown(steady: Steady, expected_s: float, seen: Seen, as_is: float) -> Iterator[Reason]:
     """What the step times themselves show: their spread and their drift."""
     measured_s = steady.step_time_s
-    seen = (
+    shown = (
         (
             steady.jitter, "steps vary: the usual one takes {:.1%} longer than the fastest tenth",
             "look for late data, a straggling rank, other jobs on the hosts or the network",
@@ -199,7 +232,7 @@ def _seen(steady: Steady, expected_s: float) -> Iterator[Reason]:
             "look at clocks and temperatures over time, and at growing sequences or logs",
         ),
     )  # fmt: skip
-    for share, name, try_this in seen:
+    for share, name, try_this in shown:
         if share and share > SMALLEST_SEEN:
             without_s = measured_s / (1 + share)
             yield Reason(
@@ -207,6 +240,7 @@ def _seen(steady: Steady, expected_s: float) -> Iterator[Reason]:
                 step_time_s=expected_s * (1 + share),
                 explains=min(1.0, math.log(1 + share) / math.log(measured_s / expected_s)),
                 try_this=try_this, gain=1 - without_s / measured_s,
+                probability=seen.of_step(expected_s * (1 + share)) * as_is,
             )  # fmt: skip
 
 

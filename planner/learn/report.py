@@ -155,16 +155,33 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
     if not d.reasons:
         _say(console, "no hypothesis that is priced explains a twentieth of the gap")
         return
-    table = _table("hypothesis: it would explain the gap if", "explains", "step then", "gain")
+    _say(console, _verdict(d))
+    table = _table(
+        "hypothesis: it would explain the gap if", "likely", "explains", "step then", "gain"
+    )
     for reason in d.reasons:
         table.add_row(
             f"{reason.name} [{reason.evidence}]; to try: {reason.try_this}",
-            f"{reason.explains:.0%}", format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
+            f"{reason.probability:.0%}", f"{reason.explains:.0%}",
+            format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
         )  # fmt: skip
     console.print(table)
     if any(_counts_less(reason, d) for reason in d.reasons):
         _say(console, "what is so many times as slow counts less the more unusual the factor is "
                       "(1.6 is one standard deviation, assumed)")  # fmt: skip
+
+
+def _verdict(d: Diagnosis) -> str:
+    """The likeliest reason, or what cannot be told apart."""
+    names = "; ".join(reason.name for reason in d.likeliest)
+    if not names:
+        return "no reason is likelier than that the model is off"
+    if len(d.likeliest) == 1 and not d.may_be_off:
+        return f"likeliest: {names}"
+    off = "that the model is off; " if d.may_be_off else ""
+    told = d.found.run.measured
+    may = "" if told.reserved_gib or told.allocated_gib else ", or the peak of its memory,"
+    return f"this log cannot tell apart: {off}{names}. A log of another layout{may} may"
 
 
 def _counts_less(reason: Reason, d: Diagnosis) -> bool:

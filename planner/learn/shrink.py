@@ -2,16 +2,25 @@
 
     e_i = ln(measured / predicted) of run i at the prior,  J_ik = d ln(predicted_i) / d ln(c_k)
 
-    e = J u + noise,   u_k ~ N(0, s_k^2),   noise ~ Student t(nu) x sigma
+    e = J u + noise,   u_k = c + d_k,   c ~ N(0, C^2),   d_k ~ N(0, s_k^2),
+    noise ~ Student t(nu) x sigma
 
-u is the logarithm of what a constant is multiplied by. Its most likely value is found by least
-squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts less
-(Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are predicted anew
-at the constants found, `PASSES` times.
+u is the logarithm of what a constant is multiplied by: c of all of them together, since a framework
+that is slow in one thing is slow in others, and d of each alone. Its most likely value is found by
+least squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
+less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are
+predicted anew at the constants found, `PASSES` times.
 
-s, sigma and nu say how much a source of runs differs from the constants of others. They are not
+C, s, sigma and nu say how much a source of runs differs from the constants of others. They are not
 known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
 left-out layouts of published sources best from two of their runs, and writes them into `FILE`.
+A stranger, whose engine has no constants of its own, is farther off than a source of one that has.
+
+How far off the other layouts are then goes with how far off the prior was: 8 of 10 lie within
+
+    |ln(measured / predicted)| <= w sqrt(sigma^2 + (D m)^2),   m^2 = mean of e_i^2
+
+w by the number of runs from left-out layouts (split conformal prediction), D [chosen there too].
 """
 
 import math
@@ -20,13 +29,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan import hardware_profiles
+from meshplan.hardware_profiles.intervals import WIDE
 from meshplan.hardware_profiles.schema import Frozen
-from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.learning import DIFFERENCE, TIME, Constant
 from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import step_model
@@ -39,44 +50,64 @@ LEARNT = ("matmul_scale", "attention_scale", "pointwise_scale", *COMMUNICATION, 
 """Those that every engine has."""
 
 PASSES, REWEIGHTINGS = 3, 15
+Kind = Literal["stranger", "known"]
 
 
 class Shrinkage(Frozen):
     """How far constants of one source are from those of others, as standard deviations of ln.
 
+    common_deviation         of all of them together
     scale_deviation          of the scales of kernels
     communication_deviation  of the scales of collectives and experts
     host_deviation           of the host's seconds
     noise, freedom           of a run: sigma and nu
-    factors                  by number of runs learnt from: 8 of 10 left-out runs lie within
+    distance                 D of the module's docstring
+    widths                   w, by number of runs learnt from
     """
 
+    common_deviation: float
     scale_deviation: float
     communication_deviation: float
     host_deviation: float
     noise: float
     freedom: float
-    factors: dict[int, float]
+    distance: float
+    widths: dict[int, float]
     date: str
     rows: int
     sources: int
     command: str
 
     def deviation(self, name: str) -> float:
-        """The standard deviation of one constant's logarithm between sources."""
+        """The standard deviation of one constant's logarithm, apart from the others'."""
         if name in HOST:
             return self.host_deviation
         return self.communication_deviation if name in COMMUNICATION else self.scale_deviation
 
-    def factor(self, runs: int) -> float:
-        """The entry of `factors` for the largest number of runs that is at most `runs`."""
-        return self.factors[max(number for number in self.factors if number <= runs)]
+    def covariance(self, names: Sequence[str]) -> Vector:
+        """Of the logarithms of constants, between sources."""
+        alone = np.array([self.deviation(name) for name in names])
+        return np.asarray(np.diag(alone**2) + self.common_deviation**2)
+
+    def factor(self, errors: Vector) -> float:
+        """On a prediction, between which 8 of 10 further runs lie; `errors`: ln(measured /
+        predicted) at the prior of the runs learnt from.
+        """
+        width = self.widths[max(number for number in self.widths if number <= len(errors))]
+        off = self.distance * math.sqrt(float(np.mean(np.square(errors))))
+        return math.exp(width * math.hypot(self.noise, off))
 
 
 @cache
-def shipped() -> Shrinkage:
-    """The `Shrinkage` that ships with meshplan."""
-    return Shrinkage.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
+def shipped(engine: str, gpu: str) -> Shrinkage:
+    """The `Shrinkage` that ships with meshplan, for runs of `engine` on `gpu`."""
+    stranger = load_fit(engine, gpu) == load_fit(WIDE, gpu)
+    return read_shrinkage("stranger" if stranger else "known")
+
+
+def read_shrinkage(kind: Kind) -> Shrinkage:
+    """That of strangers, or of sources of engines that have constants."""
+    return Shrinkage.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8"))[kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +116,34 @@ class Shrunk:
 
     tuning     the prior with the fitted constants in it
     deviation  by constant: the standard deviation of its logarithm after the fit
+    kept       by constant: that over the one before
+    errors     ln(measured / predicted) of the runs at the prior
     """
 
     tuning: Tuning
     deviation: dict[str, float]
+    kept: dict[str, float]
+    errors: Vector
 
 
 def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
     """The most likely constants, given `runs` with step times."""
     free = telling(runs, prior)
     centre = np.log([getattr(prior, each.name) for each in free])
-    deviation = np.array([by.deviation(each.name) for each in free])
-    x = centre
+    names = [each.name for each in free]
+    covariance, x, first = by.covariance(names), centre, None
     for _ in range(PASSES):
         tuning = tuning_at(prior, free, x)
         errors, jacobian = linearised(runs, tuning, free)
+        first = errors if first is None else first
         seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
-        move, doubt = most_likely(seen, jacobian, deviation, by)
+        move, doubt = most_likely(seen, jacobian, covariance, by)
         x = np.clip(centre + move, _bounds(free)[0], _bounds(free)[1])
-    names = [each.name for each in free]
-    return Shrunk(tuning_at(prior, free, x), dict(zip(names, map(float, doubt), strict=True)))
+    before = np.sqrt(np.diag(covariance))
+    return Shrunk(
+        tuning_at(prior, free, x), dict(zip(names, map(float, doubt), strict=True)),
+        dict(zip(names, map(float, doubt / before), strict=True)), np.asarray(first),
+    )  # fmt: skip
 
 
 def telling(runs: Sequence[Run], prior: Tuning) -> list[Constant]:
@@ -144,17 +183,18 @@ def linearised(
 
 
 def most_likely(
-    errors: Vector, jacobian: Vector, deviation: Vector, by: Shrinkage
+    errors: Vector, jacobian: Vector, covariance: Vector, by: Shrinkage
 ) -> tuple[Vector, Vector]:
-    """u, and the standard deviations of its posterior."""
-    variance, weights = deviation**2, np.ones(len(errors))
+    """u, and the standard deviations of its posterior; `covariance` is that of its prior."""
+    weights, shared = np.ones(len(errors)), jacobian @ covariance
     for _ in range(REWEIGHTINGS):
-        seen = (jacobian * variance) @ jacobian.T + np.diag(by.noise**2 / weights)
-        gain = np.linalg.solve(seen, jacobian * variance).T
+        seen = shared @ jacobian.T + np.diag(by.noise**2 / weights)
+        gain = np.linalg.solve(seen, shared).T
         move = gain @ errors
         left = (errors - jacobian @ move) / by.noise
         weights = (by.freedom + 1) / (by.freedom + left**2)
-    doubt = np.sqrt(np.maximum(variance - np.sum(gain * (jacobian * variance).T, axis=1), 0.0))
+    left_variance = np.diag(covariance) - np.sum(gain * shared.T, axis=1)
+    doubt = np.sqrt(np.maximum(left_variance, 0.0))
     return move, doubt
 
 

@@ -1,7 +1,7 @@
 """Which two of several layouts to run first: those that the others are most like.
 
-    d_ij  doubt in ln(step_i / step_j): the norm of (J_i - J_j) s, J as in `planner.learn.shrink`, s
-          the prior's deviations of the constants. A run of j leaves it of i, if nothing else
+    d_ij  doubt in ln(step_i / step_j): the standard deviation of (J_i - J_j) u, J and u as in
+          `planner.learn.shrink`, u's by the prior. A run of j leaves it of i, if nothing else
 
 The two of which every layout has one nearest: least sum over i of min(d_ia, d_ib), as the medoids
 of two clusters (Kaufman and Rousseeuw, 1987). So they are like the rest, one mostly of layouts that
@@ -57,16 +57,17 @@ def lesson_of(cases: Mapping[Path, Case]) -> Lesson:
     if len(cases) < FEWEST:
         raise UnusableRun(f"{counted(len(cases), 'config')}; two are chosen of {FEWEST} or more")
     runs = [run_of_case(path, case) for path, case in cases.items()]
-    prior, by = load_fit(runs[0].engine.name, runs[0].cluster.gpu.name).tuning, shipped()
+    names = runs[0].engine.name, runs[0].cluster.gpu.name
+    prior, by = load_fit(*names).tuning, shipped(*names)
     free = telling(runs, prior)
-    deviation = np.array([by.deviation(each.name) for each in free])
+    covariance = by.covariance([each.name for each in free])
     slopes = linearised(runs, prior, free)[1]
-    doubts = doubts_of_ratios(slopes, deviation)
+    doubts = doubts_of_ratios(slopes, covariance)
     two = most_telling(doubts)
     paths, layouts = list(cases), {path: case.layout.label for path, case in cases.items()}
     return Lesson(
         paths[two[0]], paths[two[1]], layouts,
-        float(np.mean(np.linalg.norm(slopes * deviation, axis=1))),
+        float(np.mean(np.sqrt(np.sum((slopes @ covariance) * slopes, axis=1)))),
         float(np.mean(np.min(doubts[:, list(two)], axis=1))),
     )  # fmt: skip
 
@@ -77,7 +78,7 @@ def most_telling(doubts: Vector) -> tuple[int, int]:
     return min(pairs, key=lambda two: float(np.sum(np.min(doubts[:, list(two)], axis=1))))
 
 
-def doubts_of_ratios(slopes: Vector, deviation: Vector) -> Vector:
+def doubts_of_ratios(slopes: Vector, covariance: Vector) -> Vector:
     """d, of all pairs of rows of `slopes` (layouts, constants)."""
-    weighed = slopes * deviation
+    weighed = slopes @ np.linalg.cholesky(covariance)
     return np.asarray(np.linalg.norm(weighed[:, None] - weighed[None], axis=2))

@@ -1,6 +1,7 @@
 """Reads a log file of any known format, recognised by its content.
 
-Of a file longer than `MAX_LOG_BYTES` only the end is read, where the run is in its steady state.
+Of a file longer than `MAX_LOG_BYTES` only the end is read, where the run is in its steady state;
+what a log says of its run (`stated`) is looked for at its beginning too.
 """
 
 import json
@@ -12,11 +13,16 @@ from pathlib import Path
 
 from meshplan.costmodels.units import counted
 from meshplan.planner.logs import console, records
+from meshplan.planner.logs.composer_console import read_composer
+from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars
+from meshplan.planner.logs.nemo_console import read_nemo
+from meshplan.planner.logs.stated import stated
 from meshplan.planner.logs.trainer_console import read_trainer
 from meshplan.planner.logs.training_log import TrainingLog
 from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune
 
 MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
+BEGINNING_BYTES = 2**18
 
 
 class UnreadableLog(ValueError):
@@ -57,12 +63,20 @@ BINARY = "events.out.tfevents"
 def read_log(path: Path, batch: Batch) -> Recognised:
     """The log at `path`; raises `UnreadableLog`."""
     if BINARY in path.name:
-        raise UnreadableLog(
-            f"{path}: TensorBoard's event files are not read; download the tag of the step time as "
-            "CSV from TensorBoard's Time Series tab"
-        )
-    text, cut = _text(path)
-    found = _of_batch(_taking_time(recognised(text, path.name, batch)), batch)
+        return _checked(path, _of_events(path, batch), batch)
+    text, beginning = _text(path)
+    found = _checked(path, recognised(text, path.name, batch), batch, text)
+    facts = stated(f"{beginning}\n{text}" if beginning else text)
+    found = replace(found, log=replace(found.log, stated=facts))
+    if beginning:
+        said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
+        found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
+    return found
+
+
+def _checked(path: Path, read: Recognised, batch: Batch, text: str = "") -> Recognised:
+    """With the steps that count; raises `UnreadableLog` where there are none."""
+    found = _of_batch(_taking_time(read), batch)
     failed = OUT_OF_MEMORY.search(text)
     if not found.log.steps and failed:
         raise UnreadableLog(f"{path}: no step times, and {DID_NOT_FIT}: `check` its config")
@@ -72,10 +86,20 @@ def read_log(path: Path, batch: Batch) -> Recognised:
     if failed:
         log = replace(found.log, out_of_memory=True, notes=(*found.log.notes, DID_NOT_FIT))
         found = replace(found, log=log)
-    if cut:
-        said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
-        found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
     return found
+
+
+def _of_events(path: Path, batch: Batch) -> Recognised:
+    try:
+        with path.open("rb") as file:
+            whole = path.stat().st_size <= MAX_EVENT_BYTES
+            rows = records.of_known_tags(scalars(file))
+    except OSError as error:
+        raise UnreadableLog(f"{path}: cannot be read: {error.strerror}") from None
+    log = records.of_records(rows, batch.tokens_per_gpu, batch.sequences)
+    said = f"of {path.name} the first {MAX_EVENT_BYTES >> 20} MiB were read"
+    log = replace(log, notes=(*log.notes, *(() if whole else (said,))))
+    return Recognised("TensorBoard events", log)
 
 
 def _taking_time(found: Recognised) -> Recognised:
@@ -99,9 +123,9 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 
 KNOWN = (
-    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, torchtune, AutoModel and "
-    "Hugging Face's Trainer, trainer_state.json, W&B and "
-    "TensorBoard exports, and result.json of `meshplan execute`"
+    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, torchtune, "
+    "AutoModel and Hugging Face's Trainer, trainer_state.json, trainer_log.jsonl, W&B and "
+    "TensorBoard exports, event files, and result.json of `meshplan execute`"
 )
 
 
@@ -114,17 +138,20 @@ def recognised(text: str, name: str, batch: Batch) -> Recognised:
             return found
     if suffix == ".csv":
         rows = records.csv_records(text, Path(name).stem)
-        return Recognised("CSV export", records.of_records(rows, batch.tokens_per_gpu))
+        log = records.of_records(rows, batch.tokens_per_gpu, batch.sequences)
+        return Recognised("CSV export", log)
     for framework in CONSOLE:
         log = console.READERS[framework](text, batch.tokens_per_gpu)
         if log.steps:
             return Recognised(framework, log)
-    tuning = read_torchtune(text, batch.tokens_per_gpu)
-    if tuning.steps:
-        return Recognised("torchtune", tuning)
-    tuning = read_automodel(text, batch.tokens)
-    if tuning.steps:
-        return Recognised("automodel", tuning)
+    others = (
+        ("nemo", read_nemo(text)), ("composer", read_composer(text, batch.sequences)),
+        ("torchtune", read_torchtune(text, batch.tokens_per_gpu)),
+        ("automodel", read_automodel(text, batch.tokens)),
+    )  # fmt: skip
+    for framework, log in others:
+        if log.steps:
+            return Recognised(framework, log)
     timer = console.read_deepspeed(text, batch.sequences)
     trainer = TrainingLog((), None, None) if timer.steps else read_trainer(text)
     return Recognised("Trainer", trainer) if trainer.steps else Recognised("deepspeed", timer)
@@ -137,22 +164,28 @@ def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:
         rows = records.json_lines(text)
         if not rows:
             return None
-        return Recognised("W&B history", records.of_records(rows, batch.tokens_per_gpu))
+        if records.of_llama_factory(rows):
+            return Recognised("trainer_log.jsonl", records.of_clock(rows))
+        log = records.of_records(rows, batch.tokens_per_gpu, batch.sequences)
+        return Recognised("W&B history", log)
     if isinstance(document, dict) and isinstance(document.get("log_history"), list):
         return Recognised("trainer_state.json", records.of_trainer(document))
     if isinstance(document, dict) and "meshplan_run" in document:
         return Recognised("meshplan execute", records.of_result(document))
     rows = records.json_records(document, tag)
-    return Recognised("JSON export", records.of_records(rows, batch.tokens_per_gpu))
+    log = records.of_records(rows, batch.tokens_per_gpu, batch.sequences)
+    return Recognised("JSON export", log)
 
 
-def _text(path: Path) -> tuple[str, bool]:
-    """The end of the file, and whether there was more before it."""
+def _text(path: Path) -> tuple[str, str]:
+    """The end of the file, and its beginning where that is not in it."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UnreadableLog(f"{path}: not a file; name the log itself")
         with path.open("rb") as file:
             size = file.seek(0, 2)
+            file.seek(0)
+            head = file.read(BEGINNING_BYTES) if size > MAX_LOG_BYTES else b""
             file.seek(max(0, size - MAX_LOG_BYTES))
             data = file.read(MAX_LOG_BYTES)
     except OSError as error:
@@ -163,4 +196,5 @@ def _text(path: Path) -> tuple[str, bool]:
         raise UnreadableLog(f"{path!r}: no path of a file") from None
     if b"\0" in data:
         raise UnreadableLog(f"{path}: a binary file; known are {KNOWN}")
-    return data.decode("utf-8-sig", errors="replace"), size > MAX_LOG_BYTES
+    text, beginning = (each.decode("utf-8-sig", errors="replace") for each in (data, head))
+    return text, beginning

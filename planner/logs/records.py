@@ -3,7 +3,9 @@
     W&B          a CSV of charts ("Step", "run - metric"), or the history as JSON lines
                  (`_step`, `_runtime` in seconds, metrics)
     TensorBoard  a CSV or JSON of one tag (wall time, step, value), whose name the file's says;
-                 event files need the tensorboard package: export them as CSV
+                 its event files (`planner.logs.event_file`) hold all tags
+    LLaMA-Factory trainer_log.jsonl: `current_steps` and `elapsed_time` ("5:13:22") since the start,
+                 evaluations included, in whole seconds: entries are at least `APART_S` apart
     Trainer      `log_history` of trainer_state.json: train_runtime (s) over all steps, evaluation
                  included, whose own runtimes are taken off. One mean, with its first steps
     meshplan     result.json of `execute`: every timed step
@@ -12,8 +14,9 @@ A column that a framework is known to log as time or rate is taken before time s
 hold evaluations and checkpoints. Sources: torchtitan@b5bcd76 `torchtitan/components/metrics.py`,
 Megatron-LM@d98e8a64 `megatron/training/training.py` (`training_log`), nanotron@2411b02
 `src/nanotron/trainer.py`, NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/recipes/llm/train_ft.py`
-(training.jsonl), pytorch/torchtune@bd2a0fc `torchtune/training/metric_logging.py`, transformers
-5.23 `trainer_utils.py` (`speed_metrics`).
+(training.jsonl), hiyouga/LlamaFactory@9174a7a8 `src/llamafactory/train/callbacks.py`
+(LogCallback), mosaicml/composer `composer/callbacks/speed_monitor.py`, pytorch/torchtune@bd2a0fc
+`torchtune/training/metric_logging.py`, transformers 5.23 `trainer_utils.py` (`speed_metrics`).
 """
 
 import csv
@@ -21,40 +24,53 @@ import io
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from meshplan.costmodels.units import GIB, counted
+from meshplan.planner.logs.trainer_console import Clock, entries
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 Record = Mapping[str, Any]
-STEP_COLUMNS = ("_step", "step", "global_step", "trainer/global_step", "train/global_step")
+STEP_COLUMNS = ("train/global_step", "trainer/global_step", "global_step", "_step", "step")
+"""The Trainer's and Lightning's own count before W&B's, which goes up by one with each record."""
 STAMPS = ("_runtime", "wall time", "wall_time", "_timestamp", "relative time (process)")
 SECONDS = {
     "time_metrics/end_to_end(s)": 1.0, "iteration-time": 1.0, "step_time_s": 1.0,
-    "elapsed_time_per_iteration_ms": 1e-3,
+    "elapsed_time_per_iteration_ms": 1e-3, "time_per_iteration_ms": 1e-3,
+    "train_step_timing in s": 1.0,
 }  # fmt: skip
 """A step's time, and the seconds of its unit."""
 
 RATES = ("throughput(tps)", "tokens_per_sec_per_gpu", "tokens_per_second_per_gpu")
 """Tokens per second and GPU."""
-LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss")
-RESERVED = {"memory/max_reserved(gib)": GIB, "peak_memory_reserved": GIB}
+SAMPLES = ("throughput/samples_per_sec",)
+"""Sequences per second of all GPUs."""
+LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss",
+          "reduced_train_loss", "loss/train/total")  # fmt: skip
+RESERVED = {"memory/max_reserved(gib)": GIB, "peak_memory_reserved": GIB,
+            "memory/peak_reserved_mem": 1e9}  # fmt: skip
 ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0,
-             "peak_memory_alloc": GIB}  # fmt: skip
+             "peak_memory_alloc": GIB, "memory/peak_allocated_mem": 1e9}  # fmt: skip
 MAX_ROWS = 50_000  # the last ones, where the run is in its steady state
 KEPT = MAX_ROWS + 1  # one more says that there were more
 
 
-def of_records(records: Sequence[Record], tokens_per_gpu: float) -> TrainingLog:
-    """Steps out of rows of metrics; `tokens_per_gpu`: tokens of a step over GPUs."""
+def of_records(
+    records: Sequence[Record], tokens_per_gpu: float, sequences: float = 0.0
+) -> TrainingLog:
+    """Steps out of rows of metrics; `tokens_per_gpu`: tokens of a step over GPUs; `sequences`: of a
+    step, over all of them.
+    """
     if runs := _runs(records):
         named = " and ".join(runs[:2]) + " ..." * (len(runs) > 2)
         said = f"{len(runs)} runs in one export, {named}; export each alone"
         return TrainingLog((), None, None, notes=(said,))
     rows = [{_plain(key): value for key, value in row.items()} for row in records[-MAX_ROWS:]]
-    timed = [step for row in rows if (step := _timed(row, tokens_per_gpu))]
+    timed = [step for row in rows if (step := _timed(row, tokens_per_gpu, sequences))]
     notes = (f"the last {MAX_ROWS:,} rows were read",) * (len(records) > MAX_ROWS)
     if not timed:
         timed = list(_between(rows))
@@ -76,7 +92,7 @@ def _runs(records: Sequence[Record]) -> list[str]:
     by_metric: dict[str, list[str]] = {}
     for name in sorted(names):
         by_metric.setdefault(_plain(name), []).append(name.rpartition(" - ")[0])
-    several = (by_metric.get(metric, []) for metric in (*SECONDS, *RATES))
+    several = (by_metric.get(metric, []) for metric in (*SECONDS, *RATES, *SAMPLES))
     return next((runs for runs in several if len(runs) > 1), [])
 
 
@@ -101,13 +117,23 @@ def _step_of(row: Record) -> int | None:
     return int(found) if found is not None and 0 <= found < 1e12 else None
 
 
-def _timed(row: Record, tokens_per_gpu: float) -> LoggedStep | None:
+def of_known_tags(rows: Iterable[Record]) -> list[Record]:
+    """The last rows that hold a known metric: of others, as Megatron-LM's "lm loss vs samples", the
+    step may count something else.
+    """
+    known = {*SECONDS, *RATES, *SAMPLES, *LOSSES, *RESERVED, *ALLOCATED}
+    kept = (row for row in rows if any(_plain(name) in known for name in row))
+    return list(deque(kept, maxlen=KEPT))
+
+
+def _timed(row: Record, tokens_per_gpu: float, sequences: float) -> LoggedStep | None:
     step = _step_of(row)
     seconds = (
         each * unit for name, unit in SECONDS.items() if (each := _positive(row.get(name)))
     )  # fmt: skip
     rates = (tokens_per_gpu / each for name in RATES if (each := _positive(row.get(name))))
-    taken_s = _of_its_tokens(row) or next(seconds, None) or next(rates, None)
+    samples = (sequences / each for name in SAMPLES if (each := _positive(row.get(name))))
+    taken_s = _of_its_tokens(row) or next(chain(seconds, rates, samples), None)
     if step is None or not taken_s:
         return None
     return LoggedStep(step, taken_s, _loss(row))
@@ -160,7 +186,7 @@ def csv_records(text: str, tag: str) -> list[Record]:
 
 def _tagged(rows: Iterable[dict[str, Any]], tag: str) -> list[Record]:
     """The rows, their "Value" also under the metric that `tag` names."""
-    known = next((name for name in (*SECONDS, *RATES, *LOSSES) if _same(name, tag)), None)
+    known = next((name for name in (*SECONDS, *RATES, *SAMPLES, *LOSSES) if _same(name, tag)), None)
     if known is None:
         return list(rows)
     return [{**row, known: row["Value"]} if "Value" in row else row for row in rows]
@@ -205,12 +231,41 @@ def of_trainer(document: Record) -> TrainingLog:
     taken_s = float(total["train_runtime"]) - sum(evaluations)
     if not steps or taken_s <= 0:
         return TrainingLog((), None, None, notes=(NO_RUNTIME,))
-    notes = [f"mean of {counted(steps, 'step')} of the whole job, its first steps included"]
+    notes = [
+        f"mean of {counted(steps, 'step')} of the whole job, its first steps included",
+        ONE_START,
+    ]
     notes += [f"{counted(len(evaluations), 'evaluation')} taken off"] * bool(evaluations)
     step = LoggedStep(steps, taken_s / steps, _loss(total))
     return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
 
 
+ONE_START = (
+    "read as of one start: train_runtime is of the last one, which a resumed job does not say"
+)
+
+
+def of_llama_factory(rows: Sequence[Record]) -> bool:
+    """Whether rows are LLaMA-Factory's trainer_log.jsonl."""
+    return any("current_steps" in row and "elapsed_time" in row for row in rows)
+
+
+def of_clock(rows: Sequence[Record]) -> TrainingLog:
+    """Steps between the entries of a clock of whole seconds."""
+    clock = [each for row in rows[-MAX_ROWS:] if (each := _clock_of(row))]
+    return TrainingLog(slowest(entries(clock)), None, None)
+
+
+def _clock_of(row: Record) -> Clock | None:
+    step = number(row.get("current_steps"))
+    found = _ELAPSED.fullmatch(str(row.get("elapsed_time")))
+    if step is None or not 0 <= step < 1e12 or not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return int(step), 0, 86400 * days + 3600 * hours + 60 * minutes + seconds
+
+
+_ELAPSED = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,2}):(\d{2}):(\d{2})")
 NO_RUNTIME = "no train_runtime in log_history: the Trainer writes it when the job is done"
 
 

@@ -6,7 +6,8 @@
 
 The last line of a job that is done gives one mean over all its steps, its first ones included, less
 the evaluations; a job that is not is read off its bar, whose clock has whole seconds: entries are
-at least `APART_S` apart. transformers 5 prints the numbers as text.
+at least `APART_S` apart. transformers 5 prints the numbers as text. A job that was resumed times
+its last start alone, over the steps of all: its bar jumps to where that began.
 
 Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.py`
 (ProgressCallback); tqdm's default bar.
@@ -19,6 +20,8 @@ from meshplan.costmodels.units import counted
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 APART_S = 30
+Clock = tuple[int, int, int]
+"""Step, steps in all, and whole seconds so far."""
 _NUMBER = r"'?(?P<value>\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?)'?"
 _RUNTIME = re.compile(rf"'train_runtime': {_NUMBER}")
 _RATE = re.compile(rf"'train_steps_per_second': {_NUMBER}")
@@ -37,13 +40,11 @@ def read_trainer(text: str) -> TrainingLog:
     if not _METRICS.search(text):
         return TrainingLog((), None, None)
     bar = list(_bar(text))
-    return _whole(text, bar) or TrainingLog(slowest(_entries(bar)), None, None)
+    return _whole(text, bar) or TrainingLog(slowest(entries(bar)), None, None)
 
 
-def _bar(text: str) -> Iterator[tuple[int, int, int]]:
-    """Step, steps in all and seconds so far, of the bar that runs longest: the others are of
-    evaluations.
-    """
+def _bar(text: str) -> Iterator[Clock]:
+    """The clock of the bar that runs longest: the others are of evaluations."""
     found = [
         (int(m["step"]), int(m["total"]),
          3600 * int(m["hours"] or 0) + 60 * int(m["minutes"]) + int(m["seconds"]))
@@ -53,7 +54,7 @@ def _bar(text: str) -> Iterator[tuple[int, int, int]]:
     return (each for each in found if each[1] == longest[1])
 
 
-def _whole(text: str, bar: list[tuple[int, int, int]]) -> TrainingLog | None:
+def _whole(text: str, bar: list[Clock]) -> TrainingLog | None:
     """One mean of a job that is done; None of one that is not, or whose steps are not known."""
     runtime, rate = _last(_RUNTIME, text), _last(_RATE, text)
     if not runtime or not rate:
@@ -63,15 +64,38 @@ def _whole(text: str, bar: list[tuple[int, int, int]]) -> TrainingLog | None:
     steps = next((each for each in totals if abs(each - runtime * rate) <= within), None)
     if steps is None and rate < 100 * _ROUNDED:  # two digits of a rate are no measurement
         return None
-    steps = steps or max(round(runtime * rate), 1)
+    steps = (steps or max(round(runtime * rate), 1)) - (began := _began(text, bar))
+    if steps <= 0:
+        return None
     evaluations = [float(m["value"]) for m in _EVALUATION.finditer(text)]
     taken_s = runtime - sum(evaluations)
     if taken_s <= 0:
         return None
-    notes = [f"mean of {counted(steps, 'step')} of the whole job, its first steps included"]
+    whole = f"since the job was resumed at step {began:,}" if began else "of the whole job"
+    notes = [f"mean of {counted(steps, 'step')} {whole}, its first steps included"]
     notes += [f"{counted(len(evaluations), 'evaluation')} taken off"] * bool(evaluations)
     step = LoggedStep(steps, taken_s / steps, None)
     return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
+
+
+def _began(text: str, bar: list[Clock]) -> int:
+    """The step at which the last start began: what the Trainer says, or where its bar jumps to,
+    more than `JUMP` times as many steps as it takes in that time.
+    """
+    said = _CONTINUED.findall(text)
+    if said:
+        return int(said[-1])
+    back = [at for at in range(1, len(bar)) if bar[at][2] < bar[at - 1][2]]
+    moved = [(step, clock_s) for step, _, clock_s in bar[back[-1] if back else 0 :] if step]
+    if len(moved) < 2 or moved[-1][1] <= moved[0][1]:
+        return 0
+    (first, first_s), (last, last_s) = moved[0], moved[-1]
+    a_second = (last - first) / (last_s - first_s)
+    return first - 1 if first - 1 > JUMP * a_second * max(first_s, 1) else 0
+
+
+JUMP = 2.0
+_CONTINUED = re.compile(r"Continuing training from global step (\d{1,12})")
 
 
 def _last(pattern: re.Pattern[str], text: str) -> float | None:
@@ -79,8 +103,8 @@ def _last(pattern: re.Pattern[str], text: str) -> float | None:
     return float(found[-1]) if found else None
 
 
-def _entries(bar: list[tuple[int, int, int]]) -> Iterator[LoggedStep]:
-    """Seconds per step between entries of the bar, which a restart begins anew."""
+def entries(bar: list[Clock]) -> Iterator[LoggedStep]:
+    """Seconds per step between entries of a clock, which a restart begins anew."""
     last: tuple[int, int] | None = None
     for step, _, clock_s in bar:
         if last is None or step < last[0] or clock_s < last[1]:

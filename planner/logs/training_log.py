@@ -1,7 +1,10 @@
 """A training log in one form, whatever framework printed it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+Stated = Mapping[str, frozenset[int]]
+"""What a log says of its run, and the values it gives: `planner.logs.stated`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class TrainingLog:
     whole  the one step time is a mean over the whole run, its first steps included
     warmed  the warm-up steps are already left out
     out_of_memory  the device's memory did not suffice
+    stated what the log says of the run
     notes  what was recognised beside steps, or not understood, one line each
     """
 
@@ -37,6 +41,7 @@ class TrainingLog:
     whole: bool = False
     warmed: bool = False
     out_of_memory: bool = False
+    stated: Stated = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

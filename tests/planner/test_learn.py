@@ -12,9 +12,11 @@ from meshplan.costmodels.layout import even_stages
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.check.check import case_of
 from meshplan.planner.learn.levers import levers
-from meshplan.planner.learn.reasons import explained, needed, switches
+from meshplan.planner.learn.likelihood import Seen, likeliest
+from meshplan.planner.learn.reasons import explained, needed, reasons, switches
 from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
 from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.memory import recomputing
@@ -22,8 +24,9 @@ from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
 ONE = {
-    "scale_deviation": 0.1, "communication_deviation": 0.1, "host_deviation": 0.1, "noise": 0.1,
-    "freedom": 1e9, "factors": {1: 1.2}, "date": "", "rows": 0, "sources": 0, "command": "",
+    "common_deviation": 0.0, "scale_deviation": 0.1, "communication_deviation": 0.1,
+    "host_deviation": 0.1, "noise": 0.1, "freedom": 1e9, "distance": 0.0, "widths": {1: 2.0},
+    "date": "", "rows": 0, "sources": 0, "command": "",
 }  # fmt: skip
 
 
@@ -42,9 +45,28 @@ def run_at(plan: Plan, seconds: float) -> Run:
 def test_one_run_of_equal_doubt_moves_a_constant_half_of_the_way() -> None:
     """s = sigma = 0.1, J = 1: u = e s^2 / (s^2 + sigma^2) = 0.2 / 2, doubt 0.1 / sqrt(2)."""
     by = Shrinkage.model_validate(ONE)
-    move, doubt = most_likely(np.array([0.2]), np.array([[1.0]]), np.array([0.1]), by)
+    move, doubt = most_likely(np.array([0.2]), np.array([[1.0]]), np.array([[0.01]]), by)
     assert move == pytest.approx([0.1], rel=1e-6)
     assert doubt == pytest.approx([0.1 / math.sqrt(2)], rel=1e-6)
+
+
+def test_what_all_constants_share_moves_those_that_no_run_tells() -> None:
+    """C = s = sigma = 0.1, J = (1, 0): S = [[0.02, 0.01], [0.01, 0.02]], gain (2, 1) / 3; of an
+    error of 0.3 the first moves 0.2, the second 0.1; its variance stays 0.02 - 0.01^2 / 0.03.
+    """
+    by = Shrinkage.model_validate({**ONE, "common_deviation": 0.1})
+    covariance = by.covariance(["matmul_scale", "collective_scale"])
+    assert covariance == pytest.approx(np.array([[0.02, 0.01], [0.01, 0.02]]))
+    move, doubt = most_likely(np.array([0.3]), np.array([[1.0, 0.0]]), covariance, by)
+    assert move == pytest.approx([0.2, 0.1], rel=1e-6)
+    assert doubt[1] == pytest.approx(math.sqrt(0.02 - 0.0001 / 0.03), rel=1e-6)
+
+
+def test_the_range_is_wider_where_the_prior_was_farther_off() -> None:
+    """w = 2, sigma = 0.1: at the prior exp(0.2); D = 0.2 and runs 0.5 off: exp(2 sqrt(0.02))."""
+    by = Shrinkage.model_validate({**ONE, "distance": 0.2})
+    assert by.factor(np.zeros(2)) == pytest.approx(math.exp(0.2))
+    assert by.factor(np.array([0.5, -0.5])) == pytest.approx(math.exp(2 * math.sqrt(0.02)))
 
 
 def test_a_run_that_contradicts_the_others_counts_little() -> None:
@@ -52,9 +74,9 @@ def test_a_run_that_contradicts_the_others_counts_little() -> None:
     errors, slopes = np.array([0.1, 0.1, 0.1, 3.0]), np.ones((4, 1))
     light = Shrinkage.model_validate({**ONE, "scale_deviation": 1.0, "noise": 0.05})
     heavy = light.model_copy(update={"freedom": 1.0})
-    deviation = np.array([1.0])
-    assert most_likely(errors, slopes, deviation, light)[0][0] > 0.7
-    assert most_likely(errors, slopes, deviation, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
+    covariance = np.array([[1.0]])
+    assert most_likely(errors, slopes, covariance, light)[0][0] > 0.7
+    assert most_likely(errors, slopes, covariance, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
 
 
 def test_the_two_runs_to_ask_for_are_those_that_the_others_are_like() -> None:
@@ -62,7 +84,7 @@ def test_the_two_runs_to_ask_for_are_those_that_the_others_are_like() -> None:
     11, the most different, 0.3 (0 + 1 + 2 + 1 + 0).
     """
     slopes = np.array([[0.0], [1.0], [2.0], [10.0], [11.0]])
-    doubts = doubts_of_ratios(slopes, np.array([0.3]))
+    doubts = doubts_of_ratios(slopes, np.array([[0.09]]))
     assert doubts[0] == pytest.approx([0.0, 0.3, 0.6, 3.0, 3.3])
     assert most_telling(doubts) == (1, 3)
 
@@ -70,7 +92,7 @@ def test_the_two_runs_to_ask_for_are_those_that_the_others_are_like() -> None:
 def test_doubt_of_a_ratio_adds_up_over_constants() -> None:
     """J differs by 3 and 4, s = 0.1: 0.1 sqrt(3 x 3 + 4 x 4) = 0.5; alike they share all doubt."""
     slopes = np.array([[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]])
-    doubts = doubts_of_ratios(slopes, np.array([0.1, 0.1]))
+    doubts = doubts_of_ratios(slopes, np.diag([0.01, 0.01]))
     assert doubts[:, 0] == pytest.approx([0.0, 0.5, 0.0])
 
 
@@ -78,7 +100,7 @@ def test_runs_as_predicted_teach_nothing() -> None:
     """Measured at the prediction: every constant stays."""
     prior = load_fit("generic", "h100-sxm").tuning
     runs = [run_at(plan, predicted_s(run_at(plan, 1.0), prior)) for plan in PLANS]
-    assert shrunk(runs, prior, shipped()).tuning == prior
+    assert shrunk(runs, prior, shipped("generic", "h100-sxm")).tuning == prior
 
 
 def test_two_runs_a_third_slower_bring_a_third_closer() -> None:
@@ -86,7 +108,7 @@ def test_two_runs_a_third_slower_bring_a_third_closer() -> None:
     prior = load_fit("generic", "h100-sxm").tuning
     before = [predicted_s(run_at(plan, 1.0), prior) for plan in PLANS]
     runs = [run_at(plan, 1.33 * s) for plan, s in zip(PLANS, before, strict=True)]
-    learnt = shrunk(runs, prior, shipped()).tuning
+    learnt = shrunk(runs, prior, shipped("generic", "h100-sxm")).tuning
     for run, seconds in zip(runs, before, strict=True):
         assert 1.17 * seconds < predicted_s(run, learnt) <= 1.34 * seconds
 
@@ -105,7 +127,6 @@ def test_the_factor_that_a_gap_asks_for() -> None:
 
 def test_recompute_that_the_config_does_not_name_is_found() -> None:
     """A step of the length that full recompute has is explained by it in full, before all else."""
-    from meshplan.planner.learn.reasons import reasons
     from meshplan.planner.logs.steady import Steady
 
     plan = plan_of("llama-3.1-8b", replace(LAYOUTS[0], stages=even_stages(32, 1)), TRAINING)
@@ -115,11 +136,44 @@ def test_recompute_that_the_config_does_not_name_is_found() -> None:
         step_time_s=other, entries=20, warm_up=3, attempts=1, pauses=0, pause_share=0.0,
         pause_every=None, spread=0.0, jitter=0.0, drift=0.0,
     )  # fmt: skip
-    first = reasons(model, other, log)[0]
+    seen = Seen(step_time_s=other, step_deviation=0.1)
+    first = reasons(model, seen, log)[0]
     assert first.name == "every layer recomputes its activations"
     assert first.explains == pytest.approx(1.0)
     assert first.gain == pytest.approx(1 - model.time().step_time_s / other)
-    assert reasons(model, 0.5 * other, log) == ()
+    assert reasons(model, replace(seen, step_time_s=0.5 * other), log) == ()
+
+
+def test_what_is_not_likelier_than_all_else_is_not_told_apart() -> None:
+    """0.45 beside 0.35 and 0.2, all within three times; of 0.4 and 0.1 not; 0.6 stands alone."""
+    assert likeliest([0.2, 0.45, 0.35]) == [1, 2, 0]
+    assert likeliest([0.4, 0.1, 0.3, 0.2]) == [0, 2, 3]
+    assert likeliest([0.6, 0.3, 0.1]) == [0]
+    assert likeliest([]) == []
+
+
+def test_a_peak_that_recompute_would_not_leave_speaks_against_it() -> None:
+    """A step as long as full recompute makes it, beside the peak of no recompute, or its own."""
+    plan = plan_of("llama-3.1-8b", replace(LAYOUTS[0], stages=even_stages(32, 1)), TRAINING)
+    model = model_of(plan)
+    other = StepModel(model.setting, recomputing(model.layout))
+    whole, little = (max(s.reserved for s in stage_memory(m)) for m in (model, other))
+    seen = Seen(
+        step_time_s=other.time().step_time_s, step_deviation=0.1, kind="reserved",
+        memory_bytes=little, memory_deviation=0.1,
+    )  # fmt: skip
+    assert seen.of_memory(other) == pytest.approx(10.0)  # 1 / 0.1, nothing off
+    told = seen.of_step(seen.step_time_s) * seen.of_memory(other)
+    against = replace(seen, memory_bytes=whole)
+    assert against.of_step(seen.step_time_s) * against.of_memory(other) < told / 5
+    assert against.of_memory(model) == pytest.approx(10.0)
+
+
+def test_what_could_be_any_factor_counts_less_than_what_says_its_own() -> None:
+    """A step 1.5 x the expected: a hypothesis of 1.5 x is likelier than one of f x, f unknown."""
+    seen = Seen(step_time_s=1.5, step_deviation=0.05)
+    assert seen.of_slower(lambda factor: factor) < seen.of_step(1.5)
+    assert seen.of_slower(lambda factor: factor) > seen.of_step(1.0)
 
 
 def test_a_switch_never_makes_a_step_shorter() -> None:

@@ -160,8 +160,9 @@ def test_diagnose(logs: list[str]) -> None:
     assert sum(said["expected_parts_s"].values()) == pytest.approx(said["expected_step_time_s"])
     assert code == int(not said["inside_8_of_10"])
     assert said["reasons"]
-    explains = [reason["explains"] for reason in said["reasons"]]
-    assert explains == sorted(explains, reverse=True)
+    likely = [reason["probability"] for reason in said["reasons"]]
+    assert likely == sorted(likely, reverse=True)
+    assert 0 < sum(likely) < 1
     assert not any("is for configs" in note for note in said["notes"])
     otherwise = _called("diagnose", logs[0], "--json", "--gpus", "3", "--vocab-size", "77")[1]
     taken = [note for note in json.loads(otherwise)["notes"] if "is for configs" in note]
