@@ -37,7 +37,11 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory
-from meshplan.planner.search.least_held import CountedRows, rows_that_may_fit
+from meshplan.planner.search.less_than_priced import (
+    memory_is_a_bound,
+    rows_beyond,
+    source_of_rows,
+)
 from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
@@ -50,7 +54,6 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import Given, Source
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -150,8 +153,7 @@ def search(
     finished = run.prove(deadline, *enough)
     if not run.best and not finished:
         raise SearchEnded("the search was ended before it found a layout that fits")
-    counts = simulate is not None and q.engine.kernels.counts_passes
-    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients, q.setting))):
+    if not run.best and not (simulate and len(rows_beyond(space, coefficients, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
@@ -181,7 +183,8 @@ def _simulated(
     closed form.
     """
     layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
-    budget, rows = costs.after_rows(len(layouts)), _rows(run, question)
+    budget = costs.after_rows(len(layouts))
+    rows = source_of_rows(run.space, run.coefficients, question.setting, fits=bool(run.best))
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
@@ -197,12 +200,14 @@ def _simulated(
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s = proof.prove(deadline)
-    if counts:
+    if memory_is_a_bound(question.setting):
         open_s = min(open_s, CountedMemory(proof).settle())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
             proof.find_runners_up(k, deadline)
+            if question.setting.has_several_kinds:
+                proof.kinds_s = min(proof.kinds_s, CountedMemory(proof, k).settle())
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         for found in run.ranked()[:k]:
@@ -234,16 +239,6 @@ def _every_cut_s(proof: Simulated) -> float:
     bounds = proof.open.row_bounds
     listed = proof.space.listed(np.flatnonzero(bounds < proof.best_s))
     return float(bounds[listed].min(initial=math.inf))
-
-
-def _rows(run: BranchAndBound, question: Question) -> Source:
-    """The rows that may fit: by their prices or, where every moment is counted, then."""
-    if not question.engine.kernels.counts_passes:
-        return run.coefficients
-    if run.best:
-        return CountedRows(run.space, run.coefficients, question.setting)
-    rows = rows_that_may_fit(run.space, run.coefficients, question.setting)
-    return Given(rows, run.coefficients)
 
 
 def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:

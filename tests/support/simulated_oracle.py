@@ -1,7 +1,8 @@
 """Random small questions under the event simulation, and every layout, cut and mix of each.
 
 The enumeration is its own: of the search it shares the legal rows (`test_space.py` holds them
-against `check_layout`), what fits by the priced memory, and the simulated step of one layout. Each
+against `check_layout`) and the simulated step and memory of one layout; in engines whose passes are
+counted what fits by the priced memory. Each
 row has every kind of exchange that the engine can run, none dropped for another.
 """
 
@@ -123,7 +124,7 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     passes = pass_seconds(space.layouts, setting)
     best, priced, sets = math.inf, 0, recompute_sets(setting)
-    rule = q.engine.legality.recompute_layers
+    rule, counts = q.engine.legality.recompute_layers, q.engine.kernels.counts_passes
     for row in range(len(space.layouts)):
         for each in space.variants(row):
             columns = (0, 1 + sets.index(each.replayed), 1 + len(sets))
@@ -138,7 +139,7 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
                     plan = StagePlan(stages, 0, ())
                     layout = layout_of_row(space.layouts, row, variant, plan)
                     times = CutTimes(setting, layout, passes, row, variant.columns)
-                if times.step_s(stages) >= best or evaluate(problem, stages) is None:
+                if times.step_s(stages) >= best or (counts and not evaluate(problem, stages)):
                     continue
                 layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
                 best = min(best, simulated_s(case_at(q, layout)))
