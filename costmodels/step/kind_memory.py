@@ -36,7 +36,7 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
     gathered = _some(weights, alone, range(len(layers)), lambda k: gathered_bytes(rank, layers[k]))
     beside = weights.rows(embedding_gathered_bytes(rank, embedding)) * alone
     beside = beside + weights.rows(head_gathered_bytes(rank, head))
-    empty = setting.engine.legality.layers_count_ends & ~alone  # the last stage may be
+    empty = setting.engine.legality.layers_count_ends & ~alone  # the first and last stage may be
     loss = work.rows(logits_bytes(work.rank.site)) + 2 * gathered * ~empty + beside
     held = [weights.rows(scale * rank.state_memory(end).allocated) for end in (embedding, head)]
     whole, ahead = Rank(setting, layouts), work.rows(run_ahead(work.rank))
@@ -47,29 +47,34 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
         "head_transient_bytes": reserved * loss,
         "embedding_state_bytes": held[0],
         "head_state_bytes": held[1] + work.rows(reserved * head_buffer_bytes(work.rank.site)),
-        "fixed_bytes": outside + reserved * _outliving(work, alone),
+        "fixed_bytes": outside + reserved * _outliving(work, alone, empty),
     }
 
 
 def _replays(work: Table) -> Floats:
-    """(N, R) what some replayed layer holds beyond what it kept."""
+    """(N, R) what some replayed layer holds beyond what it kept; modules, which replay nothing,
+    count as such a layer where they are one of the stack.
+    """
     rank = work.rank
     found = [
-        -work.most(-np.asarray(rank.replay_bytes(kind, mode)) for kind in work.layer_kinds)
+        -work.most(-np.asarray(rank.replay_bytes(kind, mode)) for kind in work.kinds)
         for mode in work.modes
     ]
     return np.stack(found, axis=1)
 
 
-def _outliving(work: Table, alone: Bools) -> Floats:
-    """(N,) buffers of layers that outlive their use, but for the head's."""
+def _outliving(work: Table, alone: Bools, empty: Bools) -> Floats:
+    """(N,) buffers of layers that outlive their use, but for the head's; none of a stage that may
+    be empty.
+    """
     rank = work.rank
 
     def of(kind: int) -> Number:
         kinds = (kind,)
         return rank.stand_in_bytes(kinds, with_modules=False) + unpacked_bytes(rank, kinds)
 
-    return _some(work, alone, work.layer_kinds, of) + work.rows(gather_buffer_bytes(rank.site))
+    layers = _some(work, alone, work.layer_kinds, of) * ~empty
+    return layers + work.rows(gather_buffer_bytes(rank.site))
 
 
 def _some(table: Table, alone: Bools, kinds: range, bytes_of: Callable[[int], Number]) -> Floats:

@@ -35,7 +35,7 @@ LISTED = (
     "end faster (8 of 366 plans that were tried, by up to 1.4%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
-BOUNDED = "with activations on the host what fits is decided by a bound of the need, which may be above it"
+BOUNDED = "what fits with activations on the host is decided by a bound of the need"
 """Where layers differ: each rank is asked for the most that any of them holds for a moment."""
 OTHER_DEGREES = "left out: degrees with a pipeline of which nothing fits by a bound of that"
 COUNTED = "what fits is decided by counting what a rank holds in every moment"

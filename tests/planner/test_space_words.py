@@ -37,16 +37,18 @@ def words_of(model: Model, engine: Engine, pins: dict[str, str] | None = None) -
 @pytest.mark.parametrize("draw", [("mixtral-8x7b", False), ("jamba-v0.1", True)])
 @pytest.mark.parametrize("name", engine_names())
 def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bool]) -> None:
-    """Where layers differ a rank may need less than decides what fits, but where every moment is
-    counted.
+    """Where layers differ and may be on the host a rank may need less than decides what fits, but
+    where every moment is counted.
     """
     name_of_model, differ = draw
     _, model = read_model(name_of_model)
     engine = load_engine(name)
-    words = words_of(model, engine)
     counts = engine.kernels.counts_passes
-    assert any("a bound of the need" in line for line in words) == (differ and not counts)
-    assert any("in every moment" in line for line in words) == counts
+    for fractions, on_host in (("0", False), ("0,0.5", True)):
+        words = words_of(model, engine, {"activation_offload": fractions})
+        bounded = differ and on_host and not counts
+        assert any("a bound of the need" in line for line in words) == bounded
+        assert any("in every moment" in line for line in words) == counts
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,14 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     ("name", "engine", "pins", "said"),
     [
         pytest.param("mixtral-8x7b", "megatron", {}, "", id="layers alike: the bound is the need"),
-        pytest.param("deepseek-v3", "megatron", {}, "that fits by the bound", id="they differ"),
+        pytest.param("deepseek-v3", "megatron", {}, "", id="they differ: what each rank holds"),
+        pytest.param(
+            "deepseek-v3",
+            "megatron",
+            {"activation_offload": "0,0.5"},
+            "that fits by the bound",
+            id="they differ, and may be on the host",
+        ),
         pytest.param("qwen3-8b", "native", {}, "leaves out degrees", id="degrees left out"),
         pytest.param("qwen3-8b", "native", {"pipeline_parallel": "1"}, "", id="no pipeline"),
     ],
