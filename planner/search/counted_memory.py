@@ -1,14 +1,12 @@
-"""Plans that fit, and not by the bound of their memory.
+"""Plans that fit when every moment is counted, and not by the bound of their memory.
 
-The priced memory is a bound where an engine's passes are counted (`native`): a rank pays its
+Where an engine's passes are counted (`native`) the priced memory is a bound: a rank pays its
 largest transient at its fullest moment, and zero-bubble micro-batches count with the larger of what
-they hold before and after their backward. It is one where layers are of several kinds: a rank pays
-for the largest, whether it holds it or not. `Simulated` proves what fits by it. What else may be
+they hold before and after their backward. `Simulated` proves what fits by it. What else may be
 faster is settled here, layout by layout, of those whose bound is below the best step under a memory
 that is not above what ranks hold:
 
-    least    without transients, what waits for its weight gradient with the smaller of both
-             (`planner.search.least_held`); or with those of the least kind (`least_of_kinds`)
+    least    without transients; what waits for its weight gradient with the smaller of both
     one      chunk per rank: each stage in its fastest mix that fits by every moment, so each cut
              has one, and the fastest is found as ever (`planner.cuts.path_cuts`)
     several  cut by cut: the ways in which each rank fits (`planner.search.counted_ranks`), and the
@@ -33,8 +31,8 @@ from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
-from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
-from meshplan.planner.problem.coefficients import KIB
+from meshplan.planner.cuts.simulated_cuts import Cut
+from meshplan.planner.problem.coefficients import KIB, Priced
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -46,12 +44,10 @@ from meshplan.planner.search.counted_cuts import CountedCut
 from meshplan.planner.search.counted_paths import CountedIntervals
 from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.search.cut_mixes import CutMixes
-from meshplan.planner.search.found import SETTLED, own_s
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.least_held import LeastHeld
-from meshplan.planner.search.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.path_search import PathSearch
-from meshplan.planner.search.rows_below import NEARLY
 from meshplan.planner.search.simulated import MOST_PASSES, Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -65,26 +61,17 @@ ENDLESS_KIB = 2**50
 
 
 class CountedMemory:
-    """What `proof` left out by the bound of its memory and may be faster than its best; of `kinds`,
-    than the best of its own kind, and nearly as fast as the best of all and of so many kinds.
-    """
+    """What `proof` left out by the bound of its memory."""
 
-    def __init__(self, proof: Simulated, kinds: int | None = None) -> None:
-        self.proof, self.kinds = proof, kinds
-        self._row: int | None = None
-        rows, layouts, setting = proof.open.rows, proof.space.layouts, proof.setting
-        counted, limits_s = layouts.activation_offload[rows] == 0, self._limits_s(rows)
-        rows = rows[counted & (proof.open.row_bounds[rows] < limits_s)]
-        self.least: LeastHeld | LeastOfKinds
-        if setting.engine.kernels.counts_passes:
-            self.least = LeastHeld(proof.prices, layouts, setting, rows)
-        else:
-            self.least = LeastOfKinds(proof.prices, layouts, setting, rows)
-            rows = self.least.below_priced(rows)
+    def __init__(self, proof: Simulated) -> None:
+        self.proof, rows = proof, proof.open.rows
+        counted = proof.space.layouts.activation_offload[rows] == 0
+        rows = rows[counted & (proof.open.row_bounds[rows] < self._limit_s)]
+        self.least: Priced = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
         self.open.chains = proof.open.chains
         left, deadline = proof.tally.left, proof.tally.deadline
-        most = MOST_WORK if proof.best and not kinds else LEAST_WORK
+        most = MOST_WORK if proof.best else LEAST_WORK
         self._budget, self._more = max(LEAST_WORK, min(most, left)), most - LEAST_WORK
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
         self.killers: dict[tuple[object, ...], int] = {}
@@ -97,7 +84,7 @@ class CountedMemory:
         try:
             while self._goes_on():
                 if not self._closer():
-                    left = min(left, self._first_settled())
+                    left = min(left, self._settled(self.open.first))
                     self.open.pop()
         except KeyboardInterrupt:  # what was begun stays open
             pass
@@ -107,38 +94,7 @@ class CountedMemory:
 
     @property
     def _limit_s(self) -> float:
-        """What is looked for is below that; while a layout is settled, what counts for its row."""
-        if self._row is None:
-            return self._most_s
-        return float(self._limits_s(np.array([self._row]))[0])
-
-    @property
-    def _most_s(self) -> float:
-        if not self.kinds:
-            return self.proof.best_s * SETTLED
-        ranked, nearly_s = self.proof.ranked(), self.proof.best_s * NEARLY
-        some = len(ranked) >= self.kinds
-        return min(nearly_s, ranked[self.kinds - 1].step_s if some else nearly_s) * SETTLED
-
-    def _limits_s(self, rows: Ints) -> Floats:
-        """[row] what a step must be below to count."""
-        most_s = np.full(len(rows), self._most_s)
-        if not self.kinds:
-            return most_s
-        found: Floats = np.minimum(most_s, own_s(self.proof.best, self.proof.space.layouts, rows))
-        return found
-
-    def _first_settled(self) -> float:
-        """The bound of what of the first layout may be faster still."""
-        layout = self.open.first
-        limit_s = float(self._limits_s(np.array([layout.row]))[0])
-        if layout.bound_s >= limit_s:
-            return math.inf
-        self._row = layout.row
-        try:
-            return self._settled(layout)
-        finally:
-            self._row = None
+        return self.proof.best_s * SETTLED
 
     def _goes_on(self) -> bool:
         """Whether something may be faster, and there is time, and budget: more of it as long as the
@@ -164,9 +120,7 @@ class CountedMemory:
         problem = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS_KIB))
         if problem.splits is None:
             return self._settled_paths(layout, problem)
-        if problem.first or problem.vpp == 1:
-            return self._settled_listed(layout, problem)
-        return self._settled_cuts(layout, problem)
+        return self._settled_by_cuts(layout, problem)
 
     def _settled_paths(self, layout: Open, problem: StageProblem) -> float:
         """One chunk per rank, cut anywhere."""
@@ -184,26 +138,8 @@ class CountedMemory:
         left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
         return min((each.bound_s for each in left), default=math.inf)
 
-    def _settled_listed(self, layout: Open, problem: StageProblem) -> float:
-        """The cuts of a list that have one mix each: one chunk per rank, or as many of the first
-        layers of all chunks recomputed.
-        """
-        proof, row, variant = self.proof, layout.row, layout.variant
-        least = stage_problem(proof.space, self.least, row, variant)
-        passes = Passes.of(proof.passes, np.array([row]), least.alone)
-        ranks, known = None, proof.open.chains
-        for cut in cuts_below(least, passes, known, lambda: self._limit_s, self.tally):
-            if self.tally.ended:
-                return max(layout.bound_s, cut.bound_s)
-            self.tally.left -= CUT
-            ranks = ranks or self._ranks(problem, proof.times_of(row, variant, cut.least), variant)
-            before = ranks.work
-            stages = ranks.fastest_of_cut([stage.layers for stage in cut.least])
-            self.tally.left -= (ranks.work - before) // BYTES
-            if stages:
-                self.tally.spend(proof.open.shape(row, variant))
-                self._offered_s(layout, ranks, stages)
-        return math.inf
+    def _settled_by_cuts(self, layout: Open, problem: StageProblem) -> float:
+        return self._settled_cuts(layout, problem)
 
     def _settled_cuts(self, layout: Open, problem: StageProblem) -> float:
         """Several chunks per rank: the cuts of the list, the smallest bound first."""

@@ -37,8 +37,8 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory
+from meshplan.planner.search.kinds_held import look_beyond_priced
 from meshplan.planner.search.less_than_priced import (
-    memory_is_a_bound,
     rows_beyond,
     source_of_rows,
 )
@@ -190,7 +190,8 @@ def _simulated(
         first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
         budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
-    if not run.best:  # nothing fits by the bound
+    look_beyond_priced(proof)
+    if counts and not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
         left_s = CountedMemory(proof).settle()
         if not proof.best:
@@ -200,14 +201,12 @@ def _simulated(
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s = proof.prove(deadline)
-    if memory_is_a_bound(question.setting):
+    if counts:
         open_s = min(open_s, CountedMemory(proof).settle())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
             proof.find_runners_up(k, deadline)
-            if question.setting.has_several_kinds:
-                proof.kinds_s = min(proof.kinds_s, CountedMemory(proof, k).settle())
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         for found in run.ranked()[:k]:
@@ -288,6 +287,7 @@ def faster_than(
         question, space, prices, simulate, partial(layout_of_row, space.layouts),
         rows=prices, limit_s=limit_s, budget=budget,
     )  # fmt: skip
+    look_beyond_priced(proof)
     open_s = proof.prove(None)
     work = budget - proof.tally.left
     if not proof.best:

@@ -80,7 +80,8 @@ class Simulated(SimulatedPlans):
         for found in first:
             self.offer(found)
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
-        self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
+        self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
+        self.beyond: Callable[[Open, Callable[[int], float]], list[Open]] = lambda *_: []
         self.proved_s = math.inf
         self.kinds_s = 0.0
         self._settled, self._left = list[Open](), list[Open]()
@@ -185,7 +186,7 @@ class Simulated(SimulatedPlans):
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
-                    left += self._settle(entry, limit_s)
+                    left += self._settle(entry, limit_s) + self.beyond(entry, limit_s)
                     settled.append(entry)
                 elif entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is not None:
                     left += self._recompute(entry, limit_s)
@@ -379,7 +380,8 @@ class Simulated(SimulatedPlans):
         problem, passes = self.problem(entry.row, entry.variant)
         self.tally.left += self._closer_work
         try:
-            return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+            left = self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+            return left + self.beyond(entry, lambda row: self.best_s)
         finally:
             self.tally.left -= self._closer_work
 
