@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
@@ -62,6 +62,8 @@ ENDLESS_KIB = 2**50
 
 class CountedMemory:
     """What `proof` left out by the bound of its memory."""
+
+    unchained: frozenset[Schedule] = ZERO_BUBBLE  # whose least memory is too far below what is held
 
     def __init__(self, proof: Simulated) -> None:
         self.proof, rows = proof, proof.open.rows
@@ -163,7 +165,7 @@ class CountedMemory:
                     return math.inf
             found_s = max(layout.bound_s, float(bounds[at]))
             found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, by_rank[at]))
-            if found_s < self._limit_s and variant.schedule not in ZERO_BUBBLE:
+            if found_s < self._limit_s and variant.schedule not in self.unchained:
                 found_s = max(found_s, self._by_chains_s(layout, least, ranks, bare))
             left_s = min(left_s, found_s)
         return left_s

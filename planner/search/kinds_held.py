@@ -1,8 +1,8 @@
 """Plans that fit when a rank pays for the kinds of layers that it holds, and not by the largest.
 
 Where layers are of several kinds the priced memory is a bound. So layouts are bounded by the least
-that ranks need (`planner.search.least_of_kinds`); when a layout is settled by the priced memory, it
-is settled here by what its ranks need, with the same limit and budget.
+that ranks need (`planner.search.least_of_kinds`); what is settled by the priced memory is settled
+here by what its ranks need, of a budget of its own, when the rest is settled.
 """
 
 import math
@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from meshplan.costmodels.layout import Schedule
 from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
-from meshplan.planner.search.counted_memory import BYTES, CUT, CountedMemory
+from meshplan.planner.search.counted_memory import BYTES, CUT, LEAST_WORK, CountedMemory
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.open_layouts import Open
@@ -23,20 +25,43 @@ from meshplan.planner.search.simulated import Simulated
 class KindsHeld(CountedMemory):
     """What `proof` leaves out of its layouts by the bound of their memory."""
 
+    unchained: frozenset[Schedule] = frozenset()
+
     def __init__(self, proof: Simulated) -> None:
-        self.proof, self.tally, self.least = proof, proof.tally, proof.least
+        self.proof, self.least = proof, proof.least
+        self.tally = costs.Tally(left=LEAST_WORK, shapes=proof.tally.shapes)
         self.killers: dict[tuple[object, ...], int] = {}
         assert isinstance(proof.least, LeastOfKinds)
         counted = np.flatnonzero(proof.space.layouts.activation_offload == 0)
         self._rows = set(proof.least.below_priced(counted).tolist())
         self._limit: Callable[[], float] = lambda: proof.best_s * SETTLED
 
-    def settled(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
-        """Offer the proof what of a layout is below its limit; the layout if it stays open."""
-        if layout.row not in self._rows:
-            return []
+    def settled(self, layouts: list[Open], limit_s: Callable[[int], float]) -> list[Open]:
+        """Offer the proof what of these layouts is below the limit of its row, the smallest bound
+        first; those that stay open.
+        """
+        self.tally.deadline = self.proof.tally.deadline
+        open_, before = (
+            sorted(each for each in layouts if each.row in self._rows),
+            self.tally.simulated,
+        )
+        left = list[Open]()
+        try:
+            while open_:
+                left += self._settled_below(open_[0], limit_s)
+                open_.pop(0)
+        except KeyboardInterrupt:  # what was begun stays open
+            pass
+        self.proof.tally.simulated += self.tally.simulated - before
+        return left + open_
+
+    def _settled_below(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
         self._limit = lambda: limit_s(layout.row) * SETTLED
-        bound_s = max(layout.bound_s, self._settled(layout))
+        if layout.bound_s >= self._limit_s:
+            return []
+        bound_s = layout.bound_s
+        if not self.tally.ended:
+            bound_s = max(bound_s, self._settled(layout))
         return [] if bound_s >= self._limit_s else [layout._replace(bound_s=bound_s)]
 
     @property

@@ -81,7 +81,7 @@ class Simulated(SimulatedPlans):
             self.offer(found)
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
-        self.beyond: Callable[[Open, Callable[[int], float]], list[Open]] = lambda *_: []
+        self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
         self.proved_s = math.inf
         self.kinds_s = 0.0
         self._settled, self._left = list[Open](), list[Open]()
@@ -186,7 +186,7 @@ class Simulated(SimulatedPlans):
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
-                    left += self._settle(entry, limit_s) + self.beyond(entry, limit_s)
+                    left += self._settle(entry, limit_s)
                     settled.append(entry)
                 elif entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is not None:
                     left += self._recompute(entry, limit_s)
@@ -194,6 +194,7 @@ class Simulated(SimulatedPlans):
                 self.open.pop()
         except KeyboardInterrupt:
             pass
+        left += self.beyond(settled, limit_s)
         self._settled, self._left = settled, left
         return left
 
@@ -374,14 +375,14 @@ class Simulated(SimulatedPlans):
         return self._answered(entry, answer, self.best_s)
 
     def _longer(self, entry: Open) -> list[Open]:
-        """The cuts of a layout that may be cut anywhere, looked for longer, also by what is set
-        apart for closer bounds.
-        """
+        """Where cuts are free, looked for longer, also by what is set apart for closer bounds."""
         problem, passes = self.problem(entry.row, entry.variant)
+        if problem.splits is not None:  # it is open beyond its priced memory
+            return [entry]
         self.tally.left += self._closer_work
         try:
             left = self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
-            return left + self.beyond(entry, lambda row: self.best_s)
+            return left + self.beyond([entry], lambda row: self.best_s)
         finally:
             self.tally.left -= self._closer_work
 
