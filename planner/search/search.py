@@ -195,12 +195,12 @@ def _simulated(
         proof.tally.deadline = deadline
         left_s = CountedMemory(proof).settle()
         if not proof.best:
-            gpus = question.counted(question.gpus)
-            which = "fits" if math.isinf(left_s) else "was found that fits"
-            raise NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
+            raise _nothing_fits(question, left_s)
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s = proof.prove(deadline)
+    if not proof.best and not run.best:
+        raise _nothing_fits(question, open_s)
     if counts:
         open_s = min(open_s, CountedMemory(proof).settle())
     if k > 1 and proof.best:
@@ -229,6 +229,13 @@ def _simulated(
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
     return replace(result, kinds_bound_s=kinds_s if k > 1 else None)
+
+
+def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:
+    """`open_s`: a bound of what was not looked at, infinite where there is nothing."""
+    which = "fits" if math.isinf(open_s) else "was found that fits"
+    gpus = question.counted(question.gpus)
+    return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
 
 
 def _every_cut_s(proof: Simulated) -> float:
