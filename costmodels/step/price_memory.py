@@ -83,9 +83,7 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
     held = weights.stacked(_states_of_parts(weights))
     kinds, site = work.rank.setting.model.kinds, work.rank.site
     steps = [backward_steps(site, kinds[kind]) for kind in work.layer_kinds]
-    put_off = [
-        minimum(peak_bytes(each, put_off=True), largest_product_bytes(each)) for each in steps
-    ]
+    put_off = [peak_bytes(each, put_off=True) for each in steps]
     alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
     given_back = work.rows(2 * input_bytes(site)) * alone
     return {

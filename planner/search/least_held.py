@@ -15,6 +15,7 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.prices import least_memory_bytes, mean_states_bytes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
@@ -40,6 +41,10 @@ class LeastCoefficients(Coefficients):
         """As the schedule holds them; no more than that."""
         if schedule not in ZERO_BUBBLE:
             return self
+        if schedule in V_SHAPED:
+            return replace(
+                self, transient_kib=np.minimum(self.transient_kib, self.put_off_kib[:, None])
+            )
         return replace(
             self,
             layer_saved_kib=np.minimum(self.layer_saved_kib, self.layer_deferred_kib[:, :, None]),
