@@ -90,6 +90,22 @@ def _counted(what: Ints, pp: int, vpp: int) -> Ints:
     return held
 
 
+@cache
+def waiting(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Ints, Ints]:
+    """What a rank of a zero-bubble schedule holds after each action, [action, chunk]: micro-batches
+    whose backward has not ended, and those whose weight gradient is deferred.
+    """
+    enough = m if m <= 4 * pp else 4 * pp + m % pp  # as `held_micro_batches.moments`
+    kind, stage = np.divmod(numbered_order(schedule, pp, vpp, enough, s) // enough, pp * vpp)
+    of_chunk = (stage // pp)[:, None] == np.arange(vpp)
+    names = np.array(KINDS)[kind]
+    begun, ended, deferred, done = (
+        np.cumsum(np.isin(names, list(some))[:, None] * of_chunk, axis=0)
+        for some in ("F", "IB", "I", "W")
+    )
+    return begun - ended, deferred - done
+
+
 def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:
     """What the rank holds after each forward of Megatron-LM's interleaved order, by chunk.
 

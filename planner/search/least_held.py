@@ -30,12 +30,18 @@ NOT_PAID = (
 )  # fmt: skip
 """Columns of what is held at other moments, or in another place."""
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
+SAVED = ("layer_saved_kib", "embedding_saved_kib", "head_saved_kib")
 STATES = ("layer_state", "embedding_state", "head_state", "fixed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastCoefficients(Coefficients):
     """`put_off_kib` is what a pass takes where weight products are put off."""
+
+    @property
+    def waits_apart(self) -> bool:
+        """What is late holds no more than `layer_deferred_kib`."""
+        return True
 
     def held_as(self, schedule: Schedule) -> Self:
         """As the schedule holds them; no more than that."""
@@ -70,7 +76,7 @@ class LeastHeld:
         columns |= {f"{name}_kib": self._kib(name, rows) for name in (*STATES, "put_off")}
         modes, passing = c.transient_kib.shape[1], self._kib("transient", rows)
         columns["transient_kib"] = np.repeat(passing[:, None], modes, axis=1)
-        for name in ("layer_saved_kib", "embedding_saved_kib", "head_saved_kib"):
+        for name in (*SAVED, "layer_deferred_kib"):
             columns[name] = np.maximum(columns[name] - 1, 0)
         return LeastCoefficients(**columns)
 
