@@ -9,6 +9,7 @@ case with the smallest bound goes on, and one in which all ranks are decided is 
 import heapq
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
@@ -59,11 +60,16 @@ class CountedCut:
         p = self.problem
         return p.schedule, p.pp, p.vpp, p.m
 
+    @cached_property
+    def bare_s(self) -> float:
+        """A lower bound of its step in any mix: with nothing recomputed."""
+        return self._played_s(np.zeros(self.problem.chunks))
+
     def answer(self, by_rank_s: Floats) -> CutAnswer:
         """The fastest mix below the limit; `by_rank_s` is the longest known chain of each rank with
         nothing recomputed.
         """
-        bare_s = self._played_s(np.zeros(self.problem.chunks))
+        bare_s = self.bare_s
         if bare_s >= self.limit_s:
             return CutAnswer(math.inf, None, self.played)
         ways, bound_s = self._ways(by_rank_s)

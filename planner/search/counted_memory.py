@@ -159,19 +159,26 @@ class CountedMemory:
                 if not self._some_fit(ranks, np.array(least.splits)[splits[fits]], by_rank[fits]):
                     return math.inf
             found_s = max(layout.bound_s, float(bounds[at]))
-            found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, by_rank[at]))
+            found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, (found_s, by_rank[at])))
             if found_s < self._limit_s and variant.schedule not in ZERO_BUBBLE:
                 found_s = max(found_s, self._by_chains_s(layout, least, ranks, bare))
             left_s = min(left_s, found_s)
         return left_s
 
     def _by_ranks_s(
-        self, layout: Open, ranks: CountedRanks, bare: tuple[Stage, ...], by_rank_s: Floats
+        self,
+        layout: Open,
+        ranks: CountedRanks,
+        bare: tuple[Stage, ...],
+        known: tuple[float, Floats],
     ) -> float:
-        """The bound of a cut by the ways in which its ranks fit; infinite where it is settled."""
+        """The bound of a cut by the ways in which its ranks fit; infinite where it is settled.
+        `known`: that by chains, and those of each rank.
+        """
         before, times = ranks.work, self.proof.times_of(layout.row, layout.variant, bare)
         cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s)
-        answer = cut.answer(by_rank_s)
+        self.open.chains.learn(cut.shape, times, bare, cut.bare_s / known[0])
+        answer = cut.answer(known[1])
         self.tally.left -= CUT + (ranks.work - before) // BYTES
         self.tally.left -= answer.played * actions_of(cut.shape)
         if answer.stages:
