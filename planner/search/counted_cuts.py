@@ -21,11 +21,12 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.counted_ranks import CountedRanks, RankWays
 
-MOST_PLAYED = 64  # steps of a cut
+MOST_PLAYED, MOST_ACTIONS = 64, 400_000  # steps of a cut, and of more their actions
+FEWEST_ACTIONS = 1_000  # a shorter step takes no less time
 
 
 class CutAnswer(NamedTuple):
@@ -59,6 +60,11 @@ class CountedCut:
         """What decides the order of its actions."""
         p = self.problem
         return p.schedule, p.pp, p.vpp, p.m
+
+    @property
+    def work_done(self) -> int:
+        """The actions that were played."""
+        return self.played * max(FEWEST_ACTIONS, actions_of(self.shape))
 
     @cached_property
     def bare_s(self) -> float:
@@ -112,7 +118,7 @@ class CountedCut:
             step_s, _, _, decided = heapq.heappop(open_)
             if step_s >= best_s:
                 break
-            if self.played > MOST_PLAYED:
+            if self.played > MOST_PLAYED and self.work_done > MOST_ACTIONS:
                 left_s = step_s
                 break
             if len(decided) == len(ways):

@@ -180,7 +180,7 @@ class CountedMemory:
         self.open.chains.learn(cut.shape, times, bare, cut.bare_s / known[0])
         answer = cut.answer(known[1])
         self.tally.left -= CUT + (ranks.work - before) // BYTES
-        self.tally.left -= answer.played * actions_of(cut.shape)
+        self.tally.left -= cut.work_done
         if answer.stages:
             self._offered_s(layout, ranks, answer.stages)
         return answer.bound_s
