@@ -86,14 +86,24 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
     put_off = [peak_bytes(each, put_off=True) for each in steps]
     alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
     given_back = work.rows(2 * input_bytes(site)) * alone
+    zero, layers = weights.rank.layout.zero_stage, parts_of(weights)[: len(work.layer_kinds)]
+    gathered = where(zero >= 3, float(site.itemsize), 0.0)
+    begun, dense = (  # of the layer that a backward begins with
+        -weights.most(-(where(zero >= 2, 4.0, 0.0) * of + gathered * (part.dense + part.expert))
+                      for part, of in zip(layers, each, strict=True))
+        for each in ([part.dense + part.expert for part in layers], [part.dense for part in layers])
+    )  # fmt: skip
+    messages = work.rows(2 * site.stream_bytes) * ~alone
     return {
         "layer_state_bytes": held[:, :-2],
         "embedding_state_bytes": held[:, -2],
         "head_state_bytes": held[:, -1],
         "fixed_bytes": context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs,
         "transient_bytes": reserved
-        * (-work.most(-peak_bytes(each) for each in steps) - given_back),
-        "put_off_bytes": reserved * (-work.most(-each for each in put_off) - given_back),
+        * (begun - work.most(-peak_bytes(each) for each in steps) - given_back),
+        "put_off_bytes": reserved * (dense - work.most(-each for each in put_off) - given_back),
+        "head_transient_bytes": reserved
+        * (work.rows(loss_bytes(site) - site.stream_bytes) + messages),
     }
 
 

@@ -203,7 +203,5 @@ def _held_of(each: _List, waits_apart: bool, of: tuple[Schedule, int, int, int])
     shape = pipeline_shape(*of)
     layers = layers_of_kind(*each)[:, :, shape.chunks_of_rank]
     covers = apart(*of) if waits_apart else Apart(shape.covers, shape.covers[:0])
-    held, late = (
-        np.einsum("crv,ksrv->cksr", each_of, layers, optimize=True) for each_of in covers
-    )
+    held, late = (np.einsum("crv,ksrv->cksr", each_of, layers, optimize=True) for each_of in covers)
     return _Held(held.min(axis=2), held.max(axis=2), late.min(axis=2))

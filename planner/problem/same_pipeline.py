@@ -13,7 +13,13 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
-from meshplan.planner.problem.pipeline_shape import Apart, PipelineShape, apart, pipeline_shape, places
+from meshplan.planner.problem.pipeline_shape import (
+    Apart,
+    PipelineShape,
+    apart,
+    pipeline_shape,
+    places,
+)
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 

@@ -25,8 +25,8 @@ from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.counted_ranks import CountedRanks, RankWays
 
-MOST_PLAYED, MOST_ACTIONS = 64, 400_000  # steps of a cut, and of more their actions
-FEWEST_ACTIONS = 1_000  # a shorter step takes no less time
+MOST_PLAYED = 64  # steps of a cut
+FEWEST_ACTIONS = 500  # a shorter step takes no less time
 
 
 class CutAnswer(NamedTuple):
@@ -49,11 +49,12 @@ class CountedCut:
         ranks: CountedRanks,
         bare: tuple[Stage, ...],
         limit_s: float,
+        most_played: int = MOST_PLAYED,
     ) -> None:
         self.problem, self.times, self.ranks = problem, times, ranks
-        self.bare, self.limit_s, self.played = bare, limit_s, 0
+        self.bare, self.limit_s, self.played, self.most_played = bare, limit_s, 0, most_played
         self.after = times.least_after_s(bare, range(problem.pp), limit_s)
-        self.work = times.work(bare)
+        self.bare_work = times.work(bare)
 
     @property
     def shape(self) -> Shape:
@@ -62,7 +63,7 @@ class CountedCut:
         return p.schedule, p.pp, p.vpp, p.m
 
     @property
-    def work_done(self) -> int:
+    def work(self) -> int:
         """The actions that were played."""
         return self.played * max(FEWEST_ACTIONS, actions_of(self.shape))
 
@@ -118,7 +119,7 @@ class CountedCut:
             step_s, _, _, decided = heapq.heappop(open_)
             if step_s >= best_s:
                 break
-            if self.played > MOST_PLAYED and self.work_done > MOST_ACTIONS:
+            if self.played > self.most_played:
                 left_s = step_s
                 break
             if len(decided) == len(ways):
@@ -142,7 +143,7 @@ class CountedCut:
     def _played_s(self, added_s: Floats) -> float:
         """A lower bound of the step whose chunks take at least so much more of a micro-batch."""
         self.played += 1
-        work, la = self.work, self.times.layout
+        work, la = self.bare_work, self.times.layout
         slower = Work(
             work.forward_s,
             tuple(a + b for a, b in zip(work.input_grad_s, added_s.tolist(), strict=True)),

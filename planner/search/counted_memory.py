@@ -16,7 +16,10 @@ What the budget leaves, and cuts of which a rank has too many ways, stay open wi
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 
 import numpy as np
 
@@ -25,6 +28,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.step import StepModel
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
@@ -40,7 +44,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
     starts_of,
 )
-from meshplan.planner.search.counted_cuts import CountedCut
+from meshplan.planner.search.counted_cuts import MOST_PLAYED, CountedCut
 from meshplan.planner.search.counted_paths import CountedIntervals
 from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.search.cut_mixes import CutMixes
@@ -55,6 +59,8 @@ LEAST_WORK, MOST_WORK = 5_000_000, 10_000_000
 """Units that are spent: what the proof left of its budget, between these two; and the difference of
 the two once more as long as the gap is wide. The least where nothing fits by the bound.
 """
+FEWEST_WORK, BEYOND_WORK = 1_000_000, 3_000_000  # for rows that fit by every moment alone
+LONGER = 16  # times as many steps of a cut, where there is budget at the end
 LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # units of one that is begun; bytes of ways for one unit
 TOGETHER = 2_048  # layouts that are bounded at a time
 ENDLESS_KIB = 2**50
@@ -63,18 +69,37 @@ ENDLESS_KIB = 2**50
 class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
-    def __init__(self, proof: Simulated) -> None:
-        self.proof, rows = proof, proof.open.rows
-        counted = proof.space.layouts.activation_offload[rows] == 0
-        rows = rows[counted & (proof.open.row_bounds[rows] < self._limit_s)]
+    def __init__(self, proof: Simulated, rows: Ints, most: int = MOST_WORK) -> None:
+        self.proof = proof
         self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
         self.open.chains = proof.open.chains
         left, deadline = proof.tally.left, proof.tally.deadline
-        most = MOST_WORK if proof.best else LEAST_WORK
-        self._budget, self._more = max(LEAST_WORK, min(most, left)), most - LEAST_WORK
+        most = min(most, MOST_WORK if proof.best else LEAST_WORK)
+        self._budget, self._more = min(most, max(LEAST_WORK, left)), max(0, most - LEAST_WORK)
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
         self.killers: dict[tuple[object, ...], int] = {}
+        self._again: list[tuple[float, Callable[[], float]]] = []
+
+    @classmethod
+    def each(cls, proof: Simulated) -> tuple[float, float]:
+        """`settle` of the rows that may fit by the bound or have one pipeline rank, then of the
+        others, which may fit by every moment alone.
+        """
+        rows, layouts = proof.open.rows, proof.space.layouts
+        below = proof.open.row_bounds[rows] < proof.best_s * SETTLED
+        rows = rows[below & (layouts.activation_offload[rows] == 0)]
+        alone = layouts.pipeline_parallel[rows] == 1
+        first = alone | row_fits(proof.space.take(rows), proof.prices.take(rows))
+        first |= not proof.best
+        half = cls(proof, rows[first])
+        left_s, others = half.settle(), rows[~first]
+        others = others[proof.open.row_bounds[others] < proof.best_s * SETTLED]
+        if not len(others):
+            return left_s, math.inf
+        return left_s, cls(
+            proof, others, max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
+        ).settle()
 
     def settle(self) -> float:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was
@@ -86,11 +111,24 @@ class CountedMemory:
                 if not self._closer():
                     left = min(left, self._settled(self.open.first))
                     self.open.pop()
+            self._settle_longer()
         except KeyboardInterrupt:  # what was begun stays open
             pass
         self.proof.tally.simulated += self.tally.simulated
-        bound_s = min(left, self.open.least_s)
+        bound_s = min(left, self.open.least_s, *(bound_s for bound_s, _ in self._again))
         return bound_s if bound_s < self._limit_s else math.inf
+
+    def _settle_longer(self) -> None:
+        """Ask cuts for longer that were given up soon, the smallest bound first, while there is
+        budget.
+        """
+        self._again.sort(key=itemgetter(0))
+        while self._again and not self.tally.ended:
+            bound_s, again = self._again[0]
+            found_s = max(bound_s, again()) if bound_s < self._limit_s else math.inf
+            if found_s < self._limit_s:
+                return
+            self._again.pop(0)
 
     @property
     def _limit_s(self) -> float:
@@ -171,18 +209,23 @@ class CountedMemory:
         ranks: CountedRanks,
         bare: tuple[Stage, ...],
         known: tuple[float, Floats],
+        most_played: int = MOST_PLAYED,
     ) -> float:
         """The bound of a cut by the ways in which its ranks fit; infinite where it is settled.
         `known`: that by chains, and those of each rank.
         """
         before, times = ranks.work, self.proof.times_of(layout.row, layout.variant, bare)
-        cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s)
+        cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s, most_played)
         self.open.chains.learn(cut.shape, times, bare, cut.bare_s / known[0])
         answer = cut.answer(known[1])
         self.tally.left -= CUT + (ranks.work - before) // BYTES
-        self.tally.left -= cut.work_done
+        self.tally.left -= cut.work
         if answer.stages:
             self._offered_s(layout, ranks, answer.stages)
+        if answer.bound_s < self._limit_s and cut.played > most_played == MOST_PLAYED:
+            again = partial(self._by_ranks_s, layout, ranks, bare, known, LONGER * MOST_PLAYED)
+            self._again.append((max(known[0], answer.bound_s), again))
+            return math.inf
         return answer.bound_s
 
     def _by_chains_s(

@@ -25,8 +25,7 @@ from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.space.legal_layouts import Space
 
 NOT_PAID = (
-    "layer_waiting_kib", "head_transient_kib", "layer_update_kib", "embedding_update_kib",
-    "head_update_kib",
+    "layer_waiting_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
 )  # fmt: skip
 """Columns of what is held at other moments, or in another place."""
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
@@ -45,11 +44,15 @@ class LeastCoefficients(Coefficients):
 
     def held_as(self, schedule: Schedule) -> Self:
         """As the schedule holds them; no more than that."""
-        if schedule not in ZERO_BUBBLE:
+        if schedule in ("1f1b", "gpipe"):
             return self
+        if schedule not in ZERO_BUBBLE:  # the fullest moment need not be the head's
+            return replace(self, head_transient_kib=0 * self.head_transient_kib)
         if schedule in V_SHAPED:
             return replace(
-                self, transient_kib=np.minimum(self.transient_kib, self.put_off_kib[:, None])
+                self,
+                transient_kib=np.minimum(self.transient_kib, self.put_off_kib[:, None]),
+                head_transient_kib=0 * self.head_transient_kib,
             )
         return replace(
             self,
@@ -73,7 +76,9 @@ class LeastHeld:
         c = self.prices.take(rows)
         columns = {each.name: getattr(c, each.name) for each in fields(c)}
         columns |= {name: np.zeros_like(columns[name]) for name in NOT_PAID}
-        columns |= {f"{name}_kib": self._kib(name, rows) for name in (*STATES, "put_off")}
+        columns |= {
+            f"{name}_kib": self._kib(name, rows) for name in (*STATES, "put_off", "head_transient")
+        }
         modes, passing = c.transient_kib.shape[1], self._kib("transient", rows)
         columns["transient_kib"] = np.repeat(passing[:, None], modes, axis=1)
         for name in (*SAVED, "layer_deferred_kib"):
@@ -89,14 +94,14 @@ class LeastHeld:
 def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space, prices, setting, "zb_v")] if len(rows) <= MOST_REFUSED else rows[:0]
+    return rows[_may_fit(space, prices, setting)] if len(rows) <= MOST_REFUSED else rows[:0]
 
 
-def _may_fit(space: Space, prices: Priced, setting: Setting, schedule: Schedule) -> Bools:
-    """Whether each row may, as the schedule holds what is in flight."""
+def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
+    """Whether each row may; zb_h1 holds least."""
     rows = np.arange(len(space.layouts))
     least = LeastHeld(prices, space.layouts, setting, rows).take(rows)
-    return row_fits(space, least.held_as(schedule))
+    return row_fits(space, least.held_as("zb_h1"))
 
 
 class CountedRows(NamedTuple):
@@ -115,13 +120,12 @@ class CountedRows(NamedTuple):
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
         found, prices = self.prices.fitting(rows)
-        alone = rows[self.space.layouts.pipeline_parallel[rows] == 1]
-        kept = mean_states_bytes(self.space.layouts.take(alone), self.setting) * SAFETY
-        more = np.setdiff1d(alone[kept <= self.setting.cluster.fillable_bytes], found)
+        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
+        more = np.setdiff1d(rows[kept <= self.setting.cluster.fillable_bytes], found)
         if not len(more):
             return found, prices
         of_more = self.prices.take(more)
-        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting, "1f1b"))
+        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting))
         every = np.concatenate([found, more[fit]])
         order = np.argsort(every)
         return every[order], Coefficients.joined([prices, of_more.take(fit)]).take(order)

@@ -99,6 +99,7 @@ class SearchResult:
     misfits      layouts of priced rows dropped by memory
     bounded      layouts never solved: bound too high
     simulated    cuts into stages that were timed by the event simulation
+    all_degrees  degrees of which nothing fits by a bound of their memory were settled, too
     dropped      rows dropped before pricing, by rule
     """
 
@@ -119,6 +120,7 @@ class SearchResult:
     simulated: int
     wall_s: float
     dropped: dict[str, int]
+    all_degrees: bool = True
 
 
 def search(
@@ -189,16 +191,17 @@ def _simulated(
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        left_s = CountedMemory(proof).settle()
+        left_s = min(CountedMemory.each(proof))
         if not proof.best:
             gpus = question.counted(question.gpus)
             which = "fits" if math.isinf(left_s) else "was found that fits"
             raise NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
     proof.tally.deadline = deadline
     mix_likely(proof)
-    open_s = proof.prove(deadline)
+    open_s, beyond_s = proof.prove(deadline), math.inf
     if counts:
-        open_s = min(open_s, CountedMemory(proof).settle())
+        left_s, beyond_s = CountedMemory.each(proof)
+        open_s = min(open_s, left_s)
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
@@ -224,7 +227,8 @@ def _simulated(
     result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
-    return replace(result, kinds_bound_s=kinds_s if k > 1 else None)
+    kinds_bound_s = kinds_s if k > 1 else None
+    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=math.isinf(beyond_s))
 
 
 def _every_cut_s(proof: Simulated) -> float:

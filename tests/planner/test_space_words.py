@@ -31,7 +31,7 @@ def words_of(model: Model, engine: Engine, pins: dict[str, str] | None = None) -
     """What is said where all cuts were looked at, on 64 H100."""
     training = Training(seq_len=4096, global_batch_size=64)
     setting = Setting.fitted(model, training, load_cluster("dgx-h100"), engine)
-    return space_words(setting, 64, parse_pins(pins or {}), (SELECTIVE,), "all")
+    return space_words(setting, 64, parse_pins(pins or {}), (SELECTIVE,), "all", all_degrees=False)
 
 
 @pytest.mark.parametrize("draw", [("mixtral-8x7b", False), ("jamba-v0.1", True)])
@@ -198,7 +198,7 @@ def test_what_only_a_pin_opens(gpus: int, sequences: int, said: str) -> None:
         model, Training(seq_len=4096, global_batch_size=sequences), load_cluster("dgx-h100"),
         load_engine("nanotron"),
     )  # fmt: skip
-    lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all")
+    lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all", all_degrees=False)
     found = [line for line in lines if line.startswith("only with a pin: ")]
     assert [line.removeprefix("only with a pin: ") for line in found] == [said] * bool(said)
 
@@ -208,7 +208,7 @@ def test_processes_are_not_called_gpus() -> None:
     _, model = read_model("mixtral-8x7b")
     training, engine = Training(seq_len=4096, global_batch_size=64), load_engine("native")
     setting = Setting.fitted(model, training, load_cluster("local-cpu"), engine)
-    words = space_words(setting, 2, Pins(), (SELECTIVE,), "all")
+    words = space_words(setting, 2, Pins(), (SELECTIVE,), "all", all_degrees=False)
     assert words
     assert not any("GPU" in line for line in words)
 
