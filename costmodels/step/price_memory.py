@@ -7,11 +7,10 @@ is that of the two largest parts.
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number, maximum, minimum, where
+from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
-    largest_product_bytes,
     left_bytes,
     loss_bytes,
     most_passing_bytes,
