@@ -16,10 +16,9 @@ What the budget leaves, and cuts of which a rank has too many ways, stay open wi
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from operator import itemgetter
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,6 +65,19 @@ TOGETHER = 2_048  # layouts that are bounded at a time
 ENDLESS_KIB = 2**50
 
 
+class GivenUp(NamedTuple):
+    """A cut `bare`, with nothing recomputed, that stays open.
+
+    by_rank_s  the longest known chain of each rank
+    """
+
+    bound_s: float
+    layout: Open
+    ranks: CountedRanks
+    bare: tuple[Stage, ...]
+    by_rank_s: Floats
+
+
 class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
@@ -78,8 +90,9 @@ class CountedMemory:
         most = min(most, MOST_WORK if proof.best else LEAST_WORK)
         self._budget, self._more = min(most, max(LEAST_WORK, left)), max(0, most - LEAST_WORK)
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
+        self.interrupted = False
         self.killers: dict[tuple[object, ...], int] = {}
-        self._again: list[tuple[float, Callable[[], float]]] = []
+        self._given_up: list[GivenUp] = []
 
     @classmethod
     def each(cls, proof: Simulated) -> tuple[float, float]:
@@ -97,9 +110,8 @@ class CountedMemory:
         others = others[proof.open.row_bounds[others] < proof.best_s * SETTLED]
         if not len(others):
             return left_s, math.inf
-        return left_s, cls(
-            proof, others, max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
-        ).settle()
+        most = 0 if half.interrupted else max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
+        return left_s, cls(proof, others, most).settle()
 
     def settle(self) -> float:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was
@@ -113,22 +125,21 @@ class CountedMemory:
                     self.open.pop()
             self._settle_longer()
         except KeyboardInterrupt:  # what was begun stays open
-            pass
+            self.interrupted = True
         self.proof.tally.simulated += self.tally.simulated
-        bound_s = min(left, self.open.least_s, *(bound_s for bound_s, _ in self._again))
+        bound_s = min(left, self.open.least_s, *(cut.bound_s for cut in self._given_up))
         return bound_s if bound_s < self._limit_s else math.inf
 
     def _settle_longer(self) -> None:
-        """Ask cuts for longer that were given up soon, the smallest bound first, while there is
-        budget.
-        """
-        self._again.sort(key=itemgetter(0))
-        while self._again and not self.tally.ended:
-            bound_s, again = self._again[0]
-            found_s = max(bound_s, again()) if bound_s < self._limit_s else math.inf
-            if found_s < self._limit_s:
-                return
-            self._again.pop(0)
+        """Ask cuts that were given up for longer, the smallest bound first, as the budget goes."""
+        cuts = sorted(self._given_up, key=attrgetter("bound_s"))
+        while cuts and not self.tally.ended:
+            if cuts[0].bound_s < self._limit_s:
+                found_s, _ = self._by_ranks(cuts[0], LONGER * MOST_PLAYED)
+                if found_s < self._limit_s:
+                    return
+            cuts.pop(0)
+            self._given_up = cuts
 
     @property
     def _limit_s(self) -> float:
@@ -196,37 +207,30 @@ class CountedMemory:
                 ranks = self._ranks(problem, times, variant)
                 if not self._some_fit(ranks, np.array(least.splits)[splits[fits]], by_rank[fits]):
                     return math.inf
-            found_s = max(layout.bound_s, float(bounds[at]))
-            found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, (found_s, by_rank[at])))
+            least_s = max(layout.bound_s, float(bounds[at]))
+            cut = GivenUp(least_s, layout, ranks, bare, by_rank[at])
+            found_s, given_up = self._by_ranks(cut)
             if found_s < self._limit_s and variant.schedule not in ZERO_BUBBLE:
                 found_s = max(found_s, self._by_chains_s(layout, least, ranks, bare))
-            left_s = min(left_s, found_s)
+            if given_up and found_s < self._limit_s:
+                self._given_up.append(cut._replace(bound_s=found_s))
+            else:
+                left_s = min(left_s, found_s)
         return left_s
 
-    def _by_ranks_s(
-        self,
-        layout: Open,
-        ranks: CountedRanks,
-        bare: tuple[Stage, ...],
-        known: tuple[float, Floats],
-        most_played: int = MOST_PLAYED,
-    ) -> float:
-        """The bound of a cut by the ways in which its ranks fit; infinite where it is settled.
-        `known`: that by chains, and those of each rank.
+    def _by_ranks(self, cut: GivenUp, most_played: int = MOST_PLAYED) -> tuple[float, bool]:
+        """The bound of a cut by the ways in which its ranks fit, infinite where it is settled; and
+        whether it was given up for its many ways.
         """
-        before, times = ranks.work, self.proof.times_of(layout.row, layout.variant, bare)
-        cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s, most_played)
-        self.open.chains.learn(cut.shape, times, bare, cut.bare_s / known[0])
-        answer = cut.answer(known[1])
-        self.tally.left -= CUT + (ranks.work - before) // BYTES
-        self.tally.left -= cut.work
+        ranks, before = cut.ranks, cut.ranks.work
+        times = self.proof.times_of(cut.layout.row, cut.layout.variant, cut.bare)
+        found = CountedCut(ranks.problem, times, ranks, cut.bare, self._limit_s, most_played)
+        self.open.chains.learn(found.shape, times, cut.bare, found.bare_s / cut.bound_s)
+        answer = found.answer(cut.by_rank_s)
+        self.tally.left -= CUT + (ranks.work - before) // BYTES + found.work
         if answer.stages:
-            self._offered_s(layout, ranks, answer.stages)
-        if answer.bound_s < self._limit_s and cut.played > most_played == MOST_PLAYED:
-            again = partial(self._by_ranks_s, layout, ranks, bare, known, LONGER * MOST_PLAYED)
-            self._again.append((max(known[0], answer.bound_s), again))
-            return math.inf
-        return answer.bound_s
+            self._offered_s(cut.layout, ranks, answer.stages)
+        return max(cut.bound_s, answer.bound_s), found.played > most_played
 
     def _by_chains_s(
         self, layout: Open, least: StageProblem, ranks: CountedRanks, bare: tuple[Stage, ...]
