@@ -74,7 +74,8 @@ def memory_columns(
 def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Floats]:
     """Where passes are counted: bytes no more than any rank holds that are in the place of those
     columns of `memory_columns` that may be more; and what a pass of any rank needs beside what is
-    saved at least, of a backward and where weight products are put off.
+    saved at least, of a backward (of its last layer, with its gradient and weights whole), where
+    weight products are put off, and of the loss.
     """
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))

@@ -6,13 +6,15 @@ they hold before and after their backward. `Simulated` proves what fits by it. W
 faster is settled here, layout by layout, of those whose bound is below the best step under a memory
 that is not above what ranks hold:
 
-    least    without transients; what waits for its weight gradient with the smaller of both
+    least    with the lightest pass alone; what waits for its weight gradient apart, or with the
+             smaller of both (`planner.search.least_held`)
     one      chunk per rank: each stage in its fastest mix that fits by every moment, so each cut
              has one, and the fastest is found as ever (`planner.cuts.path_cuts`)
     several  cut by cut: the ways in which each rank fits (`planner.search.counted_ranks`), and the
              fastest of these together (`planner.search.counted_cuts`)
 
 What the budget leaves, and cuts of which a rank has too many ways, stay open with their bounds.
+Rows of a pipeline of which nothing fits by the bound come last, with a budget of their own.
 """
 
 import math

@@ -2,8 +2,9 @@
 
 What a layer saves is taken from `Coefficients`, less a KiB of rounding. In zero-bubble schedules a
 micro-batch that waits for its weight gradient holds other bytes, and nothing of the embedding and
-the head; each counts with the smaller of what it holds before and after its backward. States count
-without weights gathered beside them, and a pass takes what the lightest layer's takes
+the head. In V shapes it counts apart (`planner.problem.pipeline_shape.apart`); in zb_h1 each counts
+with the smaller of what it holds before and after its backward. States count without weights
+gathered beside them, and a pass takes what the lightest layer's takes, with its gradient whole
 (`costmodels.step.prices.least_memory_bytes`).
 """
 
@@ -47,12 +48,12 @@ class LeastCoefficients(Coefficients):
         if schedule in ("1f1b", "gpipe"):
             return self
         if schedule not in ZERO_BUBBLE:  # the fullest moment need not be the head's
-            return replace(self, head_transient_kib=0 * self.head_transient_kib)
+            return replace(self, head_transient_kib=np.zeros_like(self.head_transient_kib))
         if schedule in V_SHAPED:
             return replace(
                 self,
                 transient_kib=np.minimum(self.transient_kib, self.put_off_kib[:, None]),
-                head_transient_kib=0 * self.head_transient_kib,
+                head_transient_kib=np.zeros_like(self.head_transient_kib),
             )
         return replace(
             self,
@@ -105,9 +106,7 @@ def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
 
 
 class CountedRows(NamedTuple):
-    """The rows that may fit by their prices, and those of one pipeline rank that may when every
-    moment is counted (`rows_below.Source`).
-    """
+    """The rows that may fit by their prices or by every moment (`rows_below.Source`)."""
 
     space: Space
     prices: RowPrices
