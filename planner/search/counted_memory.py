@@ -67,6 +67,12 @@ TOGETHER = 2_048  # layouts that are bounded at a time
 ENDLESS_KIB = 2**50
 
 
+def taken_out(proof: Simulated) -> Ints:
+    """Rows of several pipeline ranks of which nothing fits by the bound, taken out of the proof."""
+    several = proof.space.layouts.pipeline_parallel > 1
+    return proof.open.leave_out(several & ~row_fits(proof.space, proof.prices))
+
+
 class GivenUp(NamedTuple):
     """A cut `bare`, with nothing recomputed, that stays open.
 
@@ -97,23 +103,19 @@ class CountedMemory:
         self._given_up: list[GivenUp] = []
 
     @classmethod
-    def each(cls, proof: Simulated) -> tuple[float, float]:
-        """`settle` of the rows that may fit by the bound or have one pipeline rank, then of the
-        others, which may fit by every moment alone.
-        """
-        rows, layouts = proof.open.rows, proof.space.layouts
-        below = proof.open.row_bounds[rows] < proof.best_s * SETTLED
-        rows = rows[below & (layouts.activation_offload[rows] == 0)]
-        alone = layouts.pipeline_parallel[rows] == 1
-        first = alone | row_fits(proof.space.take(rows), proof.prices.take(rows))
-        first |= not proof.best
-        half = cls(proof, rows[first])
-        left_s, others = half.settle(), rows[~first]
-        others = others[proof.open.row_bounds[others] < proof.best_s * SETTLED]
-        if not len(others):
+    def each(cls, proof: Simulated, beyond: Ints) -> tuple[float, float]:
+        """`settle` of the rows of the proof, then of those `beyond` it."""
+
+        def below(rows: Ints) -> Ints:
+            faster = proof.open.row_bounds[rows] < proof.best_s * SETTLED
+            return rows[faster & (proof.space.layouts.activation_offload[rows] == 0)]
+
+        half = cls(proof, below(proof.open.rows))
+        left_s, beyond = half.settle(), below(beyond)
+        if not len(beyond):
             return left_s, math.inf
         most = 0 if half.interrupted else max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
-        return left_s, cls(proof, others, most).settle()
+        return left_s, cls(proof, beyond, most).settle()
 
     def settle(self) -> float:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was

@@ -36,7 +36,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.counted_memory import CountedMemory
+from meshplan.planner.search.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.least_held import CountedRows, rows_that_may_fit
 from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
@@ -191,16 +191,17 @@ def _simulated(
     )  # fmt: skip
     if not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        left_s = min(CountedMemory.each(proof))
+        left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
         if not proof.best:
             gpus = question.counted(question.gpus)
             which = "fits" if math.isinf(left_s) else "was found that fits"
             raise NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
+    beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s, beyond_s = proof.prove(deadline), math.inf
     if counts:
-        left_s, beyond_s = CountedMemory.each(proof)
+        left_s, beyond_s = CountedMemory.each(proof, beyond)
         open_s = min(open_s, left_s)
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
