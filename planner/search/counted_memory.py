@@ -108,7 +108,8 @@ class CountedMemory:
 
         def below(rows: Ints) -> Ints:
             faster = proof.open.row_bounds[rows] < proof.best_s * SETTLED
-            return rows[faster & (proof.space.layouts.activation_offload[rows] == 0)]
+            found: Ints = rows[faster & (proof.space.layouts.activation_offload[rows] == 0)]
+            return found
 
         half = cls(proof, below(proof.open.rows))
         left_s, beyond = half.settle(), below(beyond)
