@@ -28,7 +28,7 @@ class KindsHeld(CountedMemory):
     unchained: frozenset[Schedule] = frozenset()
 
     def __init__(self, proof: Simulated) -> None:
-        self.proof, self.least = proof, proof.least
+        self.proof, self.least, self.open = proof, proof.least, proof.open
         self.tally = costs.Tally(left=LEAST_WORK, shapes=proof.tally.shapes)
         self.killers: dict[tuple[object, ...], int] = {}
         assert isinstance(proof.least, LeastOfKinds)
@@ -61,7 +61,11 @@ class KindsHeld(CountedMemory):
             return []
         bound_s = layout.bound_s
         if not self.tally.ended:
-            bound_s = max(bound_s, self._settled(layout))
+            self._given_up = []
+            left_s = self._settled(layout)
+            self._settle_longer()
+            left_s = min([left_s, *(cut.bound_s for cut in self._given_up)])
+            bound_s = max(bound_s, left_s)
         return [] if bound_s >= self._limit_s else [layout._replace(bound_s=bound_s)]
 
     @property

@@ -36,7 +36,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.counted_memory import CountedMemory
+from meshplan.planner.search.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.kinds_held import look_beyond_priced
 from meshplan.planner.search.less_than_priced import (
     rows_beyond,
@@ -102,6 +102,7 @@ class SearchResult:
     misfits      layouts of priced rows dropped by memory
     bounded      layouts never solved: bound too high
     simulated    cuts into stages that were timed by the event simulation
+    all_degrees  degrees of which nothing fits by a bound of their memory were settled, too
     dropped      rows dropped before pricing, by rule
     """
 
@@ -122,6 +123,7 @@ class SearchResult:
     simulated: int
     wall_s: float
     dropped: dict[str, int]
+    all_degrees: bool = True
 
 
 def search(
@@ -193,16 +195,18 @@ def _simulated(
     look_beyond_priced(proof)
     if counts and not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        left_s = CountedMemory(proof).settle()
+        left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
         if not proof.best:
             raise _nothing_fits(question, left_s)
+    beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
     mix_likely(proof)
-    open_s = proof.prove(deadline)
+    open_s, beyond_s = proof.prove(deadline), math.inf
     if not proof.best and not run.best:
         raise _nothing_fits(question, open_s)
     if counts:
-        open_s = min(open_s, CountedMemory(proof).settle())
+        left_s, beyond_s = CountedMemory.each(proof, beyond)
+        open_s = min(open_s, left_s)
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
@@ -228,7 +232,8 @@ def _simulated(
     result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
-    return replace(result, kinds_bound_s=kinds_s if k > 1 else None)
+    kinds_bound_s = kinds_s if k > 1 else None
+    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=math.isinf(beyond_s))
 
 
 def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:

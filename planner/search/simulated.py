@@ -377,8 +377,8 @@ class Simulated(SimulatedPlans):
     def _longer(self, entry: Open) -> list[Open]:
         """Where cuts are free, looked for longer, also by what is set apart for closer bounds."""
         problem, passes = self.problem(entry.row, entry.variant)
-        if problem.splits is not None:  # it is open beyond its priced memory
-            return [entry]
+        if problem.splits is not None:
+            return [entry]  # it is open beyond its priced memory
         self.tally.left += self._closer_work
         try:
             left = self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)

@@ -56,6 +56,7 @@ def space_words(
     pins: Pins,
     sets: Sequence[tuple[RecomputeModule, ...]],
     cuts: Literal["all", "listed"],
+    all_degrees: bool,
 ) -> tuple[str, ...]:
     """One line each: cuts, recomputation, exchanges, what is left out, what pins would open."""
     model, engine, legality = setting.model, setting.engine, setting.engine.legality
@@ -70,7 +71,7 @@ def space_words(
         lines.append(f"selective recomputation: of {named}{one}")
     lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
-        piped = f"; {OTHER_DEGREES}" * _open(pins, "pipeline_parallel", gpus)
+        piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
     elif setting.has_several_kinds and any(_offloaded(pins)):
         lines.append(f"memory: {BOUNDED}")
