@@ -82,8 +82,7 @@ class Simulated(SimulatedPlans):
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
-        self.proved_s = math.inf
-        self.kinds_s = 0.0
+        self.proved_s, self.kinds_s = math.inf, 0.0
         self._settled, self._left = list[Open](), list[Open]()
         self._moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
@@ -377,8 +376,8 @@ class Simulated(SimulatedPlans):
     def _longer(self, entry: Open) -> list[Open]:
         """Where cuts are free, looked for longer, also by what is set apart for closer bounds."""
         problem, passes = self.problem(entry.row, entry.variant)
-        if problem.splits is not None:  # it is open beyond its priced memory
-            return [entry]
+        if problem.splits is not None:
+            return [entry]  # it is open beyond its priced memory
         self.tally.left += self._closer_work
         try:
             left = self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
