@@ -82,8 +82,7 @@ class Simulated(SimulatedPlans):
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
-        self.proved_s = math.inf
-        self.kinds_s = 0.0
+        self.proved_s, self.kinds_s = math.inf, 0.0
         self._settled, self._left = list[Open](), list[Open]()
         self._moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
