@@ -229,7 +229,8 @@ def _simulated(
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
     kinds_bound_s = kinds_s if k > 1 else None
-    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=math.isinf(beyond_s))
+    all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
+    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)
 
 
 def _every_cut_s(proof: Simulated) -> float:
