@@ -9,7 +9,7 @@ gathered beside them, and a pass takes what the lightest layer's takes, with its
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ NOT_PAID = (
     "layer_waiting_kib", "layer_update_kib", "embedding_update_kib", "head_update_kib",
 )  # fmt: skip
 """Columns of what is held at other moments, or in another place."""
+MOST_ROWS = 65_536  # rows that may be faster, all of which are looked at by every moment
 MOST_REFUSED = 4_096  # rows that are looked at where nothing fits by the bound
 SAVED = ("layer_saved_kib", "embedding_saved_kib", "head_saved_kib")
 STATES = ("layer_state", "embedding_state", "head_state", "fixed")
@@ -105,20 +106,26 @@ def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
     return row_fits(space, least.held_as("zb_h1"))
 
 
-class CountedRows(NamedTuple):
-    """The rows that may fit by their prices or by every moment (`rows_below.Source`)."""
+class CountedRows:
+    """The rows that may fit by their prices or by every moment (`rows_below.Source`). Of many rows
+    those of one pipeline rank alone by every moment: then not `all_degrees` are among them.
+    """
 
-    space: Space
-    prices: RowPrices
-    setting: Setting
+    def __init__(self, space: Space, prices: RowPrices, setting: Setting) -> None:
+        self.space, self.prices, self.setting = space, prices, setting
+        self.all_degrees = True
 
     def below(self, limit_s: float) -> Ints:
         """The rows that are not surely slower."""
-        return self.prices.below(limit_s)
+        rows = self.prices.below(limit_s)
+        self.all_degrees = len(rows) <= MOST_ROWS
+        return rows
 
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
         found, prices = self.prices.fitting(rows)
+        if not self.all_degrees:
+            rows = rows[self.space.layouts.pipeline_parallel[rows] == 1]
         kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
         more = np.setdiff1d(rows[kept <= self.setting.cluster.fillable_bytes], found)
         if not len(more):

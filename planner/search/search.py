@@ -38,6 +38,7 @@ from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.kinds_held import look_beyond_priced
+from meshplan.planner.search.least_held import CountedRows
 from meshplan.planner.search.less_than_priced import (
     rows_beyond,
     source_of_rows,
@@ -233,7 +234,8 @@ def _simulated(
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
     kinds_bound_s = kinds_s if k > 1 else None
-    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=math.isinf(beyond_s))
+    all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
+    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)
 
 
 def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:
