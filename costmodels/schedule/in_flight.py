@@ -22,6 +22,7 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -81,13 +82,26 @@ where the weight gradient is apart) takes it away.
 """
 
 
-def _counted(what: Ints, pp: int, vpp: int) -> Ints:
+AWAITS_BACKWARD = {"F": 1, "B": -1, "I": -1, "W": 0}
+AWAITS_W = {"F": 0, "B": 0, "I": 1, "W": -1}
+
+
+def _counted(what: Ints, pp: int, vpp: int, changes: Mapping[str, int] = CHANGES) -> Ints:
     """What a rank holds after each action, of which the place in `Work.table` is given."""
     kind, stage = np.divmod(what, pp * vpp)
-    changes = np.array([CHANGES[name] for name in KINDS])[kind]
+    added = np.array([changes[name] for name in KINDS])[kind]
     of_chunk = (stage // pp)[:, None] == np.arange(vpp)
-    held: Ints = np.cumsum(changes[:, None] * of_chunk, axis=0)
+    held: Ints = np.cumsum(added[:, None] * of_chunk, axis=0)
     return held
+
+
+def waiting(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Ints, Ints]:
+    """What a rank of a zero-bubble schedule holds after each action, [action, chunk]: micro-batches
+    whose backward has not ended, and those whose weight gradient is deferred.
+    """
+    enough = m if m <= 4 * pp else 4 * pp + m % pp  # as `held_micro_batches.moments`
+    what = numbered_order(schedule, pp, vpp, enough, s) // enough
+    return _counted(what, pp, vpp, AWAITS_BACKWARD), _counted(what, pp, vpp, AWAITS_W)
 
 
 def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:

@@ -7,11 +7,10 @@ is that of the two largest parts.
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number, maximum, minimum, where
+from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
-    largest_product_bytes,
     left_bytes,
     loss_bytes,
     most_passing_bytes,
@@ -75,7 +74,8 @@ def memory_columns(
 def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Floats]:
     """Where passes are counted: bytes no more than any rank holds that are in the place of those
     columns of `memory_columns` that may be more; and what a pass of any rank needs beside what is
-    saved at least, of a backward and where weight products are put off.
+    saved at least, of a backward (of its last layer, with its gradient and weights whole), where
+    weight products are put off, and of the loss.
     """
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
@@ -83,19 +83,27 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
     held = weights.stacked(_states_of_parts(weights))
     kinds, site = work.rank.setting.model.kinds, work.rank.site
     steps = [backward_steps(site, kinds[kind]) for kind in work.layer_kinds]
-    put_off = [
-        minimum(peak_bytes(each, put_off=True), largest_product_bytes(each)) for each in steps
-    ]
+    put_off = [peak_bytes(each, put_off=True) for each in steps]
     alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
     given_back = work.rows(2 * input_bytes(site)) * alone
+    zero, layers = weights.rank.layout.zero_stage, parts_of(weights)[: len(work.layer_kinds)]
+    gathered = where(zero >= 3, float(site.itemsize), 0.0)
+    begun, dense = (  # of the layer that a backward begins with
+        -weights.most(-(where(zero >= 2, 4.0, 0.0) * of + gathered * (part.dense + part.expert))
+                      for part, of in zip(layers, each, strict=True))
+        for each in ([part.dense + part.expert for part in layers], [part.dense for part in layers])
+    )  # fmt: skip
+    messages = work.rows(2 * site.stream_bytes) * ~alone
     return {
         "layer_state_bytes": held[:, :-2],
         "embedding_state_bytes": held[:, -2],
         "head_state_bytes": held[:, -1],
         "fixed_bytes": context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs,
         "transient_bytes": reserved
-        * (-work.most(-peak_bytes(each) for each in steps) - given_back),
-        "put_off_bytes": reserved * (-work.most(-each for each in put_off) - given_back),
+        * (begun - work.most(-peak_bytes(each) for each in steps) - given_back),
+        "put_off_bytes": reserved * (dense - work.most(-each for each in put_off) - given_back),
+        "head_transient_bytes": reserved
+        * (work.rows(loss_bytes(site) - site.stream_bytes) + messages),
     }
 
 

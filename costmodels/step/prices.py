@@ -28,6 +28,7 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
+from meshplan.costmodels.step.kind_memory import least_of_kinds
 from meshplan.costmodels.step.price_memory import (
     all_states_bytes,
     least_columns,
@@ -117,6 +118,11 @@ def memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
 def least_memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
     """What no rank holds less of where passes are counted (`price_memory.least_columns`)."""
     return least_columns(layouts, work_table(setting, layouts), weight_table(setting, layouts))
+
+
+def least_bytes_of_kinds(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
+    """What no rank holds less of where layers are of several kinds (`kind_memory`)."""
+    return least_of_kinds(layouts, work_table(setting, layouts), weight_table(setting, layouts))
 
 
 def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:

@@ -47,6 +47,14 @@ class Setting:
         """Whether the last part of the stack is modules of multi-token prediction."""
         return places_modules(self.model, self.engine.legality)
 
+    @property
+    def has_several_kinds(self) -> bool:
+        """Whether what stages hold is of several kinds, modules of multi-token prediction among
+        them, and the engine's passes are not counted: prices have a rank pay for the largest.
+        """
+        several = len(set(self.stack)) > 1 or self.model.mtp_layers > 0
+        return several and not self.engine.kernels.counts_passes
+
     @classmethod
     def fitted(cls, model: Model, training: Training, cluster: Cluster, engine: Engine) -> Self:
         """With what was fitted for this engine and GPU, what a profile of the cluster measured

@@ -86,9 +86,10 @@ class StageModel(Rank):
     @cached_property
     def stage_saved_bytes(self) -> tuple[float, ...]:
         """What each virtual stage keeps of a micro-batch, as in `stage_costs`."""
-        return self._by_contents(self._saved_bytes)
+        return self._by_contents(self.saved_bytes)
 
-    def _saved_bytes(self, layers: LayerCounts, ends: Ends) -> float:
+    def saved_bytes(self, layers: LayerCounts, ends: Ends) -> float:
+        """What a virtual stage with these layers and ends keeps of a micro-batch."""
         saved = sum(float(self.layer_saved_bytes(*key)) * count for key, count in layers)
         for end in ends:
             saved += float(self.pricer.saved_bytes(self.end_operations[end]))

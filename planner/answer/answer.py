@@ -118,7 +118,7 @@ def chosen_plan(
     best, _ = cases.pop(at), steps_s.pop(at)
     own, shown = priced(best), len(cases) if top is None else top - 1
     sets = recompute_sets(q.setting)
-    words = space_words(q.setting, q.gpus, q.pins, sets, result.cuts)
+    words = space_words(q.setting, q.gpus, q.pins, sets, result.cuts, result.all_degrees)
     plan = Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),

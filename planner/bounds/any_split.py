@@ -27,7 +27,7 @@ from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts, layers_of_kind
 from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.problem.pipeline_shape import pipeline_shape
+from meshplan.planner.problem.pipeline_shape import Apart, apart, pipeline_shape
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 SHAPES_KEPT = 512
@@ -46,10 +46,13 @@ class _Extremes(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """[cover, kind, rank] layer-micro-batches in flight, at least and at most over all splits."""
+    """[cover, kind, rank] layer-micro-batches in flight, at least and at most over all splits; and
+    at least those that await their weight gradient, where these count apart.
+    """
 
     least: Floats
     most: Floats
+    late: Floats
 
 
 def bounds_of_any_split(same: SamePipeline, passes: Passes, limit_s: float = math.inf) -> Floats:
@@ -132,13 +135,15 @@ def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
     held = [_held(same, m) for m in each_once(same.m).tolist()]
     most = np.stack([each.most for each in held])
     kib, state = (each.astype(float) for each in (same.fastest[1], same.prices.layer_state_kib))
-    bounded = BoundedLayouts(same)
+    bounded, deferred = BoundedLayouts(same), same.prices.layer_deferred_kib.astype(float)
     lacks = (state @ extremes.fewest)[:, None] - bounded.room
     for size, each in enumerate(held):
         rows = np.flatnonzero(which == size)
         lacks[rows] += np.tensordot(kib[rows], each.least, axes=(1, 1))
+        if same.waits_apart:
+            lacks[rows] += np.tensordot(deferred[rows], each.late, axes=(1, 1))
     found = _paid_ns(bounded.hulls, np.maximum(lacks, 0.0), most, which)
-    beyond: Floats = (found / in_flight[which]).max(axis=1) / NS_PER_S
+    beyond: Floats = (found / np.where(in_flight > 0, in_flight, 1)[which]).max(axis=1) / NS_PER_S
     return beyond
 
 
@@ -170,7 +175,7 @@ def _extremes(same: SamePipeline) -> _Extremes:
 
 
 def _held(same: SamePipeline, m: int) -> _Held:
-    return _held_of(_list_of(same), same.schedule, same.pp, same.vpp, m)
+    return _held_of(_list_of(same), same.waits_apart, (same.schedule, same.pp, same.vpp, m))
 
 
 class _List(NamedTuple):
@@ -194,8 +199,9 @@ def _extremes_of(each: _List, chunks_of_rank: tuple[tuple[int, ...], ...]) -> _E
 
 
 @lru_cache(maxsize=SHAPES_KEPT)
-def _held_of(each: _List, schedule: Schedule, pp: int, vpp: int, m: int) -> _Held:
-    shape = pipeline_shape(schedule, pp, vpp, m)
+def _held_of(each: _List, waits_apart: bool, of: tuple[Schedule, int, int, int]) -> _Held:
+    shape = pipeline_shape(*of)
     layers = layers_of_kind(*each)[:, :, shape.chunks_of_rank]
-    held = np.einsum("crv,ksrv->cksr", shape.covers, layers, optimize=True)
-    return _Held(held.min(axis=2), held.max(axis=2))
+    covers = apart(*of) if waits_apart else Apart(shape.covers, shape.covers[:0])
+    held, late = (np.einsum("crv,ksrv->cksr", each_of, layers, optimize=True) for each_of in covers)
+    return _Held(held.min(axis=2), held.max(axis=2), late.min(axis=2))

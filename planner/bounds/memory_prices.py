@@ -50,7 +50,10 @@ def _lacks(same: SamePipeline) -> tuple[Floats, Floats]:
     """
     saved = same.fastest[1][:, None, None, :, None]
     state = same.prices.layer_state_kib[:, None, None, :, None]
-    return saved * same.covers[:, :, :, None] + state, -BoundedLayouts(same).room
+    each = saved * same.covers[:, :, :, None] + state
+    if same.waits_apart:
+        each += same.prices.layer_deferred_kib[:, None, None, :, None] * same.late[:, :, :, None]
+    return each, -BoundedLayouts(same).room
 
 
 def _lines(same: SamePipeline, layers: Floats) -> tuple[Floats, Floats]:

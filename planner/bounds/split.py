@@ -118,6 +118,8 @@ class BoundedLayouts:
         for kib, (rank, place) in zip(saved, same.ends, strict=True):
             less = same.vector_at(rank, place)[:, None] - same.covers_at(rank, place)
             room[:, :, rank] += less * kib[:, None]
+        if same.waits_apart:  # then a pass needs nothing beside what is late
+            room += same.late.any(axis=3) * c.transient_kib.min(axis=1)[:, None, None]
         return room
 
     def paid_ns(
@@ -247,6 +249,9 @@ class Pairs:
         """What `rank` lacks by a cover with nothing recomputed, and the least transient."""
         chunks, held = list(self.bounded.same.chunks_of_rank[rank]), self.held(rank, which)
         needed = (self.saved[:, chunks] * held).sum(axis=1) + self.states[:, chunks].sum(axis=1)
+        if self.bounded.same.waits_apart:
+            late = self.bounded.same.late[self.layout, which, rank]
+            needed += (self._deferred_kib[:, chunks] * late).sum(axis=1)
         lacks: Floats = needed - self.bounded.room[self.layout, which, rank]
         return lacks
 
@@ -256,6 +261,9 @@ class Pairs:
         held = same.covers[:, which][self.layout]
         needed = np.einsum("prc,prc->pr", self.saved[:, same.chunks_of_rank], held)
         needed += self._rank_states_kib
+        if same.waits_apart:
+            late, deferred = same.late[:, which][self.layout], self._deferred_kib
+            needed += np.einsum("prc,prc->pr", deferred[:, same.chunks_of_rank], late)
         lacks: Floats = needed - self.bounded.room[:, which][self.layout]
         return lacks
 
@@ -263,6 +271,13 @@ class Pairs:
     def _rank_states_kib(self) -> Floats:
         states: Floats = self.states[:, self.bounded.same.chunks_of_rank].sum(axis=2)
         return states
+
+    @cached_property
+    def _deferred_kib(self) -> Floats:
+        """[pair, chunk] of a micro-batch that awaits its weight gradient."""
+        of_kind = self.bounded.same.prices.layer_deferred_kib[self.layout]
+        found: Floats = np.einsum("pkc,pk->pc", self.layers, of_kind).astype(float)
+        return found
 
     def held(self, rank: int, which: int) -> Floats:
         """[pair, chunk of the rank] micro-batches in flight by a cover."""

@@ -126,6 +126,13 @@ class Coefficients:
             transient_kib=self.transient_kib + self.put_off_kib[:, None],
         )
 
+    @property
+    def waits_apart(self) -> bool:
+        """Whether micro-batches that await their weight gradient hold `layer_deferred_kib`, and
+        others what was saved; else all hold the larger of both.
+        """
+        return False
+
     def form(
         self, schedule: Schedule, pp: int, vpp: int, m: Ints, rows: Ints | slice = EVERY
     ) -> ClosedForm[Ints]:

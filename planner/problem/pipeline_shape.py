@@ -10,7 +10,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import Vector, in_flight, rank_of_chunk
+from meshplan.costmodels.schedule.in_flight import Vector, in_flight, rank_of_chunk, waiting
 from meshplan.costmodels.schedule.orders import V_SHAPED
 
 
@@ -61,6 +61,36 @@ def places(schedule: Schedule, pp: int, vpp: int) -> Places:
 def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineShape:
     """The shape of `pp` ranks with `vpp` chunks each that run `m` micro-batches."""
     return _shape_of(schedule, pp, vpp, in_flight(schedule, pp, vpp, m))
+
+
+class Apart(NamedTuple):
+    """Covers of V shapes in which micro-batches that await their weight gradient count apart: those
+    of `PipelineShape`, of which none does, and some moments when many do; [which, rank, chunk].
+    """
+
+    held: Floats
+    late: Floats
+
+
+LATE = ((0, 1), (1, 1), (1, 2))
+"""Weights of micro-batches held and late: a rank's moment with the largest sum is a cover."""
+
+
+@cache
+def apart(schedule: Schedule, pp: int, vpp: int, m: int) -> Apart:
+    """Of the shape with these ranks, chunks and micro-batches."""
+    none = pipeline_shape(schedule, pp, vpp, m).covers
+    each = [waiting(schedule, pp, vpp, m, rank) for rank in range(pp)]
+    sums = [(held.sum(axis=1), late.sum(axis=1)) for held, late in each]
+    held, late = (
+        np.array([
+            [of_rank[which][(a * h + b * w + w / m).argmax()]
+             for of_rank, (h, w) in zip(each, sums, strict=True)]
+            for a, b in LATE
+        ], float)
+        for which in (0, 1)
+    )  # fmt: skip
+    return Apart(np.concatenate([none, held]), np.concatenate([0 * none, late]))
 
 
 @cache

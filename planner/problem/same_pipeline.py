@@ -10,9 +10,16 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
-from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape, places
+from meshplan.planner.problem.pipeline_shape import (
+    Apart,
+    PipelineShape,
+    apart,
+    pipeline_shape,
+    places,
+)
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 
@@ -103,7 +110,31 @@ class SamePipeline(Pipelines):
 
     @cached_property
     def _covers(self) -> Floats:
+        if self.waits_apart:
+            return np.stack([each.held for each in self._apart])
         return np.stack([shape.covers for shape in self._shapes[0]])
+
+    @property
+    def waits_apart(self) -> bool:
+        """Whether what awaits its weight gradient counts apart."""
+        return self.prices.waits_apart and self.schedule in V_SHAPED
+
+    @cached_property
+    def late(self) -> Floats:
+        """[layout, which, rank, chunk] of `covers` the micro-batches that await their weight
+        gradient, where they count apart.
+        """
+        found: Floats = np.stack([each.late for each in self._apart])[self._shapes[1]]
+        return found
+
+    @cached_property
+    def _apart(self) -> list[Apart]:
+        return [apart(self.schedule, self.pp, self.vpp, m) for m in self._sizes]
+
+    @property
+    def _sizes(self) -> list[int]:
+        sizes: list[int] = np.unique(self.m).tolist()
+        return sizes
 
     @property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:

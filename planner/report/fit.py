@@ -23,6 +23,7 @@ from meshplan.planner.search.footprint import (
     NearestMiss,
     fitting_layout,
 )
+from meshplan.planner.search.less_than_priced import memory_is_a_bound
 from meshplan.planner.search.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
@@ -41,16 +42,22 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     if fewest is None:
         whole = question.counted(question.gpus)
         said = f"none of the smaller whole numbers of nodes, only {whole}, hold a step"
+        said += _bounded(question)
         out.print(indented(said))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
-    tried = f" hold a step, no fewer{_tried(question, gpus)} do"
+    tried = f" hold a step, no fewer{_tried(question, gpus)} do{_bounded(question)}"
     few = question.counted(gpus) + (" holds a step" if gpus == 1 else tried)
     out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
     out.print(indented(memory_legend()))
     out.print(indented(bound_line(fewest)))
+
+
+def _bounded(question: Question) -> str:
+    """What decides which sizes hold a step, where it may leave some out."""
+    return " by a bound of its memory" * memory_is_a_bound(question.setting)
 
 
 def _tried(question: Question, found: int) -> str:
@@ -152,15 +159,16 @@ def _no_number_line(question: Question) -> str:
     if question.cluster.gpu.vendor == "cpu":
         return "its processes share the memory of one machine: with fewer of them each has more"
     return (
-        f"no number of GPUs up to {most_asked(question)} holds it as asked (tried: every number "
-        "within a node, then whole nodes)"
+        f"no number of GPUs up to {most_asked(question)} holds it as asked{_bounded(question)} "
+        "(tried: every number within a node, then whole nodes)"
     )
 
 
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
     size = question.counted(enough.gpus)
-    return f"the next larger size that holds it{nodes}: {size}, {enough.layout.full_label}"
+    holds = f"the next larger size that holds it{_bounded(question)}{nodes}"
+    return f"{holds}: {size}, {enough.layout.full_label}"
 
 
 def most_asked(question: Question) -> int:

@@ -9,6 +9,7 @@ case with the smallest bound goes on, and one in which all ranks are decided is 
 import heapq
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
@@ -20,11 +21,12 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.counted_ranks import CountedRanks, RankWays
 
 MOST_PLAYED = 64  # steps of a cut
+FEWEST_ACTIONS = 500  # a shorter step takes no less time
 
 
 class CutAnswer(NamedTuple):
@@ -47,11 +49,12 @@ class CountedCut:
         ranks: CountedRanks,
         bare: tuple[Stage, ...],
         limit_s: float,
+        most_played: int = MOST_PLAYED,
     ) -> None:
         self.problem, self.times, self.ranks = problem, times, ranks
-        self.bare, self.limit_s, self.played = bare, limit_s, 0
+        self.bare, self.limit_s, self.played, self.most_played = bare, limit_s, 0, most_played
         self.after = times.least_after_s(bare, range(problem.pp), limit_s)
-        self.work = times.work(bare)
+        self.bare_work = times.work(bare)
 
     @property
     def shape(self) -> Shape:
@@ -59,11 +62,21 @@ class CountedCut:
         p = self.problem
         return p.schedule, p.pp, p.vpp, p.m
 
+    @property
+    def work(self) -> int:
+        """The actions that were played."""
+        return self.played * max(FEWEST_ACTIONS, actions_of(self.shape))
+
+    @cached_property
+    def bare_s(self) -> float:
+        """A lower bound of its step in any mix: with nothing recomputed."""
+        return self._played_s(np.zeros(self.problem.chunks))
+
     def answer(self, by_rank_s: Floats) -> CutAnswer:
         """The fastest mix below the limit; `by_rank_s` is the longest known chain of each rank with
         nothing recomputed.
         """
-        bare_s = self._played_s(np.zeros(self.problem.chunks))
+        bare_s = self.bare_s
         if bare_s >= self.limit_s:
             return CutAnswer(math.inf, None, self.played)
         ways, bound_s = self._ways(by_rank_s)
@@ -106,7 +119,7 @@ class CountedCut:
             step_s, _, _, decided = heapq.heappop(open_)
             if step_s >= best_s:
                 break
-            if self.played > MOST_PLAYED:
+            if self.played > self.most_played:
                 left_s = step_s
                 break
             if len(decided) == len(ways):
@@ -130,7 +143,7 @@ class CountedCut:
     def _played_s(self, added_s: Floats) -> float:
         """A lower bound of the step whose chunks take at least so much more of a micro-batch."""
         self.played += 1
-        work, la = self.work, self.times.layout
+        work, la = self.bare_work, self.times.layout
         slower = Work(
             work.forward_s,
             tuple(a + b for a, b in zip(work.input_grad_s, added_s.tolist(), strict=True)),

@@ -6,25 +6,30 @@ they hold before and after their backward. `Simulated` proves what fits by it. W
 faster is settled here, layout by layout, of those whose bound is below the best step under a memory
 that is not above what ranks hold:
 
-    least    without transients; what waits for its weight gradient with the smaller of both
+    least    with the lightest pass alone; what waits for its weight gradient apart, or with the
+             smaller of both (`planner.search.least_held`)
     one      chunk per rank: each stage in its fastest mix that fits by every moment, so each cut
              has one, and the fastest is found as ever (`planner.cuts.path_cuts`)
     several  cut by cut: the ways in which each rank fits (`planner.search.counted_ranks`), and the
              fastest of these together (`planner.search.counted_cuts`)
 
 What the budget leaves, and cuts of which a rank has too many ways, stay open with their bounds.
+Rows of a pipeline of which nothing fits by the bound come last, with a budget of their own.
 """
 
 import math
 from dataclasses import replace
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.step import StepModel
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
@@ -32,7 +37,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
 from meshplan.planner.cuts.simulated_cuts import Cut
-from meshplan.planner.problem.coefficients import KIB
+from meshplan.planner.problem.coefficients import KIB, Priced
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -40,7 +45,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
     starts_of,
 )
-from meshplan.planner.search.counted_cuts import CountedCut
+from meshplan.planner.search.counted_cuts import MOST_PLAYED, CountedCut
 from meshplan.planner.search.counted_paths import CountedIntervals
 from meshplan.planner.search.counted_ranks import CountedRanks
 from meshplan.planner.search.cut_mixes import CutMixes
@@ -55,26 +60,65 @@ LEAST_WORK, MOST_WORK = 5_000_000, 10_000_000
 """Units that are spent: what the proof left of its budget, between these two; and the difference of
 the two once more as long as the gap is wide. The least where nothing fits by the bound.
 """
+FEWEST_WORK, BEYOND_WORK = 1_000_000, 3_000_000  # for rows that fit by every moment alone
+LONGER = 16  # times as many steps of a cut, where there is budget at the end
 LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # units of one that is begun; bytes of ways for one unit
 TOGETHER = 2_048  # layouts that are bounded at a time
 ENDLESS_KIB = 2**50
 
 
+def taken_out(proof: Simulated) -> Ints:
+    """Rows of several pipeline ranks of which nothing fits by the bound, taken out of the proof."""
+    several = proof.space.layouts.pipeline_parallel > 1
+    return proof.open.leave_out(several & ~row_fits(proof.space, proof.prices))
+
+
+class GivenUp(NamedTuple):
+    """A cut `bare`, with nothing recomputed, that stays open.
+
+    by_rank_s  the longest known chain of each rank
+    """
+
+    bound_s: float
+    layout: Open
+    ranks: CountedRanks
+    bare: tuple[Stage, ...]
+    by_rank_s: Floats
+
+
 class CountedMemory:
     """What `proof` left out by the bound of its memory."""
 
-    def __init__(self, proof: Simulated) -> None:
-        self.proof, rows = proof, proof.open.rows
-        counted = proof.space.layouts.activation_offload[rows] == 0
-        rows = rows[counted & (proof.open.row_bounds[rows] < self._limit_s)]
-        self.least = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
+    unchained: frozenset[Schedule] = ZERO_BUBBLE  # whose least memory is too far below what is held
+
+    def __init__(self, proof: Simulated, rows: Ints, most: int = MOST_WORK) -> None:
+        self.proof = proof
+        self.least: Priced = LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
         self.open = OpenLayouts(proof.space, self.least, proof.passes, self._limit_s, rows)
         self.open.chains = proof.open.chains
         left, deadline = proof.tally.left, proof.tally.deadline
-        most = MOST_WORK if proof.best else LEAST_WORK
-        self._budget, self._more = max(LEAST_WORK, min(most, left)), most - LEAST_WORK
+        most = min(most, MOST_WORK if proof.best else LEAST_WORK)
+        self._budget, self._more = min(most, max(LEAST_WORK, left)), max(0, most - LEAST_WORK)
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
+        self.interrupted = False
         self.killers: dict[tuple[object, ...], int] = {}
+        self._given_up: list[GivenUp] = []
+
+    @classmethod
+    def each(cls, proof: Simulated, beyond: Ints) -> tuple[float, float]:
+        """`settle` of the rows of the proof, then of those `beyond` it."""
+
+        def below(rows: Ints) -> Ints:
+            faster = proof.open.row_bounds[rows] < proof.best_s * SETTLED
+            found: Ints = rows[faster & (proof.space.layouts.activation_offload[rows] == 0)]
+            return found
+
+        half = cls(proof, below(proof.open.rows))
+        left_s, beyond = half.settle(), below(beyond)
+        if not len(beyond):
+            return left_s, math.inf
+        most = 0 if half.interrupted else max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
+        return left_s, cls(proof, beyond, most).settle()
 
     def settle(self) -> float:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was
@@ -86,11 +130,23 @@ class CountedMemory:
                 if not self._closer():
                     left = min(left, self._settled(self.open.first))
                     self.open.pop()
+            self._settle_longer()
         except KeyboardInterrupt:  # what was begun stays open
-            pass
+            self.interrupted = True
         self.proof.tally.simulated += self.tally.simulated
-        bound_s = min(left, self.open.least_s)
+        bound_s = min(left, self.open.least_s, *(cut.bound_s for cut in self._given_up))
         return bound_s if bound_s < self._limit_s else math.inf
+
+    def _settle_longer(self) -> None:
+        """Ask cuts that were given up for longer, the smallest bound first, as the budget goes."""
+        cuts = sorted(self._given_up, key=attrgetter("bound_s"))
+        while cuts and not self.tally.ended:
+            if cuts[0].bound_s < self._limit_s:
+                found_s, _ = self._by_ranks(cuts[0], LONGER * MOST_PLAYED)
+                if found_s < self._limit_s:
+                    return
+            cuts.pop(0)
+            self._given_up = cuts
 
     @property
     def _limit_s(self) -> float:
@@ -118,9 +174,9 @@ class CountedMemory:
         self.tally.left -= LAYOUT
         problem = stage_problem(self.proof.space, self.proof.prices, layout.row, layout.variant)
         problem = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS_KIB))
-        if problem.vpp == 1:
+        if problem.splits is None:
             return self._settled_paths(layout, problem)
-        return self._settled_cuts(layout, problem)
+        return self._settled_by_cuts(layout, problem)
 
     def _settled_paths(self, layout: Open, problem: StageProblem) -> float:
         """One chunk per rank, cut anywhere."""
@@ -137,6 +193,9 @@ class CountedMemory:
         )  # fmt: skip
         left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
         return min((each.bound_s for each in left), default=math.inf)
+
+    def _settled_by_cuts(self, layout: Open, problem: StageProblem) -> float:
+        return self._settled_cuts(layout, problem)
 
     def _settled_cuts(self, layout: Open, problem: StageProblem) -> float:
         """Several chunks per rank: the cuts of the list, the smallest bound first."""
@@ -158,25 +217,30 @@ class CountedMemory:
                 ranks = self._ranks(problem, times, variant)
                 if not self._some_fit(ranks, np.array(least.splits)[splits[fits]], by_rank[fits]):
                     return math.inf
-            found_s = max(layout.bound_s, float(bounds[at]))
-            found_s = max(found_s, self._by_ranks_s(layout, ranks, bare, by_rank[at]))
-            if found_s < self._limit_s and variant.schedule not in ZERO_BUBBLE:
+            least_s = max(layout.bound_s, float(bounds[at]))
+            cut = GivenUp(least_s, layout, ranks, bare, by_rank[at])
+            found_s, given_up = self._by_ranks(cut)
+            if found_s < self._limit_s and variant.schedule not in self.unchained:
                 found_s = max(found_s, self._by_chains_s(layout, least, ranks, bare))
-            left_s = min(left_s, found_s)
+            if given_up and found_s < self._limit_s:
+                self._given_up.append(cut._replace(bound_s=found_s))
+            else:
+                left_s = min(left_s, found_s)
         return left_s
 
-    def _by_ranks_s(
-        self, layout: Open, ranks: CountedRanks, bare: tuple[Stage, ...], by_rank_s: Floats
-    ) -> float:
-        """The bound of a cut by the ways in which its ranks fit; infinite where it is settled."""
-        before, times = ranks.work, self.proof.times_of(layout.row, layout.variant, bare)
-        cut = CountedCut(ranks.problem, times, ranks, bare, self._limit_s)
-        answer = cut.answer(by_rank_s)
-        self.tally.left -= CUT + (ranks.work - before) // BYTES
-        self.tally.left -= answer.played * actions_of(cut.shape)
+    def _by_ranks(self, cut: GivenUp, most_played: int = MOST_PLAYED) -> tuple[float, bool]:
+        """The bound of a cut by the ways in which its ranks fit, infinite where it is settled; and
+        whether it was given up for its many ways.
+        """
+        ranks, before = cut.ranks, cut.ranks.work
+        times = self.proof.times_of(cut.layout.row, cut.layout.variant, cut.bare)
+        found = CountedCut(ranks.problem, times, ranks, cut.bare, self._limit_s, most_played)
+        self.open.chains.learn(found.shape, times, cut.bare, found.bare_s / cut.bound_s)
+        answer = found.answer(cut.by_rank_s)
+        self.tally.left -= CUT + (ranks.work - before) // BYTES + found.work
         if answer.stages:
-            self._offered_s(layout, ranks, answer.stages)
-        return answer.bound_s
+            self._offered_s(cut.layout, ranks, answer.stages)
+        return max(cut.bound_s, answer.bound_s), found.played > most_played
 
     def _by_chains_s(
         self, layout: Open, least: StageProblem, ranks: CountedRanks, bare: tuple[Stage, ...]

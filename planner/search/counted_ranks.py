@@ -9,12 +9,14 @@ takes no longer in any chunk.
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.step.held_mixes import HeldMixes
 from meshplan.costmodels.step.mix_memory import MixMemory, Span
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.planner.problem.coefficients import NS_PER_S
@@ -60,7 +62,9 @@ class CountedRanks:
     """
 
     def __init__(self, problem: StageProblem, model: StageModel) -> None:
-        self.problem, self.memory, self.work = problem, MixMemory(model), 0
+        counts = model.setting.engine.kernels.counts_passes
+        self.problem, self.work = problem, 0
+        self.memory: MixMemory | HeldMixes = MixMemory(model) if counts else HeldMixes(model)
         self.fillable_bytes = model.setting.cluster.fillable_bytes * (1 + ROUNDING)
         self._ns = prefix(np.array(problem.layer_ns)[list(problem.pattern)])
         self._least = min(problem.modes)
@@ -93,6 +97,36 @@ class CountedRanks:
         fits: Bools = np.all(held.kept[0] + held.always <= self.fillable_bytes, axis=1)
         best = int(np.where(fits, added_s, math.inf).argmin())
         return (int(full[best]), int(selective[best])) if fits[best] else None
+
+    def fastest_of_cut(self, counts: Sequence[int]) -> tuple[Stage, ...] | None:
+        """The fastest mix that fits of a cut that has one for each rank, or one for each number of
+        first layers; None where none fits.
+        """
+        starts = [0, *accumulate(counts)]
+        if self.problem.first:
+            return self._fewest_first(starts)
+        found = [self.fastest(rank, *span) for rank, span in enumerate(pairwise(starts))]
+        each = zip(counts, found, strict=True)
+        stages = [Stage(n, mix[1], mix[0]) for n, mix in each if mix is not None]
+        return tuple(stages) if len(stages) == len(found) else None
+
+    def _fewest_first(self, starts: Sequence[int]) -> tuple[Stage, ...] | None:
+        """With the fewest first layers of all chunks in full with which all ranks fit: more make no
+        chunk shorter (`planner.problem.first_layers`).
+        """
+        counts = [end - first for first, end in pairwise(starts)]
+        numbers = np.arange(max(counts) + 1)
+        fits = np.ones(len(numbers), bool)
+        for rank in range(self.problem.pp):
+            spans = self.spans(rank, starts)
+            full = [np.minimum(numbers, end - first) for _, first, end in spans]
+            held = self.memory.rank(rank, spans, [(each, 0 * each) for each in full])
+            self.work += FOUND + sum(each.size for each in held.kept)
+            fits &= held.needed([numbers] * len(spans)) <= self.fillable_bytes
+        if not fits.any():
+            return None
+        fewest = int(fits.argmax())
+        return tuple(Stage(n, full_layers=min(fewest, n)) for n in counts)
 
     def needed_bytes(self, rank: int, starts: Sequence[int], stages: Sequence[Stage]) -> float:
         """What a rank needs of a cut whose stages begin with these layers."""

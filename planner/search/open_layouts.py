@@ -122,6 +122,13 @@ class OpenLayouts:
         stays[below] = ~dominated(self.space, self.passes, self.prices, rows)
         return self._every[stays]
 
+    def leave_out(self, left_out: Bools) -> Ints:
+        """Open nothing of these rows; those of them that were to be opened."""
+        self._every, taken = self._every[~left_out[self._every]], left_out[self.rows]
+        found: Ints = self.rows[taken]
+        self.rows = self.rows[~taken]
+        return found
+
     @property
     def least_s(self) -> float:
         """The smallest bound; infinite where nothing is open."""
@@ -194,7 +201,7 @@ class OpenLayouts:
         self._own_s = own_s
         self._layouts = [each for each in self._layouts if each.cut is None] + settled
         heapq.heapify(self._layouts)
-        opened = np.zeros(len(self._every), bool)
+        opened = np.zeros(len(self._place), bool)
         opened[self.rows[: self._next_row]] = True
         self.rows, self._next_row = self._every[~opened[self._every]], 0
 

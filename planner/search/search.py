@@ -36,8 +36,13 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.counted_memory import CountedMemory
-from meshplan.planner.search.least_held import CountedRows, rows_that_may_fit
+from meshplan.planner.search.counted_memory import CountedMemory, taken_out
+from meshplan.planner.search.kinds_held import look_beyond_priced
+from meshplan.planner.search.least_held import CountedRows
+from meshplan.planner.search.less_than_priced import (
+    rows_beyond,
+    source_of_rows,
+)
 from meshplan.planner.search.likely_mixes import mix_likely
 from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
@@ -50,7 +55,6 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.rows_below import Given, Source
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -99,6 +103,7 @@ class SearchResult:
     misfits      layouts of priced rows dropped by memory
     bounded      layouts never solved: bound too high
     simulated    cuts into stages that were timed by the event simulation
+    all_degrees  degrees of which nothing fits by a bound of their memory were settled, too
     dropped      rows dropped before pricing, by rule
     """
 
@@ -119,6 +124,7 @@ class SearchResult:
     simulated: int
     wall_s: float
     dropped: dict[str, int]
+    all_degrees: bool = True
 
 
 def search(
@@ -150,8 +156,7 @@ def search(
     finished = run.prove(deadline, *enough)
     if not run.best and not finished:
         raise SearchEnded("the search was ended before it found a layout that fits")
-    counts = simulate is not None and q.engine.kernels.counts_passes
-    if not run.best and not (counts and len(rows_that_may_fit(space, coefficients, q.setting))):
+    if not run.best and not (simulate and len(rows_beyond(space, coefficients, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
@@ -181,24 +186,28 @@ def _simulated(
     closed form.
     """
     layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
-    budget, rows = costs.after_rows(len(layouts)), _rows(run, question)
+    budget = costs.after_rows(len(layouts))
+    rows = source_of_rows(run.space, run.coefficients, question.setting, fits=bool(run.best))
     proof = Simulated(
         question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
         budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
-    if not run.best:  # nothing fits by the bound
+    look_beyond_priced(proof)
+    if counts and not run.best:  # nothing fits by the bound
         proof.tally.deadline = deadline
-        left_s = CountedMemory(proof).settle()
+        left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
         if not proof.best:
-            gpus = question.counted(question.gpus)
-            which = "fits" if math.isinf(left_s) else "was found that fits"
-            raise NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
+            raise _nothing_fits(question, left_s)
+    beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
     mix_likely(proof)
-    open_s = proof.prove(deadline)
+    open_s, beyond_s = proof.prove(deadline), math.inf
+    if not proof.best and not run.best:
+        raise _nothing_fits(question, open_s)
     if counts:
-        open_s = min(open_s, CountedMemory(proof).settle())
+        left_s, beyond_s = CountedMemory.each(proof, beyond)
+        open_s = min(open_s, left_s)
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
@@ -224,7 +233,16 @@ def _simulated(
     result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
-    return replace(result, kinds_bound_s=kinds_s if k > 1 else None)
+    kinds_bound_s = kinds_s if k > 1 else None
+    all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
+    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)
+
+
+def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:
+    """`open_s`: a bound of what was not looked at, infinite where there is nothing."""
+    which = "fits" if math.isinf(open_s) else "was found that fits"
+    gpus = question.counted(question.gpus)
+    return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
 
 
 def _every_cut_s(proof: Simulated) -> float:
@@ -234,16 +252,6 @@ def _every_cut_s(proof: Simulated) -> float:
     bounds = proof.open.row_bounds
     listed = proof.space.listed(np.flatnonzero(bounds < proof.best_s))
     return float(bounds[listed].min(initial=math.inf))
-
-
-def _rows(run: BranchAndBound, question: Question) -> Source:
-    """The rows that may fit: by their prices or, where every moment is counted, then."""
-    if not question.engine.kernels.counts_passes:
-        return run.coefficients
-    if run.best:
-        return CountedRows(run.space, run.coefficients, question.setting)
-    rows = rows_that_may_fit(run.space, run.coefficients, question.setting)
-    return Given(rows, run.coefficients)
 
 
 def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
@@ -293,6 +301,7 @@ def faster_than(
         question, space, prices, simulate, partial(layout_of_row, space.layouts),
         rows=prices, limit_s=limit_s, budget=budget,
     )  # fmt: skip
+    look_beyond_priced(proof)
     open_s = proof.prove(None)
     work = budget - proof.tally.left
     if not proof.best:

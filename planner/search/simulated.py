@@ -80,9 +80,9 @@ class Simulated(SimulatedPlans):
         for found in first:
             self.offer(found)
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
-        self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
-        self.proved_s = math.inf
-        self.kinds_s = 0.0
+        self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
+        self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
+        self.proved_s, self.kinds_s = math.inf, 0.0
         self._settled, self._left = list[Open](), list[Open]()
         self._moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
@@ -193,6 +193,7 @@ class Simulated(SimulatedPlans):
                 self.open.pop()
         except KeyboardInterrupt:
             pass
+        left += self.beyond(settled, limit_s)
         self._settled, self._left = settled, left
         return left
 
@@ -373,13 +374,14 @@ class Simulated(SimulatedPlans):
         return self._answered(entry, answer, self.best_s)
 
     def _longer(self, entry: Open) -> list[Open]:
-        """The cuts of a layout that may be cut anywhere, looked for longer, also by what is set
-        apart for closer bounds.
-        """
+        """Where cuts are free, looked for longer, also by what is set apart for closer bounds."""
         problem, passes = self.problem(entry.row, entry.variant)
+        if problem.splits is not None:
+            return [entry]  # it is open beyond its priced memory
         self.tally.left += self._closer_work
         try:
-            return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+            left = self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
+            return left + self.beyond([entry], lambda row: self.best_s)
         finally:
             self.tally.left -= self._closer_work
 

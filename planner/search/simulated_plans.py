@@ -11,9 +11,11 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.found import Kind, Timed, kind_of
+from meshplan.planner.search.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows_below import NEARLY, Source, rows_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -42,12 +44,18 @@ class SimulatedPlans:
         self._times: dict[tuple[int, Variant], CutTimes] = {}
 
     def keep(self, source: Source) -> None:
-        """Of the rows of a source those that may be nearly as fast as what is found."""
+        """Of the rows of a source those that may be nearly as fast as what is found; where priced
+        memory is a bound for kinds of layers, prices of the `least` that ranks need beside it.
+        """
         most_s = min(self.limit_s, self.best_s * NEARLY)
         planned = [timed.row for timed in self.best.values()]
         below = rows_below(self.space, source, self.setting, most_s, planned)
         self.kept, self.passes, self.prices = below
         self.space = replace(self.space, layouts=self.layouts.take(self.kept))
+        self.least: Priced = self.prices
+        if self.setting.has_several_kinds:
+            every = np.arange(len(self.kept))
+            self.least = LeastOfKinds(self.prices, self.space.layouts, self.setting, every)
 
     @property
     def best_s(self) -> float:

@@ -35,7 +35,7 @@ LISTED = (
     "end faster (8 of 366 plans that were tried, by up to 1.4%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
-BOUNDED = "what fits is decided by a bound of the need, which may be above it"
+BOUNDED = "what fits with activations on the host is decided by a bound of the need"
 """Where layers differ: each rank is asked for the most that any of them holds for a moment."""
 OTHER_DEGREES = "left out: degrees with a pipeline of which nothing fits by a bound of that"
 COUNTED = "what fits is decided by counting what a rank holds in every moment"
@@ -56,6 +56,7 @@ def space_words(
     pins: Pins,
     sets: Sequence[tuple[RecomputeModule, ...]],
     cuts: Literal["all", "listed"],
+    all_degrees: bool,
 ) -> tuple[str, ...]:
     """One line each: cuts, recomputation, exchanges, what is left out, what pins would open."""
     model, engine, legality = setting.model, setting.engine, setting.engine.legality
@@ -70,9 +71,9 @@ def space_words(
         lines.append(f"selective recomputation: of {named}{one}")
     lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
-        piped = f"; {OTHER_DEGREES}" * _open(pins, "pipeline_parallel", gpus)
+        piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
-    elif len(set(model.pattern)) > 1:
+    elif setting.has_several_kinds and any(_offloaded(pins)):
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
@@ -85,6 +86,12 @@ def space_words(
     if closed := list(_only_pinned(setting, gpus, pins)):
         lines.append(f"only with a pin: {'; '.join(closed)}")
     return tuple(lines)
+
+
+def _offloaded(pins: Pins) -> tuple[float, ...]:
+    """The fractions of activations that may wait on the host."""
+    pin = pins.axes.get("activation_offload")
+    return pin.fractions if pin else ()
 
 
 def _open(pins: Pins, axis: str, gpus: int) -> bool:

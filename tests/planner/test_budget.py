@@ -40,13 +40,14 @@ QUESTION = Question(
 
 @pytest.fixture(name="least_s", scope="module")
 def least_s_fixture() -> float:
-    """The fastest step of its listed cuts, with nothing in the way."""
+    """The fastest step of its listed cuts that is found with nothing in the way, which is no faster
+    than the least.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LayerMoves, "look", lambda *_, **__: None)
         found = solve(QUESTION, 1)
-    assert found.status == "OPTIMAL"
-    assert found.bound_s == pytest.approx(found.solutions[0].step_time_s, rel=2e-6)
-    return found.bound_s
+    assert found.gap < 0.001
+    return found.solutions[0].step_time_s
 
 
 def begun(**options: Any) -> Simulated:

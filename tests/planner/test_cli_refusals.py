@@ -32,6 +32,14 @@ def test_nothing_fits() -> None:
     assert "the next larger size that holds it, of whole nodes:" in result.stderr
 
 
+def test_sizes_that_a_bound_of_memory_decides_are_called_so() -> None:
+    """Layers of several kinds: a smaller size may hold it after all."""
+    result = run("plan", "gemma-3-4b", "--gpus", "1", "--cluster", "dgx-h100",
+                 "--global-batch", "64", "--engine", "megatron")  # fmt: skip
+    assert result.exit_code == 3
+    assert "the next larger size that holds it by a bound of its memory: 2 GPUs" in result.stderr
+
+
 def test_processes_of_a_cpu_share_its_memory() -> None:
     """4,096 of them have too little each; two may fit: that no number does is not said."""
     result = run("plan", "tiny-llama", "--gpus", "4096", "--cluster", "local-cpu", "--engine",

@@ -27,26 +27,38 @@ REPORT = SearchReport(
 )  # fmt: skip
 
 
-def words_of(model: Model, engine: Engine, pins: dict[str, str] | None = None) -> tuple[str, ...]:
+ON_HOST = {"activation_offload": "0,0.5"}
+
+
+def words_of(
+    model: Model,
+    engine: Engine,
+    pins: dict[str, str] | None = None,
+    *,
+    all_degrees: bool = True,
+) -> tuple[str, ...]:
     """What is said where all cuts were looked at, on 64 H100."""
     training = Training(seq_len=4096, global_batch_size=64)
     setting = Setting.fitted(model, training, load_cluster("dgx-h100"), engine)
-    return space_words(setting, 64, parse_pins(pins or {}), (SELECTIVE,), "all")
+    allowed = parse_pins(pins or {})
+    return space_words(setting, 64, allowed, (SELECTIVE,), "all", all_degrees=all_degrees)
 
 
 @pytest.mark.parametrize("draw", [("mixtral-8x7b", False), ("jamba-v0.1", True)])
 @pytest.mark.parametrize("name", engine_names())
 def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bool]) -> None:
-    """Where layers differ a rank may need less than decides what fits, but where every moment is
-    counted.
+    """Where layers differ and may be on the host a rank may need less than decides what fits, but
+    where every moment is counted.
     """
     name_of_model, differ = draw
     _, model = read_model(name_of_model)
     engine = load_engine(name)
-    words = words_of(model, engine)
     counts = engine.kernels.counts_passes
-    assert any("a bound of the need" in line for line in words) == (differ and not counts)
-    assert any("in every moment" in line for line in words) == counts
+    for fractions, on_host in (("0", False), ("0,0.5", True)):
+        words = words_of(model, engine, {"activation_offload": fractions})
+        bounded = differ and on_host and not counts
+        assert any("a bound of the need" in line for line in words) == bounded
+        assert any("in every moment" in line for line in words) == counts
 
 
 @pytest.mark.parametrize(
@@ -140,19 +152,21 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
 
 @pytest.mark.parametrize("status", ["OPTIMAL", "FEASIBLE"])
 @pytest.mark.parametrize(
-    ("name", "engine", "pins", "said"),
+    ("name", "engine", "pins", "all_degrees", "said"),
     [
-        pytest.param("mixtral-8x7b", "megatron", {}, "", id="layers alike: the bound is the need"),
-        pytest.param("deepseek-v3", "megatron", {}, "that fits by the bound", id="they differ"),
-        pytest.param("qwen3-8b", "native", {}, "leaves out degrees", id="degrees left out"),
-        pytest.param("qwen3-8b", "native", {"pipeline_parallel": "1"}, "", id="no pipeline"),
+        pytest.param("mixtral-8x7b", "megatron", {}, True, "", id="alike: the bound is the need"),
+        pytest.param("deepseek-v3", "megatron", {}, True, "", id="they differ"),
+        pytest.param("deepseek-v3", "megatron", ON_HOST, True, "that fits by the bound",
+                     id="they differ, and may be on the host"),
+        pytest.param("qwen3-8b", "native", {}, False, "leaves out degrees", id="some left open"),
+        pytest.param("qwen3-8b", "native", {}, True, "", id="all are settled"),
     ],
-)
+)  # fmt: skip
 def test_a_proof_says_what_decides_which_layouts_fit(
-    name: str, engine: str, pins: dict[str, str], said: str, status: str
+    name: str, engine: str, pins: dict[str, str], all_degrees: bool, said: str, status: str
 ) -> None:
     """Where a bound of memory may leave out what fits, in the claim itself."""
-    space = words_of(read_model(name)[1], load_engine(engine), pins)
+    space = words_of(read_model(name)[1], load_engine(engine), pins, all_degrees=all_degrees)
     report = REPORT.model_copy(update={"status": status, "gap": 0.1, "space": tuple(space)})
     claim = proof_lines(report)[0]
     assert "nothing in the space" in claim
@@ -198,7 +212,7 @@ def test_what_only_a_pin_opens(gpus: int, sequences: int, said: str) -> None:
         model, Training(seq_len=4096, global_batch_size=sequences), load_cluster("dgx-h100"),
         load_engine("nanotron"),
     )  # fmt: skip
-    lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all")
+    lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all", all_degrees=True)
     found = [line for line in lines if line.startswith("only with a pin: ")]
     assert [line.removeprefix("only with a pin: ") for line in found] == [said] * bool(said)
 
@@ -208,7 +222,7 @@ def test_processes_are_not_called_gpus() -> None:
     _, model = read_model("mixtral-8x7b")
     training, engine = Training(seq_len=4096, global_batch_size=64), load_engine("native")
     setting = Setting.fitted(model, training, load_cluster("local-cpu"), engine)
-    words = space_words(setting, 2, Pins(), (SELECTIVE,), "all")
+    words = space_words(setting, 2, Pins(), (SELECTIVE,), "all", all_degrees=True)
     assert words
     assert not any("GPU" in line for line in words)
 

@@ -1,7 +1,8 @@
 """Random small questions under the event simulation, and every layout, cut and mix of each.
 
 The enumeration is its own: of the search it shares the legal rows (`test_space.py` holds them
-against `check_layout`), what fits by the priced memory, and the simulated step of one layout. Each
+against `check_layout`) and the simulated step and memory of one layout; in engines whose passes are
+counted what fits by the priced memory. Each
 row has every kind of exchange that the engine can run, none dropped for another.
 """
 
@@ -125,6 +126,7 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     passes = pass_seconds(space.layouts, setting)
     sets, rule = recompute_sets(setting), q.engine.legality.recompute_layers
+    counts = q.engine.kernels.counts_passes
     problems = list(_problems(space, coefficients, sets))
     plans = (every_plan(problem, anywhere=anywhere, rule=rule) for *_, problem in problems)
     listed = itertools.islice(itertools.chain.from_iterable(plans), MOST_PLANS + 1)
@@ -138,8 +140,9 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
             if times is None:
                 first = layout(StagePlan(stages, 0, ()))
                 times = CutTimes(setting, first, passes, row, variant.columns)
-            if times.step_s(stages) < best and evaluate(problem, stages) is not None:
-                best = min(best, simulated_s(case_at(q, layout(StagePlan(stages, 0, ())))))
+            if times.step_s(stages) >= best or (counts and evaluate(problem, stages) is None):
+                continue
+            best = min(best, simulated_s(case_at(q, layout(StagePlan(stages, 0, ())))))
     return best
 
 

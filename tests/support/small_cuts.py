@@ -2,8 +2,7 @@
 
 The enumeration is its own: every cut into stages as bars between layers, every mix of recomputation
 that the engine's rule has, every kind of exchange. Of the search it shares the legal rows and the
-price of one layout: its simulated step and its memory, with every moment counted where the engine's
-passes are.
+price of one layout: its simulated step and its memory, as `check` says them.
 """
 
 import math
@@ -28,7 +27,6 @@ from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
-    evaluate,
     stage_problem,
 )
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
@@ -128,7 +126,7 @@ def faster_than(question: Question, limit_s: float) -> float | None:
     """The least simulated step below the limit of all that fits, the limit where nothing is; None
     if that is too much to look at.
     """
-    rule, counts = question.engine.legality.recompute_layers, question.engine.kernels.counts_passes
+    rule = question.engine.legality.recompute_layers
     found, plans = list[tuple[float, CutTimes, tuple[Stage, ...]]](), 0
     for times, problem in every_layout(question):
         for cut in cuts(problem):
@@ -137,7 +135,7 @@ def faster_than(question: Question, limit_s: float) -> float | None:
                 if plans > MOST_PLANS:
                     return None
                 step_s = times.step_s(stages)
-                if step_s < limit_s and (counts or evaluate(problem, stages)):
+                if step_s < limit_s:
                     found.append((step_s, times, stages))
     for _, times, stages in sorted(found, key=lambda each: each[0]):
         step_s = simulated_s(case_at(question, replace(times.layout, stages=stages)))

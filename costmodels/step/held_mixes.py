@@ -1,0 +1,172 @@
+"""What a pipeline rank needs under many mixes at once, where an engine's passes are not counted.
+
+The same as `step_memory` says of each mix, for the ranks of any cut of one layout. In a chunk the
+first f layers recompute in full, the next s selectively, the rest keep everything. A rank needs
+the most over
+
+    each in-flight vector q and chunk c    states + sum of q_v saved_v + 2 G + max over the layers
+                                           that c replays of what they hold beyond what they kept
+    each in-flight vector on the last      the same with the logits instead
+    the optimizer step                     states + update
+
+G is the largest layer of the rank's kinds as ZeRO-3 gathers it; the last rank holds its ends whole
+too. So what is held at a moment is a sum over the chunks, as `mix_memory` has it.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.memory.states import Memory, comes_late, update_bytes
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.step.memory import slack_bytes
+from meshplan.costmodels.step.mix_memory import (
+    FULL,
+    NONE,
+    SELECTIVE,
+    RankMixes,
+    Span,
+)
+from meshplan.costmodels.step.rank_memory import (
+    context_bytes,
+    embedding_gathered_bytes,
+    gathered_bytes,
+    head_gathered_bytes,
+    outliving_bytes,
+)
+from meshplan.costmodels.step.stages import EMBEDDING, StageModel
+
+HEAD, MODULES = 1, 2  # the places of the other ends
+
+
+class HeldMixes:
+    """The ranks of the cuts of one layout, whose own stages do not count but for how many there
+    are. Nothing of it waits on the host.
+    """
+
+    def __init__(self, model: StageModel) -> None:
+        self.model, la, setting = model, model.layout, model.setting
+        self._vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)
+        self._pattern = np.array(setting.stack)
+        of_kind = self._pattern[:, None] == np.arange(self._pattern.max() + 1)
+        self._counted = np.vstack([np.zeros_like(of_kind[:1], int), of_kind.cumsum(axis=0)])
+        self._last = la.pipeline_parallel * la.virtual_stages - 1
+        kinds = range(int(self._pattern.max()) + 1)
+        self._saved = np.array([
+            [float(model.layer_saved_bytes(kind, mode)) for kind in kinds] for mode in MODES
+        ])  # fmt: skip
+        self._like: dict[object, int] = {}
+        self._states: dict[object, tuple[float, float, float]] = {}
+
+    def like(self, rank: int) -> int:
+        """Equal for ranks that hold equally much in each moment."""
+        return self._like.setdefault(self._vectors[rank], len(self._like))
+
+    def rank(
+        self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]
+    ) -> RankMixes:
+        """What a rank needs whose chunks hold these layers, under mixes of each."""
+        vectors, each = np.array(self._vectors[rank], float), range(len(spans))
+        # Moments: of each vector every chunk's replay, then the loss; last the optimizer step.
+        held = np.vstack([np.repeat(vectors, len(spans) + 1, axis=0), 0.0 * vectors[:1]])
+        replays = np.tile(np.eye(len(spans) + 1)[:, :-1], (len(vectors), 1))
+        replays = np.vstack([replays, np.zeros((1, len(spans)))])
+        running, loss, update = self._of_rank(spans)
+        always = np.full(len(held), running)
+        always[len(spans) : -1 : len(spans) + 1] += self._scale * loss
+        always[-1] = update
+        kept = []
+        for at, span, mix in zip(each, spans, mixes, strict=True):
+            saved, replayed = self._of_chunk(span, *mix)
+            bytes_ = saved[:, None] * held[:, at] + replayed[:, None] * replays[:, at]
+            kept.append(self._scale * bytes_)
+        return RankMixes(tuple(kept), always)
+
+    @property
+    def _scale(self) -> float:
+        """Reserved bytes for each that a micro-batch takes."""
+        return 1 + self.model.setting.tuning.activation_slack_fraction
+
+    def _of_chunk(self, span: Span, full: Ints, selective: Ints) -> tuple[Floats, Floats]:
+        """[mix] what a chunk saves of a micro-batch; and the most that a replayed layer holds
+        beyond what it kept.
+        """
+        number, first, end = span
+        layers, second = self._counted[first : end + 1] - self._counted[first], full + selective
+        of_mode = {
+            FULL: layers[full],
+            SELECTIVE: layers[second] - layers[full],
+            NONE: layers[-1] - layers[second],
+        }
+        kept = sum(count @ self._saved[mode] for mode, count in of_mode.items())
+        beyond = (self._saved[NONE] - self._saved[mode] for mode in of_mode)
+        replayed = np.max([
+            ((count > 0) * most).max(axis=1)
+            for count, most in zip(of_mode.values(), beyond, strict=True)
+        ], axis=0)  # fmt: skip
+        return kept + self._ends_saved_bytes(number), replayed
+
+    def _ends_saved_bytes(self, chunk: int) -> float:
+        return self.model.saved_bytes((), self._ends_of([chunk]))
+
+    def _ends_of(self, chunks: Sequence[int]) -> tuple[int, ...]:
+        """The ends on chunks, but for modules that are part of the stack."""
+        ends = (EMBEDDING,) * (0 in chunks) + (HEAD,) * (self._last in chunks)
+        with_head = self.model.has_modules and not self.model.setting.places_modules
+        return ends + (MODULES,) * (with_head and self._last in chunks)
+
+    def _of_rank(self, spans: Sequence[Span]) -> tuple[float, float, float]:
+        """Bytes that no mix changes: with micro-batches in flight; what the loss makes beyond that,
+        without slack; and in the optimizer step.
+        """
+        kinds = tuple(sorted(int(k) for _, a, b in spans for k in self._pattern[a:b]))
+        ends = self._ends_of([number for number, _, _ in spans])
+        if (kinds, ends) not in self._states:
+            self._states[kinds, ends] = self._found(kinds, ends)
+        return self._states[kinds, ends]
+
+    def _found(self, kinds: tuple[int, ...], ends: tuple[int, ...]) -> tuple[float, float, float]:
+        model, present = self.model, sorted(set(kinds))
+        parts = [model.layer_parameters(kind) * kinds.count(kind) for kind in present]
+        parts += [model.end_parameters[end] for end in ends]
+        parameters = reduce(add, parts, RankParameters(dense=0.0))
+        layers = [kind for kind in present if not model.is_modules(kind)]
+        modules = MODULES in ends or len(layers) < len(present)
+        kept = float(outliving_bytes(model, layers, head=HEAD in ends, modules=modules))
+        states, update = model.state_memory(parameters), self._update_bytes(parameters)
+        late = comes_late(model.state, model.m, model.layout.pipeline_parallel)
+        absent = float(states.gradients) if late else 0.0
+        outside, transient = float(context_bytes(model)), self._gathered_bytes(present, ends)
+        running = states + Memory(gradients=-absent, transient=kept + transient)
+        stepping = states + Memory(transient=kept + update)
+        loss = float(logits_bytes(model.site)) if HEAD in ends else 0.0
+        bytes_running, bytes_stepping = (
+            float(each.allocated) + slack_bytes(model, each) + outside
+            for each in (running, stepping)
+        )
+        return bytes_running, loss, bytes_stepping
+
+    def _update_bytes(self, parameters: RankParameters) -> float:
+        model = self.model
+        return float(update_bytes(model.state, parameters.dense, model.traffic.sharding))
+
+    def _gathered_bytes(self, kinds: Sequence[int], ends: tuple[int, ...]) -> float:
+        """What ZeRO-3 holds whole of the largest layer, twice, and of the ends at the loss."""
+        model = self.model
+        layers = (float(gathered_bytes(model, model.layer_parameters(kind))) for kind in kinds)
+        whole = 2 * max(layers, default=0.0)
+        if HEAD not in ends:
+            return whole
+        head = model.end_parameters[HEAD]
+        if MODULES in ends:
+            head = head + model.end_parameters[MODULES]
+        whole += float(head_gathered_bytes(model, head))
+        if model.layout.pipeline_parallel > 1 or model.layout.virtual_stages > 1:
+            return whole
+        return whole + float(embedding_gathered_bytes(model, model.end_parameters[EMBEDDING]))
