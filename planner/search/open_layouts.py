@@ -124,10 +124,9 @@ class OpenLayouts:
 
     def leave_out(self, left_out: Bools) -> Ints:
         """Open nothing of these rows; those of them that were to be opened."""
-        self._every, taken = self._every[~left_out[self._every]], left_out[self.rows]
-        found: Ints = self.rows[taken]
-        self.rows = self.rows[~taken]
-        return found
+        opened = self.rows
+        self._every, self.rows = (each[~left_out[each]] for each in (self._every, opened))
+        return opened[left_out[opened]]
 
     @property
     def least_s(self) -> float:
@@ -190,8 +189,7 @@ class OpenLayouts:
     def next_cuts(self, most: int) -> list[Open]:
         """The cuts with the smallest bounds, the first of all left out."""
         first = self.first.order
-        cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
-        return heapq.nsmallest(most, cuts)
+        return heapq.nsmallest(most, (each for each in self.cuts() if each.order != first))
 
     def reopen(self, settled: list[Open], own_s: Callable[[Ints], Floats]) -> None:
         """Open what was settled again, instead of the cuts that are open, and the rows that others
@@ -314,7 +312,8 @@ class OpenLayouts:
         reaches the limit is the limit or more.
         """
         parts = [np.arange(len(rows))] if len(rows) else []
-        if self._listed(variant) and self._chains_known(variant, rows):
+        known_of = (self.chains.count(self.shape(row, variant)) for row in rows.tolist())
+        if self._listed(variant) and any(known_of):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in each_once(m)]
         bounds, known, work = least.copy(), np.zeros(len(rows), np.int64), 0
@@ -330,9 +329,6 @@ class OpenLayouts:
     def _listed(self, variant: Variant) -> bool:
         """Whether its cuts are those of a list."""
         return variant.virtual_stages > 1 or self.space.legality.uneven_stages != "free"
-
-    def _chains_known(self, variant: Variant, rows: Ints) -> bool:
-        return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
     def _bounds(
         self, same: SamePipeline, rows: Ints, limit_s: float, known: int
@@ -381,8 +377,7 @@ class OpenLayouts:
         rows = np.array([each.row for each in alike])
         same = run_as(self.space, self.prices, rows, variant)
         passes, bounds = Passes.of(self.passes, rows, same), np.full(len(rows), limit_s)
-        _, layout, least_s, _ = split_bounds_s(same, passes, limit_s)
-        np.minimum.at(bounds, layout, least_s)
+        np.minimum.at(bounds, *split_bounds_s(same, passes, limit_s)[1:3])
         bounds = np.maximum(bounds, [each.bound_s for each in alike])
         work = len(rows) * (CLOSELY + same.chunks * len(same.splits or ()))
         known = np.array([each.known for each in alike])
