@@ -6,6 +6,7 @@ import pytest
 from listed_layouts import listed_layouts
 
 from meshplan.planner.bounds.split_chains import split_bounds_s
+from meshplan.planner.problem.stage_problem import stage_problem
 from meshplan.planner.search import open_layouts
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.simulated import Simulated
@@ -15,7 +16,8 @@ FAR = 1.3  # times the smallest bound: what is below is bounded more closely
 
 def alone_s(proof: Simulated, entry: Open, limit_s: float) -> float:
     """The bound of one layout that knows of no other: its own knapsacks, rank by rank."""
-    problem, passes = proof.problem(entry.row, entry.variant)
+    _, passes = proof.problem(entry.row, entry.variant)
+    problem = stage_problem(proof.space, proof.least, entry.row, entry.variant)
     _, _, least_s, _ = split_bounds_s(problem.alone, passes, limit_s)
     return max(entry.bound_s, min(limit_s, float(least_s.min(initial=math.inf))))
 
