@@ -15,7 +15,13 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
-from meshplan.planner.search.counted_memory import BYTES, CUT, LEAST_WORK, CountedMemory
+from meshplan.planner.search.counted_memory import (
+    BYTES,
+    CUT,
+    LEAST_WORK,
+    MOST_WORK,
+    CountedMemory,
+)
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.open_layouts import Open
@@ -30,6 +36,7 @@ class KindsHeld(CountedMemory):
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.least, self.open = proof, proof.least, proof.open
         self.tally = costs.Tally(left=LEAST_WORK, shapes=proof.tally.shapes)
+        self._more = MOST_WORK - LEAST_WORK
         self.killers: dict[tuple[object, ...], int] = {}
         assert isinstance(proof.least, LeastOfKinds)
         counted = np.flatnonzero(proof.space.layouts.activation_offload == 0)
@@ -57,6 +64,7 @@ class KindsHeld(CountedMemory):
 
     def _settled_below(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
         self._limit = lambda: limit_s(layout.row) * SETTLED
+        self._widen(layout.bound_s)
         if layout.bound_s >= self._limit_s:
             return []
         bound_s = layout.bound_s
@@ -67,6 +75,13 @@ class KindsHeld(CountedMemory):
             left_s = min([left_s, *(cut.bound_s for cut in self._given_up)])
             bound_s = max(bound_s, left_s)
         return [] if bound_s >= self._limit_s else [layout._replace(bound_s=bound_s)]
+
+    def _widen(self, bound_s: float) -> None:
+        """More of the budget as long as the gap is wide, before it ends amid a layout."""
+        wide = bound_s < self.proof.best_s * costs.WIDE
+        while wide and self.tally.left <= costs.MORE // 2 and self._more > 0:
+            self.tally.left += costs.MORE
+            self._more -= costs.MORE
 
     @property
     def _limit_s(self) -> float:
@@ -90,8 +105,10 @@ class KindsHeld(CountedMemory):
             before = ranks.work
             stages = ranks.fastest_of_cut([stage.layers for stage in cut.least])
             self.tally.left -= (ranks.work - before) // BYTES
-            if stages:
-                self.tally.spend(proof.open.shape(row, variant))
+            if stages is None:
+                continue
+            self.tally.spend(proof.open.shape(row, variant))
+            if proof.times_of(row, variant, stages).step_s(stages) < self._limit_s:
                 self._offered_s(layout, ranks, stages)
         return math.inf
 
