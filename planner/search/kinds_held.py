@@ -48,11 +48,8 @@ class KindsHeld(CountedMemory):
         first; those that stay open.
         """
         self.tally.deadline = self.proof.tally.deadline
-        open_, before = (
-            sorted(each for each in layouts if each.row in self._rows),
-            self.tally.simulated,
-        )
-        left = list[Open]()
+        open_ = sorted(each for each in layouts if each.row in self._rows)
+        left, before = list[Open](), self.tally.simulated
         try:
             while open_:
                 left += self._settled_below(open_[0], limit_s)

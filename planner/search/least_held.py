@@ -8,6 +8,7 @@ gathered beside them, and a pass takes what the lightest layer's takes, with its
 (`costmodels.step.prices.least_memory_bytes`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -65,13 +66,32 @@ class LeastCoefficients(Coefficients):
         )
 
 
+class ColumnsOfRows:
+    """Columns of bytes that are priced of some `rows` of `layouts` alone, all different."""
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        setting: Setting,
+        rows: Ints,
+        priced: Callable[[Layouts, Setting], dict[str, Floats]],
+    ) -> None:
+        self._place = np.zeros(len(layouts), np.int64)
+        self._place[rows] = np.arange(len(rows))
+        self._columns = priced(layouts.take(rows), setting) if len(rows) else {}
+
+    def kib(self, name: str, rows: Ints) -> Ints:
+        """One of them, rounded down."""
+        column: Floats = self._columns[name + "_bytes"][self._place[rows]]
+        return np.maximum(np.floor(column / KIB), 0).astype(np.int64)
+
+
 class LeastHeld:
     """Of some `rows`, all different, of `layouts`."""
 
     def __init__(self, prices: Priced, layouts: Layouts, setting: Setting, rows: Ints) -> None:
-        self.prices, self._place = prices, np.zeros(len(layouts), np.int64)
-        self._place[rows] = np.arange(len(rows))
-        self._columns = least_memory_bytes(layouts.take(rows), setting) if len(rows) else {}
+        self.prices = prices
+        self._kib = ColumnsOfRows(layouts, setting, rows, least_memory_bytes).kib
 
     def take(self, rows: Ints) -> LeastCoefficients:
         """The prices of some of the rows."""
@@ -86,11 +106,6 @@ class LeastHeld:
         for name in (*SAVED, "layer_deferred_kib"):
             columns[name] = np.maximum(columns[name] - 1, 0)
         return LeastCoefficients(**columns)
-
-    def _kib(self, name: str, rows: Ints) -> Ints:
-        """A column of bytes, rounded down."""
-        column: Floats = self._columns[name + "_bytes"][self._place[rows]]
-        return np.maximum(np.floor(column / KIB), 0).astype(np.int64)
 
 
 def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:

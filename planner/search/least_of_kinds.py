@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts
+from meshplan.costmodels.layouts import Bools, Ints, Layouts
 from meshplan.costmodels.step.prices import (
     least_bytes_of_kinds,
     mean_states_bytes,
@@ -20,7 +20,7 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import KIB, Coefficients, Held, Priced
-from meshplan.planner.search.least_held import MOST_REFUSED
+from meshplan.planner.search.least_held import MOST_REFUSED, ColumnsOfRows
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.space.legal_layouts import Space
 
@@ -36,9 +36,8 @@ class LeastOfKinds:
     """Of some `rows`, all different, of `layouts`."""
 
     def __init__(self, prices: Priced, layouts: Layouts, setting: Setting, rows: Ints) -> None:
-        self.prices, self._place = prices, np.zeros(len(layouts), np.int64)
-        self._place[rows] = np.arange(len(rows))
-        self._columns = least_bytes_of_kinds(layouts.take(rows), setting) if len(rows) else {}
+        self.prices = prices
+        self._kib = ColumnsOfRows(layouts, setting, rows, least_bytes_of_kinds).kib
 
     def take(self, rows: Ints) -> Coefficients:
         """The prices of some of the rows."""
@@ -57,11 +56,6 @@ class LeastOfKinds:
             lower = getattr(c, f"{name}_kib") - self._kib(name, rows) > 1
             less |= lower.reshape(len(rows), -1).any(axis=1)
         return rows[less]
-
-    def _kib(self, name: str, rows: Ints) -> Ints:
-        """A column of bytes, rounded down."""
-        column: Floats = self._columns[name + "_bytes"][self._place[rows]]
-        return np.maximum(np.floor(column / KIB), 0).astype(np.int64)
 
 
 class RowsOfKinds(NamedTuple):

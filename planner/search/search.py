@@ -37,6 +37,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.counted_memory import CountedMemory, taken_out
+from meshplan.planner.search.found import Timed
 from meshplan.planner.search.kinds_held import look_beyond_priced
 from meshplan.planner.search.least_held import CountedRows
 from meshplan.planner.search.less_than_priced import (
@@ -167,9 +168,15 @@ def search(
         except KeyboardInterrupt:  # before there was anything of it to keep
             return _simulated(run, question, simulate, k, started, started)
     open_bound = least(run.bound, run.unsolved_bound)
-    solutions = tuple(_solution(question, space, found, open_bound) for found in run.ranked()[:k])
     best = run.ranked()[0].objective
     bound = best if open_bound is None else min(best, open_bound)
+    solutions = tuple(
+        _solution(
+            question, space, found, found.objective / NS_PER_S,
+            proved=open_bound is None or found.objective <= open_bound,
+        )
+        for found in run.ranked()[:k]
+    )  # fmt: skip
     every_cut_s = 0.0 if space.lists_cuts(run.rows) else math.inf
     return _result(run, solutions, bound / NS_PER_S, started, every_cut_s)
 
@@ -221,16 +228,13 @@ def _simulated(
             f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "
             "simulation"
         )
-    solutions = []
-    for timed in proof.ranked()[:k]:
-        layout = layout_of_row(layouts, timed.row, timed.variant, timed.plan)
-        check_layout(layout, run.space.model, question.training)
-        peaks = tuple(map(reserved_bytes, timed.plan.peak_kib))
-        proved = timed.step_s <= min(open_s, proof.best_s)
-        solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
-    every_cut_s = _every_cut_s(proof)
-    result = _result(run, tuple(solutions), bound_s, started, every_cut_s, proof.tally.simulated)
+    solutions = tuple(
+        _solution(question, run.space, timed, timed.step_s, proved=timed.step_s <= bound_s)
+        for timed in proof.ranked()[:k]
+    )
+    simulated = proof.tally.simulated
+    result = _result(run, solutions, bound_s, started, _every_cut_s(proof), simulated)
     # What fits by every moment alone was not looked for above the best.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
     kinds_bound_s = kinds_s if k > 1 else None
@@ -342,19 +346,11 @@ def _result(
 
 
 def _solution(
-    question: Question,
-    space: Space,
-    found: Found,
-    open_bound: int | None,
+    question: Question, space: Space, found: Found | Timed, step_s: float, *, proved: bool
 ) -> Solution:
     layout = layout_of_row(space.layouts, found.row, found.variant, found.plan)
     check_layout(layout, space.model, question.training)
-    return Solution(
-        layout=layout,
-        step_time_s=found.objective / NS_PER_S,
-        peak_bytes=tuple(map(reserved_bytes, found.plan.peak_kib)),
-        proved=open_bound is None or found.objective <= open_bound,
-    )
+    return Solution(layout, step_s, tuple(map(reserved_bytes, found.plan.peak_kib)), proved)
 
 
 def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan) -> Layout:
