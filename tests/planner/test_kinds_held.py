@@ -4,7 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.search import search
 from meshplan.planner.search.kinds_held import KindsHeld
 
 
@@ -32,3 +36,36 @@ def test_a_wide_gap_has_more_of_the_budget(
     held._widen(bound_s)
     assert held.tally.left == expected
     assert held._more == more - (expected - left)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "cluster", "seq_len", "batch", "engine", "headroom", "gain"),
+    [
+        pytest.param(
+            "deepseek-v2-lite", 8, "l40s-8", 2048, 64, "nemo", "20%", 0.04,
+            id="the first layer dense: 4 % faster",
+        ),
+        pytest.param(
+            "qwen3.5-27b", 16, "dgx-h100", 16384, 16, "mlperf", "40%", 0.01,
+            id="linear and full attention: 1 % faster",
+        ),
+    ],
+)  # fmt: skip
+def test_what_fits_beyond_the_priced_memory_is_planned(
+    monkeypatch: pytest.MonkeyPatch, model: str, gpus: int, cluster: str, seq_len: int, batch: int,
+    engine: str, headroom: str, gain: float,
+) -> None:  # fmt: skip
+    """Faster than the best that fits by the bound, and it fits by the memory of `check`."""
+    question = ask(Arguments(
+        model=model, gpus=gpus, cluster=cluster, seq_len=str(seq_len), global_batch=batch,
+        engine=engine, headroom=headroom, pins={"pipeline_parallel": "4", "virtual_stages": "1"},
+    )).question  # fmt: skip
+    found = solve(question, 1)
+    monkeypatch.setattr(search, "look_beyond_priced", lambda proof: None)
+    priced = solve(question, 1)
+    best = found.solutions[0]
+    assert best.step_time_s < (1 - gain) * priced.solutions[0].step_time_s
+    assert found.status == "OPTIMAL"
+    model_of = step_model_of(case_at(question, best.layout))
+    needed = max(float(stage.reserved) for stage in stage_memory(model_of))
+    assert needed <= question.cluster.fillable_bytes
