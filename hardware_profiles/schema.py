@@ -113,6 +113,8 @@ class Kernels(Frozen):
 
     matmul_efficiency      large-matmul fraction of `peak_flops_per_s`, sustained, by number format
     grouped_efficiency     the same for a grouped matmul with many rows per group
+    grouped_overlap        p in (math^p + memory^p)^(1/p), the seconds of a grouped matmul: 1 where
+                           moving hides behind nothing, 2 where most of the shorter does
     grouped_mm_fraction    rate of PyTorch's grouped matmul of 16 bits (torch._grouped_mm) over that
                            (None: as fast)
     attention_forward, attention_backward
@@ -154,6 +156,7 @@ class Kernels(Frozen):
     gpu: str
     matmul_efficiency: dict[Dtype, Positive]
     grouped_efficiency: dict[Dtype, Positive] = {}
+    grouped_overlap: Positive = 2.0
     grouped_mm_fraction: Positive | None = None
     attention_forward: Positive
     attention_backward: Positive

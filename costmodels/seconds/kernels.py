@@ -1,11 +1,15 @@
 """Seconds of one kernel on one accelerator.
 
-    matmul     t = launch + max(2 m n k g / (peak E q k / (k + k0)), 2 g (m k + k n + m n) / (B e))
+    matmul     t = launch + max(2 m n k / (peak E q k / (k + k0)), 2 (m k + k n + m n) / (B e))
+    grouped    t = launch + ((2 m n k g / (peak E q))^p + (g (i m k + i k n + o m n) / (B e))^p)^(1/p)
     attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
     scan       t = launch + w max(FLOPs / (peak16 share), bytes / (B e)), w 1 forward, 2 backward
     pointwise  t = launches + bytes / (B e)
 
-    g        groups (experts) in one kernel
+    g        groups (experts), each an m x n x k product
+    p        how far moving hides behind computing in them (`Kernels.grouped_overlap`): 1 not at all
+    i, o     bytes of a number that is read, and of one of the result: 2, or of a weight's gradient
+             that is added where it is kept what that reads and writes, 8 in fp32
     E, E_a   sustained fraction of the dense peak       Kernels.matmul_efficiency, attention_*
     q        tile and wave quantisation: the best of three tile shapes, each with the fraction of
              the accelerator's compute units that its last wave leaves busy
@@ -75,6 +79,7 @@ class Device:
     sums_in_16_bits: bool = False
     sums_by_index: bool = False
     uses_grouped_mm: bool = False
+    weight_gradient_bytes: float = 2.0
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -168,13 +173,30 @@ def matmul_s(
         return flops / plain(rates) * device.slowdown(dtype)
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
-    math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
+    math_s = flops / (rate * filled) * device.tuning.matmul_scale
     if op.recipe:
         math_s = math_s / _aligned_rate(device.kernels, columns, inner)
+    if grouped:
+        written = device.weight_gradient_bytes if layout == "NT" else 2.0
+        moved = op.groups * (
+            _read_bytes(device, op) * inner * (rows + columns) + written * rows * columns
+        )
+        return device.kernels.launch_s + _beside(
+            math_s, moved / device.bandwidth_bytes_per_s, device.kernels.grouped_overlap
+        )
     moved = 2.0 * op.groups * (rows * inner + inner * columns + rows * columns)
     memory_s = moved / device.bandwidth_bytes_per_s
-    tuning = device.tuning
-    return device.kernels.launch_s + maximum(math_s * tuning.matmul_scale, memory_s)
+    return device.kernels.launch_s + maximum(math_s * (1 + HALF_RATE_K / inner), memory_s)
+
+
+def _read_bytes(device: Device, op: Matmul) -> float:
+    """Of a number that a product reads, of 16 bits or of the recipe's fewer."""
+    return 2.0 * (device.recipe.saved_fraction if op.recipe and not op.in_16_bit else 1.0)
+
+
+def _beside(math_s: Number, memory_s: Number, overlap: float) -> Number:
+    """Seconds of both: their sum (`overlap` 1), or nearer to the longer one."""
+    return (math_s**overlap + memory_s**overlap) ** (1.0 / overlap)
 
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:

@@ -56,7 +56,12 @@ from meshplan.costmodels.seconds.process_groups import (
 from meshplan.costmodels.step.beside import ZERO_2, Sent
 from meshplan.costmodels.step.first_stage import tower_cost, tower_parameters_per_rank
 from meshplan.costmodels.step.pipeline_hops import Hops
-from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of
+from meshplan.costmodels.step.setting import (
+    Setting,
+    gradient_bytes,
+    kernels_of,
+    weight_gradient_bytes,
+)
 from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
 from meshplan.costmodels.weights.update import moved_of
@@ -110,6 +115,7 @@ class Rank:
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
             kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
             kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
+            weight_gradient_bytes(setting.engine),
         )  # fmt: skip
 
     @cached_property

@@ -97,3 +97,9 @@ def gradient_bytes(engine: Engine, itemsize: float) -> float:
         "copied": itemsize + state.reduce_bytes,
     }
     return moved[engine.kernels.gradient_add]
+
+
+def weight_gradient_bytes(engine: Engine) -> float:
+    """Moved by the product itself for each number of a weight's gradient."""
+    fused = engine.kernels.gradient_add == "fused"
+    return 2 * engine.state.gradient_bytes if fused else 2.0
