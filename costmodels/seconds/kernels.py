@@ -1,7 +1,8 @@
 """Seconds of one kernel on one accelerator.
 
     matmul     t = launch + max(2 m n k / (peak E q k / (k + k0)), 2 (m k + k n + m n) / (B e))
-    grouped    t = launch + ((2 m n k g / (peak E q))^p + (g (i m k + i k n + o m n) / (B e))^p)^(1/p)
+    grouped    t = launch + (math^p + memory^p)^(1/p), with math = 2 m n k g / (peak E q) and
+               memory = g (i m k + i k n + o m n) / (B e)
     attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
     scan       t = launch + w max(FLOPs / (peak16 share), bytes / (B e)), w 1 forward, 2 backward
     pointwise  t = launches + bytes / (B e)
@@ -177,26 +178,27 @@ def matmul_s(
     if op.recipe:
         math_s = math_s / _aligned_rate(device.kernels, columns, inner)
     if grouped:
-        written = device.weight_gradient_bytes if layout == "NT" else 2.0
-        moved = op.groups * (
-            _read_bytes(device, op) * inner * (rows + columns) + written * rows * columns
+        return device.kernels.launch_s + _grouped_s(
+            device, op, math_s, (rows, columns, inner), layout
         )
-        return device.kernels.launch_s + _beside(
-            math_s, moved / device.bandwidth_bytes_per_s, device.kernels.grouped_overlap
-        )
-    moved = 2.0 * op.groups * (rows * inner + inner * columns + rows * columns)
+    moved = 2.0 * (rows * inner + inner * columns + rows * columns) * op.groups
     memory_s = moved / device.bandwidth_bytes_per_s
     return device.kernels.launch_s + maximum(math_s * (1 + HALF_RATE_K / inner), memory_s)
 
 
-def _read_bytes(device: Device, op: Matmul) -> float:
-    """Of a number that a product reads, of 16 bits or of the recipe's fewer."""
-    return 2.0 * (device.recipe.saved_fraction if op.recipe and not op.in_16_bit else 1.0)
-
-
-def _beside(math_s: Number, memory_s: Number, overlap: float) -> Number:
-    """Seconds of both: their sum (`overlap` 1), or nearer to the longer one."""
-    return (math_s**overlap + memory_s**overlap) ** (1.0 / overlap)
+def _grouped_s(
+    device: Device, op: Matmul, math_s: Number, sides: tuple[Number, Number, Number], layout: str
+) -> Number:
+    """Seconds of `math_s` and of what moves beside it, which hides as far as the GPU's kernels let
+    it: their sum, or nearer to the longer one.
+    """
+    rows, columns, inner = sides
+    in_8_bit = op.recipe and not op.in_16_bit
+    read = 2.0 * (device.recipe.saved_fraction if in_8_bit else 1.0)
+    written = device.weight_gradient_bytes if layout == "NT" else 2.0
+    moved = op.groups * (read * inner * (rows + columns) + written * rows * columns)
+    memory_s, p = moved / device.bandwidth_bytes_per_s, device.kernels.grouped_overlap
+    return (math_s**p + memory_s**p) ** (1.0 / p)
 
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:

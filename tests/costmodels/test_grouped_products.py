@@ -26,10 +26,10 @@ MEASURED = Path(__file__).parents[2] / "benchmarks" / "measured"
 class Point:
     """`groups` products of rows x inner by inner x columns, of so many seconds."""
 
-    rows: int
-    columns: int
-    inner: int
-    groups: int
+    rows: float
+    columns: float
+    inner: float
+    groups: float
     seconds: float
     gradient_bytes: float = 0.0
 
@@ -92,9 +92,12 @@ def _own(gpu: str) -> list[Point]:
     """What `meshplan profile` measured of torch._grouped_mm."""
     document = tomllib.loads((MEASURED / f"{gpu}.toml").read_text(encoding="utf-8"))
     rows = csv.DictReader(StringIO(document["kernels"]["matmul_points"].strip()))
-    sides = [[int(row[name] or 1) for name in ("m", "n", "k", "groups")] + [row] for row in rows]
-    return [Point(m, n, k, groups, 2 * m * n * k * groups / float(row["flops_per_s"]))
-            for m, n, k, groups, row in sides if groups > 1]  # fmt: skip
+    found = (
+        (float(row["flops_per_s"]), *(int(row[name] or 1) for name in ("m", "n", "k", "groups")))
+        for row in rows
+    )
+    return [Point(m, n, k, groups, 2 * m * n * k * groups / rate)
+            for rate, m, n, k, groups in found if groups > 1]  # fmt: skip
 
 
 @pytest.mark.parametrize(
