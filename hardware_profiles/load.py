@@ -304,7 +304,7 @@ def compose_cluster(gpu: str, gpus_per_node: int, network_bytes_per_s: float) ->
 
 
 UNSTATED = (
-    "grouped_mm_fraction",
+    "grouped_mm_fraction", "grouped_overlap",
     "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
     "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward", "sums16_backward",
     "sums16_half_backward",
