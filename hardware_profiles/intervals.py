@@ -40,7 +40,7 @@ all, or beyond (conformal prediction over sources: Dunn et al., arXiv 1809.07441
 sources state [assumed: no quantity is predicted better].
 
 Sources that nothing was fitted to took longer than first predicted by up to 46 % (90th percentile,
-each source alike) and shorter by up to 16 %, runs of known sources 10 and 13 %: so step times have
+each source alike) and shorter by up to 17 %, runs of known sources 10 and 13 %: so step times have
 a `SKEW`, memory none.
 
 Step times of runs whose experts exchange tokens between nodes by all-to-all are a kind of their
