@@ -1,6 +1,10 @@
 """Measured over predicted, of runs left out of the fits that predict them: `fits/intervals.csv`.
 
-`python -m benchmarks.accuracy.intervals` writes it.
+A run to which nothing was fitted is unseen once, when it is first predicted: what its error showed
+may have been mended since. So its first step time is kept for ever in `fits/first_predictions.csv`
+(nothing of that kind is known of the sources that came before 2026-11-23).
+
+`python -m benchmarks.accuracy.intervals` writes the one and adds to the other.
 """
 
 import csv
@@ -9,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 FILE = Path(__file__).parent / "fits" / "intervals.csv"
+FIRST_FILE = FILE.with_name("first_predictions.csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +39,35 @@ class Ratio:
     between_nodes: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class First:
+    """Measured over predicted step time of a run when it was first predicted, on that `date`."""
+
+    run: str
+    step_time: float
+    date: str
+
+
 @cache
 def ratios() -> tuple[Ratio, ...]:
     """Every ratio that ships."""
     with FILE.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return tuple(_ratio(dict(zip(header, row, strict=True))) for row in rows)
+
+
+@cache
+def firsts() -> tuple[First, ...]:
+    """The first prediction of every run of which it was kept."""
+    with FIRST_FILE.open(encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    return tuple(First(run, float(step_time), date) for run, step_time, date in rows)
+
+
+@cache
+def first_step_times() -> dict[str, float]:
+    """The first ratio of step times of each run of which it was kept."""
+    return {first.run: first.step_time for first in firsts()}
 
 
 def _ratio(row: dict[str, str]) -> Ratio:

@@ -135,8 +135,7 @@ def intervals() -> Iterator[Line]:
     yield Line(f"the same in each engine x GPU family of ten runs ({len(several)})",
                f"{len(several) - len(outside)} inside", f"{low:.0%} to {high:.0%}",
                not outside, ", ".join(outside))  # fmt: skip
-    width = median(whole.factors) - 1
-    yield Line("half of the ranges are within", f"± {width:.0%}", "stated", met=True)
+    yield Line("half of the ranges are within", whole.width, "stated", met=True)
 
 
 def _inside(cell: Held) -> bool:

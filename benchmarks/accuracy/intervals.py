@@ -9,14 +9,16 @@ the layouts at a time, then, where they come from several sources, one whole sou
 engine without constants of its own is predicted by those of all engines, learnt without it; to
 these come the runs that no constant was ever fitted to: elsewhere.csv, internlm.csv, lora.csv,
 aleph.csv, and models with a state. A change that moves no price of the others needs these alone
-made again, and a change in how one engine learns its own (`generic`: that of all).
+made again, and a change in how one engine learns its own (`generic`: that of all). The first
+prediction of a run to which nothing was fitted is added to fits/first_predictions.csv, and never
+changed: make it before its sources are looked at.
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 
 import datetime
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -25,7 +27,7 @@ import numpy as np
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.left_out_runs import FILE, Ratio
+from meshplan.hardware_profiles.left_out_runs import FILE, FIRST_FILE, First, Ratio, firsts
 from meshplan.hardware_profiles.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
 from meshplan.planner.runs.fit import (
@@ -103,8 +105,25 @@ def _of_states() -> Iterator[Ratio]:
 
 
 def _write(ratios: Sequence[Ratio]) -> None:
+    today = datetime.date.today().isoformat()
+    kept = with_new(firsts(), ratios, {ratio.run for ratio in all_ratios()}, today)
+    write_text(FIRST_FILE, csv_of(First, kept))
     write_text(FILE, csv_of(Ratio, ratios))
-    print(f"{FILE}: {len(ratios)} ratios, {datetime.date.today().isoformat()}")
+    print(f"{FILE}: {len(ratios)} ratios, {today}")
+
+
+def with_new(
+    known: Iterable[First], ratios: Sequence[Ratio], before: Collection[str], today: str
+) -> list[First]:
+    """The first predictions that are `known`, and those of runs of which there was none `before`,
+    neither first nor later; a run that a constant was learnt from has none.
+    """
+    found = {first.run: first for first in known}
+    fitted = {ratio.run for ratio in ratios if ratio.left_out == "layout"}
+    for ratio in ratios:
+        if ratio.run not in fitted and ratio.run not in before:
+            found.setdefault(ratio.run, First(ratio.run, ratio.step_time, today))
+    return sorted(found.values(), key=lambda first: first.run)
 
 
 def _kind(run: Run, shipped: Mapping[str, object]) -> str:

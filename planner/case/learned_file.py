@@ -71,5 +71,7 @@ def learned_interval(learned: Learned, asked: Asked, usual: Interval) -> Interva
         f"{asked.gpus:,} GPUs": asked.gpus <= FARTHER * max(run.gpus for run in learned.runs),
     }
     outside = tuple(name for name, found in covered.items() if not found)
-    factor = max(learned.factor, usual.high) if outside else learned.factor
-    return Interval(1 / factor, factor, len(learned.runs), outside)
+    low, high = 1 / learned.factor, learned.factor
+    if outside:
+        low, high = min(low, usual.low), max(high, usual.high)
+    return Interval(low, high, len(learned.runs), outside)

@@ -46,12 +46,13 @@ def source(name: str, *step_times: float, engine: str = "nemo") -> list[Ratio]:
 
 
 def test_percentile_by_hand() -> None:
-    """Of 10 runs 1, 2, ... 10 % off on either side and the one that is asked about, 80 % are 8.8:
-    nine.
+    """Of 10 runs 2, 4, ... 10 % longer and 1, 3, ... 9 % shorter than predicted and the one that is
+    asked about, 80 % are 8.8: nine. Errors in per cent, a skew of 1.2: 1.2 1.7 3.3 3.6 5 6 6.7 8.3
+    8.4 10.8; the ninth is of the one that is 7 % shorter.
     """
     found = around(*layouts(*(math.exp((-1) ** n * n / 100) for n in range(1, 11))))
-    assert found.high == pytest.approx(math.exp(0.09))
-    assert found.low == pytest.approx(math.exp(-0.09))
+    assert found.low == pytest.approx(math.exp(-0.07))
+    assert found.high == pytest.approx(math.exp(0.07 * 1.2**2))
     assert found.runs == 10
 
 
@@ -143,6 +144,45 @@ def test_a_kind_of_model_on_a_gpu_family_is_covered_by_runs_of_both() -> None:
     assert around(*known, others, *strangers, asked=asked).high == pytest.approx(1.2)
     own = replace(RUN, model="experts")
     assert around(*known, own, *strangers, asked=asked).outside == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({}, 1.3, id="alike: the nine are less than 10.4"),
+        pytest.param({"model": "experts"}, 1.1, id="other models: the nine are 10.9"),
+        pytest.param({"precision": "fp8"}, 1.1, id="other precision, the same"),
+        pytest.param({"precision": "fp16"}, 1.3, id="fp16 is as bf16"),
+    ],
+)
+def test_runs_of_another_kind_count_less(change: dict[str, object], expected: float) -> None:
+    """Of twelve sources nine are 10 % off and three 30 %: 0.8 x 13 = 10.4 is beyond the nine. Where
+    the three are of another kind they weigh 0.3 each, so the nine are 9 / 9.9 of the twelve.
+    """
+    near = [row for n in range(9) for row in source(f"near{n}", 1.1, engine="deepspeed")]
+    far = [row for n in range(3) for row in source(f"far{n}", 1.3, engine="deepspeed")]
+    strangers = [replace(row, left_out="framework") for row in near]
+    strangers += [replace(row, left_out="framework", **change) for row in far]
+    found = around(*strangers, asked=replace(ASKED, engine="automodel"))
+    assert found.high == pytest.approx(expected)
+
+
+def test_the_first_error_of_a_run_counts_as_much_as_todays() -> None:
+    """Ten sources of one run, 10 % off today; three of them 50 % when they were first predicted:
+    half of three in eleven, so 0.8 x 11 = 8.8 is beyond the 8.5 of the others. Of two: 9, within.
+    """
+    sources = [
+        replace(row, run=f"r{n}", left_out="framework")
+        for n in range(10) for row in source(f"s{n}", 1.1, engine="deepspeed")
+    ]  # fmt: skip
+    asked = replace(ASKED, engine="automodel")
+
+    def high(known: int) -> float:
+        first = {f"r{n}": 1.5 for n in range(known)}
+        return interval(evidence_of(sources, "step_time", first), asked).high
+
+    assert high(0) == high(2) == pytest.approx(1.1)
+    assert high(3) == pytest.approx(1.5)
 
 
 def test_exchanges_between_nodes_are_a_kind_of_their_own() -> None:
@@ -261,12 +301,14 @@ def test_every_engine_has_an_interval(gpu: str) -> None:
 
 
 def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
-    """8 of 10, within 3 points over all left-out runs and 6 over those of left-out sources; of
-    engines and GPU families with 20 runs and more whose layouts were left out, 65 % at least.
+    """8 of 10, within 3 points over all left-out runs and 6 over those of left-out sources, which
+    are 72 % inside at least where each counts alike; of engines and GPU families with 20 runs and
+    more whose layouts were left out, 65 % at least.
     """
     found = held(ratios(), "step_time")
     everything = found["", ""]
     assert everything.share == pytest.approx(0.8, abs=0.03)
+    assert everything.by_source >= 0.72
     assert sum(everything.new) / len(everything.new) == pytest.approx(0.8, abs=0.06)
     for key, cell in found.items():
         if len(cell.known) >= 20:

@@ -1,0 +1,103 @@
+"""Errors of left-out runs, how much each counts, and their percentile: the arithmetic of
+`hardware_profiles.intervals`, whose page has the equations.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.hardware_profiles.engines import fitted_as
+from meshplan.hardware_profiles.left_out_runs import Ratio
+
+COVERAGE = 0.8
+ENOUGH, BORROWED, SAME_ENGINE = 10.0, 3.0, 2.0
+
+Vector = NDArray[np.float64]
+
+
+class Like(NamedTuple):
+    """What of a prediction decides how much a run counts for it.
+
+    narrow  in 8 bits or fewer
+    other   how much runs count of the other precision or of another kind of model
+    """
+
+    engine: str
+    gpu: str
+    model: str
+    narrow: bool
+    other: float
+
+
+def is_narrow(precision: str) -> bool:
+    """Whether matrix products run in 8 bits or fewer; fp16 and bf16 have the same kernels."""
+    return precision not in ("bf16", "fp16")
+
+
+def errors_of(ratios: Iterable[float], skew: float) -> Vector:
+    """|ln| of each, of those above 1 divided by the skew, of the others times it."""
+    logs = np.log(np.array(list(ratios), dtype=np.float64))
+    return np.maximum(logs / skew, -logs * skew)
+
+
+def errors_with_first(
+    runs: Sequence[Ratio], what: str, first: Mapping[str, float], skew: float
+) -> Vector:
+    """Of each run its error, then of each the first one where it is known, else the same again."""
+    now = [float(getattr(run, what)) for run in runs]
+    then = [first.get(run.run, ratio) for run, ratio in zip(runs, now, strict=True)]
+    return errors_of([*now, *then], skew)
+
+
+def percentile(errors: Vector, weights: Vector, *, farther: bool = True) -> float:
+    """The weighted 80th; `farther`: counting one more of weight 1 that is farther off than all."""
+    order = np.argsort(errors)
+    reached = np.cumsum(weights[order]) / (weights.sum() + farther)
+    place = min(int(np.searchsorted(reached, COVERAGE - 1e-9)), len(errors) - 1)
+    return float(errors[order][place])
+
+
+def own_weights(own: Sequence[Ratio]) -> Vector:
+    """Together as many as there are, of each source as the root of its number; none above 1."""
+    rows = Counter(ratio.suite for ratio in own)
+    weights = np.array([rows[ratio.suite] ** -0.5 for ratio in own])
+    return np.minimum(scaled(weights, len(own)), 1.0)
+
+
+def lent_weights(sources: Sequence[Ratio], like: Like, own: float) -> Vector:
+    """Each source on a GPU family alike but for those of the same engine or unlike; beside `own`
+    runs together what they lack to `ENOUGH`, at least `BORROWED`; alone as many as there are.
+    """
+    name = fitted_as(like.engine)
+    rows = Counter((ratio.suite, ratio.engine, ratio.gpu) for ratio in sources)
+    weights = np.array([
+        (SAME_ENGINE if fitted_as(ratio.engine) == name else 1.0)
+        / rows[ratio.suite, ratio.engine, ratio.gpu]
+        for ratio in sources
+    ])  # fmt: skip
+    total = max(BORROWED, ENOUGH - own) if own else len(rows)
+    return scaled(weights * alike(sources, like), total)
+
+
+def alike(runs: Iterable[Ratio], like: Like) -> Vector:
+    """1 of each, `other` where the kind of model differs, and again where the precision does."""
+    return np.array([
+        (1.0 if run.model == like.model else like.other)
+        * (1.0 if is_narrow(run.precision) == like.narrow else like.other)
+        for run in runs
+    ])  # fmt: skip
+
+
+def sources_alike(sources: Sequence[Ratio]) -> Vector:
+    """Each source as 1."""
+    rows = Counter(ratio.suite for ratio in sources)
+    return np.array([1 / rows[ratio.suite] for ratio in sources])
+
+
+def scaled(weights: Vector, total: float) -> Vector:
+    """Adding up to `total`."""
+    scale = total / float(weights.sum()) if len(weights) else 1.0
+    return weights * scale
