@@ -13,7 +13,7 @@ from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
-    trainer_command,
+    trainer_file,
     trainers,
     transformers_config,
 )
@@ -70,7 +70,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
     "automodel": (automodel.claims, whole(automodel.read)),
-    "hf-script": (trainer_command.claims, trainer_command.read),
+    "hf-script": (trainer_file.claims, trainer_file.read),
 }  # fmt: skip
 READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
 """Trainers' formats."""

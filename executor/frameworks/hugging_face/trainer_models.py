@@ -35,7 +35,11 @@ SAME_SIZES: Mapping[str, str] = {
     **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
     "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
     "qwq-32b": "qwen2.5-32b",
-}
+    **dict.fromkeys(("deepseek-r1", "deepseek-v3.1"), "deepseek-v3"),
+    **dict.fromkeys(("minimax-m2.5", "minimax-m2.7"), "minimax-m2"),
+    "llama-4-scout-17b-16e": "llama-4-scout", "llama-4-maverick-17b-128e": "llama-4-maverick",
+    "glm-5.1": "glm-5", "kimi-k2.6": "kimi-k2.5", "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+}  # fmt: skip
 """Models whose sizes are those of one in the catalogue, each by its own config.json. The 1.5B of
 DeepSeek-R1's distillates is none: its head is not tied, as that of Qwen2.5-1.5B is.
 """

@@ -16,7 +16,7 @@ incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,7 +159,7 @@ TRAINERS = (
 )  # fmt: skip
 
 
-def claims(trainer: Trainer, name: str, text: str) -> bool:
+def claims_of(trainer: Trainer, name: str, text: str) -> bool:
     """Whether a YAML or JSON file states the keys that mark this trainer."""
     if not name.endswith((".yaml", ".yml", ".json")):
         return False
@@ -307,16 +307,25 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str
     if stated is None:
         return ""
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
-    words = re.sub("^(meta|nvidia)-", "", tail).split("-")
-    while _TUNING.fullmatch(words[-1]) and len(words) > 1:
-        words.pop()
-    plain = "-".join(words)
-    known = {name: name for name in model_names()}
-    found = known.get(tail) or known.get(plain) or SAME_SIZES.get(plain)
+    known = {**SAME_SIZES, **{name: name for name in model_names()}}
+    found = next((known[name] for name in _shorter(tail) if name in known), None)
     if found is None:
         return f"{key} {shown(stated.value)}"
     facts["model"] = Fact(found, stated.line)
     return ""
+
+
+def _shorter(name: str) -> Iterator[str]:
+    """A repository's name, and less one by one the last words that name a tuning; then the same
+    without dates (`olmo-2-1124-7b-instruct`).
+    """
+    yield name
+    plain = re.sub("^(meta|nvidia)-", "", name).split("-")
+    for words in (plain, [word for word in plain if not re.fullmatch(r"\d{4}", word)]):
+        for end in range(len(words), 0, -1):
+            yield "-".join(words[:end])
+            if not _TUNING.fullmatch(words[end - 1]):
+                break
 
 
 def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | None:
@@ -372,5 +381,5 @@ def _kind(values: Values) -> list[Fact]:
 
 Claims = Callable[[str, str], bool]
 READERS: dict[str, tuple[Claims, Callable[[str, str, Start | None], Reading]]] = {
-    trainer.name: (partial(claims, trainer), partial(read, trainer)) for trainer in TRAINERS
+    trainer.name: (partial(claims_of, trainer), partial(read, trainer)) for trainer in TRAINERS
 }
