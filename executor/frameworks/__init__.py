@@ -149,7 +149,8 @@ def read_config(
         found = READ_ONLY.get(framework) or framework_named(framework, READ_ONLY)
     if found is None:
         raise UnreadableConfig(
-            f"no format recognised (known: {', '.join((*FRAMEWORKS, *READ_ONLY))}); name it with "
-            "--framework"
+            f"no format recognised: --framework names it if it is one of {', '.join((*FRAMEWORKS, *READ_ONLY))}; "
+            "of another program, plan the same layout with pins (`meshplan plan MODEL --tp 8 ...`) "
+            "and check that plan"
         )
     return found.read(text, path, start)

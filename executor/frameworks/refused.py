@@ -21,6 +21,10 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
+    "FlagScale": ((r"system:[ \t]*$", r"model:[ \t]*$",
+                   r"[ \t]+(?:use_distributed_optimizer|tensor_model_parallel_size|no_shared_fs):"),
+                  "its runner makes Megatron's arguments of it; check the script that it writes "
+                  "(logs/scripts/host_0_..._run.sh)"),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
               r"[^#\n]*-m[ \t]+verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),

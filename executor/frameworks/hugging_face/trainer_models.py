@@ -45,6 +45,20 @@ DeepSeek-R1's distillates is none: its head is not tied, as that of Qwen2.5-1.5B
 """
 
 
+_FULL = ("packing", "neat_packing", "sample_packing", "pad_to_sequence_len", "pretraining_dataset")
+
+
+def short_samples(trainer: str, values: Values, facts: Mapping[str, Fact]) -> list[str]:
+    """A note where samples keep their own lengths, which the file does not say."""
+    stated = (str(values.found.get(name, Fact(False, 1)).value).lower() for name in _FULL)
+    full = any(text not in ("false", "none", "") for text in stated)
+    stage = values.found.get("stage")
+    if full or trainer == "hf-trainer" or (stage and stage.value == "pt"):
+        return []
+    length = facts["seq_len"].value if "seq_len" in facts else "as many as the sequence's"
+    return [f"samples are not packed: priced with {length} tokens each, the most; fewer need less"]
+
+
 def scores_kept(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
     """Attention that keeps its scores for the backward pass, where the file or the model's module
     says so.

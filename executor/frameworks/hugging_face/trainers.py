@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_models import (
     packed_weights,
     same_shape,
     scores_kept,
+    short_samples,
     without_towers,
 )
 from meshplan.executor.frameworks.hugging_face.trainer_precision import (
@@ -222,6 +223,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     ]
     if trainer.name == "trl":
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
+    notes += short_samples(trainer.name, values, facts)
     adapters = lora.value if lora else None
     same_shape(values, trainer.model)
     without_towers(values, facts)

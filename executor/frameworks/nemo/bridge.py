@@ -350,13 +350,13 @@ def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact
     """
     unasked = {name for name, _ in values.unasked()}
     settings = []
-    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(found.items()))
-                if fact.value not in (None, False)}  # fmt: skip
+    on = {name: fact for name, fact in found.items() if fact.value not in (None, False)}
+    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(on.items()))}
     below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
     for name, fact in (below | dict(found)).items():
         section, _, last = name.rpartition(".")
         holds = (
-            any(other.startswith(name + ".") for other in found) if fact.value is None else False
+            any(other.startswith(name + ".") for other in on) if fact.value is None else False
         )
         holds = holds or name in below
         if section in _JUDGED and last not in values.asked and (last in unasked or holds):
