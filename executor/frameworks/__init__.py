@@ -28,7 +28,13 @@ from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import Exported, Reading, Start, UnreadableConfig
+from meshplan.planner.case.reading import (
+    UNRECOGNISED,
+    Exported,
+    Reading,
+    Start,
+    UnreadableConfig,
+)
 
 Read = Callable[[str, str, Start | None], Reading]
 Claims = Callable[[str, str], bool]
@@ -148,9 +154,5 @@ def read_config(
     else:
         found = READ_ONLY.get(framework) or framework_named(framework, READ_ONLY)
     if found is None:
-        raise UnreadableConfig(
-            f"no format recognised: --framework names it if it is one of {', '.join((*FRAMEWORKS, *READ_ONLY))}; "
-            "of another program, plan the same layout with pins (`meshplan plan MODEL --tp 8 ...`) "
-            "and check that plan"
-        )
+        raise UnreadableConfig(f"{UNRECOGNISED} (known: {', '.join((*FRAMEWORKS, *READ_ONLY))})")
     return found.read(text, path, start)

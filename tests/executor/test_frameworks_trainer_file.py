@@ -208,3 +208,36 @@ def test_bigcodes_fork_keeps_scores_unless_told() -> None:
     fork = MEGATRON + "--attention-head-type multiquery "
     assert any("--use-flash-attn" in str(f.value) for f in read_config(fork, "a.sh").unread)
     assert not read_config(f"{fork}--use-flash-attn", "a.sh").unread
+
+
+def test_deepspeed_refuses_a_key_that_is_there_twice() -> None:
+    """deepspeedai/DeepSpeed runtime/config_utils.py, dict_raise_error_on_duplicate_keys."""
+    text = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "bf16": {}}'
+    with pytest.raises(UnreadableConfig, match="'bf16' is there twice"):
+        read_config(text, "ds_config.json")
+
+
+def test_a_launchers_deepspeed_takes_its_own_arguments_alone() -> None:
+    """SmallDoges/small-doge recipes/accelerate_configs/zero3.yaml; a degree above 1 is named."""
+    text = (
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n"
+        "  zero_stage: 3\n  data_parallel_size: 8\n  timeout: 60\n  tensor_parallel_size: {}\n"
+        "num_processes: 8\n"
+    )
+    assert not read_config(text.format(1), "zero3.yaml").unread
+    assert read_config(text.format(2), "zero3.yaml").unread
+
+
+@pytest.mark.parametrize(
+    ("repository", "model"),
+    [
+        ("allenai/OLMo-2-1124-7B-Instruct", "olmo-2-7b"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
+    ],
+)
+def test_a_repositorys_name_less_its_date(tmp_path: Path, repository: str, model: str) -> None:
+    """Dates stand in the middle of a name, and `v3` is none of a tuning where a model has it."""
+    file = FACTORY.replace("Qwen/Qwen3-8B", repository)
+    assert read_config(file, str(tmp_path / "a.yaml")).facts["model"].value == model
