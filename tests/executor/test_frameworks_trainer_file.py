@@ -78,6 +78,10 @@ def _read(tmp_path: Path, file: str, command: str, start: Start | None = None) -
             SWIFT, "swift sft --config conf/a.yaml --max_length 1024\n", 4, 1, 1024, id="swift",
         ),
         pytest.param(
+            SWIFT, 'HERE="$(cd "$(dirname "$0")" && pwd)"\n'
+            'swift sft --config "$HERE/conf/a.yaml"\n', 4, 1, 2048, id="the script's folder",
+        ),
+        pytest.param(
             SWIFT, "NPROC_PER_NODE=2 swift sft conf/a.yaml\n", 2, 1, 2048, id="swift, first word",
         ),
     ],
@@ -97,6 +101,14 @@ def test_a_file_that_is_not_there_is_named_as_before() -> None:
         read_config("llamafactory-cli train a.yaml learning_rate=1e-5\n", "run.sh")
     with pytest.raises(NothingToRead, match="check that file itself"):
         read_config("swift sft --config a.yaml\n", "run.sh")
+
+
+def test_changes_of_the_model_that_change_no_size_are_read(tmp_path: Path) -> None:
+    """modal-labs/llm-finetuning config/mixtral.yml has `output_router_logits`; layers are named."""
+    for inside, named in (("output_router_logits: true", False), ("num_hidden_layers: 4", True)):
+        text = f"{AXOLOTL}model_config:\n  {inside}\n"
+        unread = read_config(text, str(tmp_path / "a.yaml")).unread
+        assert any("model_config" in str(fact.value) for fact in unread) is named
 
 
 @pytest.mark.parametrize("program", ["grpo.py", "dpo_trainer.py", "run_mlm.py", "train_reward.py"])

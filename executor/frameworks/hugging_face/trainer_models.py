@@ -106,8 +106,17 @@ def check_trains(values: Values) -> None:
         raise NothingToRead("do_train is false: it trains nothing", trains.line)
 
 
+_NO_SIZES = ("output_router_logits", "router_aux_loss_coef", "use_cache", "attention_dropout")
+
+
 def same_shape(values: Values, key: str) -> None:
-    """Reads `base_model_config`, axolotl's in 2023, where it names the model's own repository."""
+    """Reads `base_model_config`, axolotl's in 2023, where it names the model's own repository, and
+    a section of changes to the model's configuration where none changes a size.
+    """
+    for section in ("model_config", "overrides_of_model_config"):
+        inside = [name for name in values.found if name.startswith(f"{section}.")]
+        if inside and all(name.rpartition(".")[2] in _NO_SIZES for name in inside):
+            values.asked |= {section, *inside}
     model, shape = values.found.get(key), values.found.get("base_model_config")
     if model is not None and shape is not None and model.value == shape.value:
         values.asked.add("base_model_config")

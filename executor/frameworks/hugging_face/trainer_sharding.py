@@ -171,9 +171,13 @@ def _beside(stated: Fact, path: Path) -> Sharding:
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
 
 
+_OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
+"""`$(cd "$(dirname "$0")" && pwd)/`: the script's own folder, or one above it."""
+
+
 def beside(name: str, path: Path) -> Path | None:
     """The file `name` as one at `path` means it: beside it, or below a folder above it."""
-    named = Path(name)
+    named = Path(_OWN_FOLDER.sub("", name))
     if named.is_absolute():
         return None
     folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
