@@ -86,7 +86,7 @@ def test_no_layout_is_legal() -> None:
     [
         (["plan", "tiny-llama", "--gpuss", "8"], "No such option: --gpuss (close names: --gpus"),
         (["plan", "tiny-llama", "--batch", "8"], "--batch (close names: --global-batch, "),
-        (["plan", "tiny-llama", "--quiet"], "No such option: --quiet (meshplan plan -h)"),
+        (["plan", "tiny-llama", "--quiet"], "No such option: --quiet ("),
         (
             ["plan", "tiny-llama", "--gpus", "8", "--global-batch", "4M"],
             "--global-batch 4M: it is a whole number, such as 8; --global-batch-tokens counts",

@@ -78,10 +78,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
     reading = read_values(trainer, values, path, named)
     gpus = gpus_of(Values(launcher), text)
-    program = str(words[at].value)
     unread += other_training(words[at])
-    said = f"{program} is taken to train all weights of one model by next tokens: assumed"
-    assumed = () if trainer is _FACTORY else (said,)
+    assumed = () if trainer is _FACTORY else (next_tokens(words[at]),)
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
@@ -107,6 +105,11 @@ _OTHER_TRAINING = re.compile(
     r"|classif|distill",
     re.I,
 )
+
+
+def next_tokens(program: Fact) -> str:
+    """What is assumed of a program of somebody's own."""
+    return f"{program.value} is taken to train all weights of one model by next tokens: assumed"
 
 
 def other_training(program: Fact) -> tuple[Fact, ...]:

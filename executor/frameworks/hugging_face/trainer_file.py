@@ -25,6 +25,7 @@ from meshplan.executor.frameworks.hugging_face import trainer_command
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     SUFFIXES,
     launcher_file,
+    next_tokens,
     other_training,
     program_at,
 )
@@ -123,7 +124,9 @@ def _case(
     found = dict(reading.facts)
     gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
     put(found, gpus=gpus or Values(given).count("num_processes"))
-    notes = (*script.notes, *left_open([words]), f"its file is {stated.value}", *reading.notes)
+    assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
+    its = f"its file is {stated.value}"
+    notes = (*script.notes, *left_open([words]), its, *reading.notes, *assumed)
     return replace(reading, path=path, facts=found, notes=notes,
                    unread=(*other_training(words[at]), *unread, *reading.unread))  # fmt: skip
 
