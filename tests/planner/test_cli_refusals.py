@@ -1,6 +1,7 @@
 """Where nothing fits or is legal, end to end: the words, the document and the exit code."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -122,3 +123,13 @@ def test_scores_of_more_bytes_than_64_bits_count_do_not_fit() -> None:
     result = run(*words.split(), "--engine", "bigscience")
     assert result.exit_code == 3
     assert result.stderr.startswith("error: no layout of llama-3.1-70b fits on 1 GPU")
+
+
+def test_an_illegal_config_beside_a_log_is_named(tmp_path: Path) -> None:
+    """Its refusal says whose it is: the log's folder is looked through for the run's config."""
+    text = "base_model: x/y\ndatasets: []\nsequence_len: 8\nmicro_batch_size: -1\n"
+    (tmp_path / "a.yml").write_text(text, encoding="utf-8")
+    (tmp_path / "log.txt").write_text("no steps\n", encoding="utf-8")
+    result = run("diagnose", str(tmp_path / "log.txt"))
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'a.yml'}: micro_batch_size is -1" in result.stderr
