@@ -212,6 +212,9 @@ def _words(family: Family, f: Fields) -> tuple[Words, Words]:
     return mixers, stated or family.experts.layers(f)
 
 
+_OF_STATES = ("mamba_", "linear_", "ssm_", "conv_")
+
+
 def _layers(family: Family, f: Fields, mixers: Words, feed_forwards: Words) -> list[Layer]:
     numbers = family.numbers(f) if family.numbers else 0
     experts = _experts(family, f) if "sparse" in feed_forwards else None
@@ -225,6 +228,8 @@ def _layers(family: Family, f: Fields, mixers: Words, feed_forwards: Words) -> l
                 "its layer list has layers with a state, which this family does not have"
             )
         recurrent = family.recurrent(f)
+    elif family.recurrent is not None:  # what would describe layers that are not there
+        f.asked.update(key for key in f.config if key.startswith(_OF_STATES))
     attentions = _attentions(family, f, mixers)
     dense = _dense_width(family, f) if "dense" in feed_forwards else 0
     made = []

@@ -100,6 +100,7 @@ def step_time(model: StageModel) -> StepTime:
     data = model.m * work.data_s + left[worst]
     update = max(model.by_rank(lambda rank: update_s(model, rank)))
     known = model.m * (work.total_s - work.data_s) + data + send + overhead
+    bubble = float(makespan - known)
     return StepTime(
         compute_s=float(model.m * work.compute_s + overhead),
         tensor_s=float(model.m * work.tensor_s),
@@ -108,8 +109,8 @@ def step_time(model: StageModel) -> StepTime:
         data_s=float(data + tied_table_s(model)),
         send_s=send + float(rendezvous_s(model, model.m)),
         offload_s=float(model.m * work.offload_s),
-        # Never below 0 but by rounding: the simulation adds in another order.
-        bubble_s=max(0.0, float(makespan - known)),
+        # Around 0 by rounding: the simulation adds in another order.
+        bubble_s=bubble if bubble > 1e-12 * makespan else 0.0,
         optimizer_s=update,
         fixed_s=model.setting.tuning.step_s,
     )

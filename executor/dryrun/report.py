@@ -76,4 +76,6 @@ def _table(title: str, names: Sequence[str]) -> Table:
 
 
 def _gib(size_bytes: float) -> str:
+    if size_bytes < GIB / 1000:
+        return f"{size_bytes:,.0f} bytes"
     return f"{size_bytes / GIB:.3g} GiB"

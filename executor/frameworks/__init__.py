@@ -13,7 +13,7 @@ from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
-    trainer_command,
+    trainer_file,
     trainers,
     transformers_config,
 )
@@ -28,7 +28,13 @@ from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import Exported, Reading, Start, UnreadableConfig
+from meshplan.planner.case.reading import (
+    UNRECOGNISED,
+    Exported,
+    Reading,
+    Start,
+    UnreadableConfig,
+)
 
 Read = Callable[[str, str, Start | None], Reading]
 Claims = Callable[[str, str], bool]
@@ -70,7 +76,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
     "automodel": (automodel.claims, whole(automodel.read)),
-    "hf-script": (trainer_command.claims, trainer_command.read),
+    "hf-script": (trainer_file.claims, trainer_file.read),
 }  # fmt: skip
 READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
 """Trainers' formats."""
@@ -148,8 +154,5 @@ def read_config(
     else:
         found = READ_ONLY.get(framework) or framework_named(framework, READ_ONLY)
     if found is None:
-        raise UnreadableConfig(
-            f"no format recognised (known: {', '.join((*FRAMEWORKS, *READ_ONLY))}); name it with "
-            "--framework"
-        )
+        raise UnreadableConfig(f"{UNRECOGNISED} (known: {', '.join((*FRAMEWORKS, *READ_ONLY))})")
     return found.read(text, path, start)

@@ -8,6 +8,7 @@ from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConf
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
+_SHELL = (".sh", ".slurm", ".sbatch", ".bash")
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -20,7 +21,12 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
-    "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:])",),
+    "FlagScale": ((r"system:[ \t]*$", r"model:[ \t]*$",
+                   r"[ \t]+(?:use_distributed_optimizer|tensor_model_parallel_size|no_shared_fs):"),
+                  "its runner makes Megatron's arguments of it; check the script that it writes "
+                  "(logs/scripts/host_0_..._run.sh)"),
+    "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
+              r"[^#\n]*-m[ \t]+verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "
@@ -36,10 +42,14 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
     "ms-swift's args.json": ((r"[ \t]*\"swift_version\":",),
                              "its arguments are its own; check a plan of the same layout"),
-    "ms-swift's `swift rlhf`": ((rf"[ \t]*{_SET}swift[ \t]+rlhf\b",),
+    "ms-swift's `swift rlhf`": ((rf"(?:[ \t]*{_SET}swift[ \t]+rlhf|[^#\n]*--rlhf_type)\b",),
                                 "it trains and generates in turn; check a plan of the same layout"),
     "ms-swift on Megatron": ((rf"[ \t]*{_SET}megatron[ \t]+(sft|pt|rlhf)\b",),
                              "its defaults are its own; check a plan of the same layout"),
+    "ms-swift on Megatron, in YAML": (
+        (r"(?:tuner_type|train_type|load_safetensors|mcore_model):",
+         r"(?:micro_batch_size|global_batch_size):"),
+        "its defaults are its own; check a plan of the same layout"),
     "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),
               "its batches are made of rollouts; check a plan of the same layout"),
     "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
@@ -69,7 +79,8 @@ costs the length of the text.
 
 def claims_refused(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
-    return name.endswith((".py", ".yaml", ".yml", ".json", ".sh")) and _refused(text) is not None
+    ends = (".py", ".yaml", ".yml", ".json", *_SHELL)
+    return name.endswith(ends) and _refused(text) is not None
 
 
 def _refused(text: str) -> str | None:
@@ -116,7 +127,7 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
 
 def claims_script(name: str, text: str) -> bool:
     """Whether a file is such a script; asked after all formats that are read."""
-    return name.endswith((".sh", ".slurm", ".sbatch")) and _script(text) is not None
+    return name.endswith(_SHELL) and _script(text) is not None
 
 
 def _script(text: str) -> str | None:

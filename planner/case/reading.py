@@ -35,6 +35,10 @@ FIELDS = COUNTS | frozenset(
 
 
 Mode = Literal["none", "selective", "full"]
+UNRECOGNISED = (
+    "no config format recognised: of those that are read, --framework names one whose file looks "
+    "otherwise; of another program, `meshplan plan MODEL --gpus 64 --tp 8 ...` prices its layout"
+)
 
 
 class UnreadableConfig(ValueError):

@@ -30,7 +30,13 @@ from meshplan.planner.case.plan_file import (
     check_gpus,
     check_runners_up,
 )
-from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
+from meshplan.planner.case.reading import (
+    UNRECOGNISED,
+    NothingToRead,
+    Reading,
+    Start,
+    UnreadableConfig,
+)
 from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
 from meshplan.planner.case.seal import EDITED
 from meshplan.planner.case.settings import (
@@ -88,10 +94,16 @@ def check_paths(
     *,
     limits: Limits | None = None,
     framework: str | None = None,
+    looked: Callable[[Path], None] | None = None,
 ) -> list[Finding]:
-    """One finding per file, in order; a folder is walked and what is no config there is skipped."""
+    """One finding per file, in order; a folder is walked and what is no config there is skipped.
+
+    `looked` is told of each file before it is read.
+    """
     found = []
     for candidate in candidates(paths):
+        if looked:
+            looked(candidate.path)
         if candidate.skip:
             found.append(_skipped(candidate, candidate.skip))
         else:
@@ -133,7 +145,7 @@ def check_file(
         if reading is None:
             if not candidate.named:
                 return _skipped(candidate, "no format recognised")
-            raise UnreadableConfig("no config format recognised; name it with --framework")
+            raise UnreadableConfig(UNRECOGNISED)
         readings.extend((reading, *reading.others))
         return _check_reading(reading, candidate.path, tools, given, limits)
 

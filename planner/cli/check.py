@@ -41,6 +41,7 @@ from meshplan.planner.cli.options import (
     VocabSize,
     refuse,
 )
+from meshplan.planner.cli.progress import FilesLine
 from meshplan.planner.text_files import CannotWrite, write_text
 
 FORMATS = get_args(Format)
@@ -90,13 +91,16 @@ def check(
     if output_format not in FORMATS:
         refuse(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
     settings = settings_of(options, refuse)
+    line = FilesLine()
     findings = check_paths(
         paths,
         tools(search=slack is not None),
         settings,
         limits=Limits(tolerance=tolerance, slack=slack),
         framework=framework,
+        looked=line,
     )
+    line.close()
     if output_format == "table":
         terminal = sys.stdout.isatty()
         print(as_table(findings, width=None if terminal else 160, color=terminal))

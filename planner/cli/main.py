@@ -196,9 +196,30 @@ def _with_value(error: Any, args: list[str]) -> str:
     joined = (word.split("=", 1) for word in args if word.split("=", 1)[0] in names and "=" in word)
     name, value = next(chain(pairs, joined), ("", "")) if error.message else ("", "")
     if not name:
-        return f"{error.format_message()} {where}".rstrip()
+        return f"{_near_option(error)} {where}".rstrip()
     rule = error.message.removeprefix("Value error, ").removesuffix(".")
+    if rule.startswith(_NO_INTEGER):
+        rule = "it is a whole number, such as 8"
+        rule += "; --global-batch-tokens counts tokens (4M)" if name == "--global-batch" else ""
     return f"{name} {value}: {rule} {where}".rstrip()
+
+
+_NO_INTEGER = "Input should be a valid integer"
+
+
+def _near_option(error: Any) -> str:
+    """What is wrong; of an unknown option with those that have its letters, dashes not counted."""
+    unknown = getattr(error, "option_name", None)
+    if unknown is None or error.ctx is None:
+        return str(error.format_message())
+    options = [name for param in error.ctx.command.params for name in param.opts
+               if name.startswith("--")]  # fmt: skip
+    word = unknown.strip("-")
+    inside = [name for name in options if word and word in name.strip("-").split("-")]
+    close = difflib.get_close_matches(word, [name[2:] for name in options], cutoff=0.7)
+    names = list(dict.fromkeys([*(f"--{name}" for name in close), *inside]))[:4]
+    hint = f" (close names: {', '.join(names)})" if names else ""
+    return f"{error.message}{hint}"
 
 
 def _refuse_empty(args: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 from meshplan.costmodels.units import counted, format_seconds
@@ -11,8 +13,8 @@ QUIET_S = 1.0
 LINE_EVERY_S = 5.0
 
 
-class SearchLine:
-    """Prints where a search stands; a terminal's line is rewritten, a log gets one every 5 s."""
+class CurrentLine:
+    """Prints where something stands; a terminal's line is rewritten, a log gets one every 5 s."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -20,19 +22,19 @@ class SearchLine:
         self._last_s = -LINE_EVERY_S
         self._width = 0
 
-    def __call__(self, progress: Progress) -> None:
-        """Show `progress` if there is reason to."""
+    def say(self, describe: Callable[[float], str]) -> None:
+        """Show what `describe` says at so many seconds, if there is reason to."""
         elapsed_s = time.monotonic() - self._started
         if elapsed_s < QUIET_S:
             return
         if self._stream.isatty():
-            text = describe(progress, elapsed_s)
+            text = describe(elapsed_s)
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
             self._stream.flush()
         elif elapsed_s - self._last_s >= LINE_EVERY_S:
             self._last_s = elapsed_s
-            print(describe(progress, elapsed_s), file=self._stream)
+            print(describe(elapsed_s), file=self._stream)
 
     def close(self) -> None:
         """Clear the line."""
@@ -40,6 +42,29 @@ class SearchLine:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
             self._width = 0
+
+
+class SearchLine(CurrentLine):
+    """Where a search stands."""
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress` if there is reason to."""
+        self.say(lambda elapsed_s: describe(progress, elapsed_s))
+
+
+class FilesLine(CurrentLine):
+    """How many files `check` looked at, and where it is."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._looked = 0
+
+    def __call__(self, path: Path) -> None:
+        """Count a file, and show it if there is reason to."""
+        self._looked += 1
+        folder = "".join(each if each.isprintable() else "?" for each in str(path.parent)[-60:])
+        self.say(lambda elapsed_s: f"checking {elapsed_s:.0f} s: {self._looked:,} files looked at, "
+                                   f"now in {folder}; Ctrl-C stops")  # fmt: skip
 
 
 def describe(progress: Progress, elapsed_s: float) -> str:

@@ -14,7 +14,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
-from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.case.reading import UNRECOGNISED, IllegalConfig, UnreadableConfig
 from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
@@ -179,7 +179,7 @@ def case_at(path: Path, source: LogSource) -> Case:
         else:
             reading = source.read(text, str(path), source.framework)
             if reading is None:
-                raise UnreadableConfig("no config format recognised; name it with --framework")
+                raise UnreadableConfig(UNRECOGNISED)
             case = resolve(reading.alone(), source.given, settings_near(path))
         check_case(case)
     except (
@@ -224,4 +224,6 @@ def _recognised(paths: Sequence[Path], log: Path, source: LogSource) -> list[Pat
                 found.append(path)
         except UnreadableConfig:
             continue
+        except IllegalConfig:  # a config all the same: it says so when it is read for itself
+            found.append(path)
     return found

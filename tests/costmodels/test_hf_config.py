@@ -347,3 +347,22 @@ def test_catalogue_is_json_that_stands_alone() -> None:
         assert isinstance(config["_source"], str), name
         assert isinstance(config["architectures"], list), name
         assert json.loads(json.dumps(config)) == config
+
+
+def test_a_hybrid_family_without_recurrent_layers_ignores_their_fields() -> None:
+    """ibm-granite/granite-4.0-micro: attention on all layers, and Mamba's sizes beside them.
+
+    Its embedding 100352 x 2560 is tied; a layer has q and o of 2560 x 2560, k and v of 2560 x 512,
+    a gated feed-forward of 3 x 2560 x 8192 and two norms; one norm ends it.
+    """
+    config = {
+        "model_type": "granitemoehybrid", "hidden_size": 2560, "intermediate_size": 8192,
+        "shared_intermediate_size": 8192, "num_local_experts": 0, "num_experts_per_tok": 0,
+        "num_hidden_layers": 40, "layer_types": ["attention"] * 40, "num_attention_heads": 40,
+        "num_key_value_heads": 8, "vocab_size": 100352, "tie_word_embeddings": True,
+        "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 256, "mamba_d_conv": 4,
+        "mamba_expand": 2, "mamba_n_groups": 1, "mamba_chunk_size": 256, "mamba_conv_bias": True,
+    }  # fmt: skip
+    layer = 2 * 2560 * 2560 + 2 * 2560 * 512 + 3 * 2560 * 8192 + 2 * 2560
+    by_hand = 100352 * 2560 + 40 * layer + 2560
+    assert model_parameters(model_from_config(config, "micro")).total == by_hand == 3_402_836_480

@@ -1,5 +1,6 @@
 """What `check` is given: settings, folders, files that cannot be read, unknown names."""
 
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths, exit_code
 from meshplan.planner.check.verdicts import Finding
+from meshplan.planner.cli.progress import FilesLine
 
 
 def test_missing_facts_are_all_named_with_their_flags(tmp_path: Path) -> None:
@@ -280,3 +282,14 @@ def test_degrees_that_do_not_divide_the_gpus_are_pointed_at(
     given = Settings(cluster=CLUSTER, gpus=8, model="llama-3.2-1b", seq_len=2048)
     finding = check_text(tmp_path / "a.yaml", text, given)
     assert (finding.verdict, finding.line) == ("illegal", line), finding.text
+
+
+def test_a_long_walk_says_where_it_is() -> None:
+    """Nothing for a second, then how many files and which folder, without control characters."""
+    stream = io.StringIO()
+    line = FilesLine(stream)
+    line(Path("a/b.yaml"))
+    assert not stream.getvalue()
+    line._started -= 2
+    line(Path("a/\x1b[31m/c.yaml"))
+    assert "2 files looked at, now in a/?[31m;" in stream.getvalue()

@@ -1,6 +1,7 @@
 """Where nothing fits or is legal, end to end: the words, the document and the exit code."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -84,7 +85,13 @@ def test_no_layout_is_legal() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["plan", "tiny-llama", "--gpuss", "8"], "No such option: --gpuss"),
+        (["plan", "tiny-llama", "--gpuss", "8"], "No such option: --gpuss (close names: --gpus"),
+        (["plan", "tiny-llama", "--batch", "8"], "--batch (close names: --global-batch, "),
+        (["plan", "tiny-llama", "--quiet"], "No such option: --quiet ("),
+        (
+            ["plan", "tiny-llama", "--gpus", "8", "--global-batch", "4M"],
+            "--global-batch 4M: it is a whole number, such as 8; --global-batch-tokens counts",
+        ),
         (["plan", "tiny-llama", "--gpus"], "'--gpus' requires an argument"),
         (["plan", "tiny-llama", "again", "--gpus", "8"], "unexpected extra argument(s) (again)"),
         (["plan", "--gpus", "8"], "Missing argument 'model'"),
@@ -116,3 +123,13 @@ def test_scores_of_more_bytes_than_64_bits_count_do_not_fit() -> None:
     result = run(*words.split(), "--engine", "bigscience")
     assert result.exit_code == 3
     assert result.stderr.startswith("error: no layout of llama-3.1-70b fits on 1 GPU")
+
+
+def test_an_illegal_config_beside_a_log_is_named(tmp_path: Path) -> None:
+    """Its refusal says whose it is: the log's folder is looked through for the run's config."""
+    text = "base_model: x/y\ndatasets: []\nsequence_len: 8\nmicro_batch_size: -1\n"
+    (tmp_path / "a.yml").write_text(text, encoding="utf-8")
+    (tmp_path / "log.txt").write_text("no steps\n", encoding="utf-8")
+    result = run("diagnose", str(tmp_path / "log.txt"))
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'a.yml'}: micro_batch_size is -1" in result.stderr

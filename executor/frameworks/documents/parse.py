@@ -116,10 +116,12 @@ def _named(path: str, line: int) -> str:
     return path
 
 
-def read_json(text: str) -> dict[str, Fact]:
-    """The facts of a JSON object; raises `UnreadableConfig`."""
+def read_json(text: str, *, once: bool = False) -> dict[str, Fact]:
+    """The facts of a JSON object; raises `UnreadableConfig`, also for a key that is there twice
+    where each may be there `once`.
+    """
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_each_once if once else None)
     except json.JSONDecodeError as error:
         raise UnreadableConfig(f"not JSON: {error.msg}", error.lineno) from None
     except (RecursionError, ValueError) as error:
@@ -128,6 +130,15 @@ def read_json(text: str) -> dict[str, Fact]:
         raise UnreadableConfig("not a JSON object; a config starts with `{`")
     check_braces(text)
     return _flatten(data, _json_lines(text))
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UnreadableConfig(f"the key {twice[:80]!r} is there twice, which its reader refuses")
+    return found
 
 
 def _json_lines(text: str) -> dict[str, int]:

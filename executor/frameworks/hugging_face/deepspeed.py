@@ -201,7 +201,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
 
 def read(text: str, path: str) -> Reading:
     """A DeepSpeed configuration; raises `UnreadableConfig` and `IllegalConfig`."""
-    values = Values(read_json(text))
+    values = Values(read_json(text, once=True))
     if not _MARKS.search(text):
         raise UnreadableConfig("no zero_optimization, train_batch_size or the like found")
     return reading_of(values, path)

@@ -10,6 +10,7 @@ which those that are in no list make the verdict incomplete. The files that a co
 looked for beside the script and below the folders above it.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from meshplan.executor.frameworks.shell.script import Script, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 MARK = "--per_device_train_batch_size"
-_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
+SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
 _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
@@ -47,7 +48,7 @@ _SAID_BY = {
 
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's batch and no launch of a format of its own."""
-    return name.endswith(_SUFFIXES) and MARK in text
+    return name.endswith(SUFFIXES) and MARK in text
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -65,11 +66,11 @@ def _is_mark(word: str) -> bool:
 
 
 def _case(words: list[Fact], script: Script, path: str, text: str, start: Start | None) -> Reading:
-    at = _program(words)
+    at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     launcher = arguments(words[:at])
-    stated = arguments(words[at + 1 :])
+    stated = _model_named(arguments(words[at + 1 :]))
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
@@ -77,9 +78,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
     reading = read_values(trainer, values, path, named)
     gpus = gpus_of(Values(launcher), text)
-    program = str(words[at].value)
-    said = f"{program} is taken to train all weights of one model by next tokens: assumed"
-    assumed = () if trainer is _FACTORY else (said,)
+    unread += other_training(words[at])
+    assumed = () if trainer is _FACTORY else (next_tokens(words[at]),)
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
@@ -88,15 +88,50 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
 
 
+_MODEL_NAMES = ("model_name", "model_path", "model_id", "model", "base_model", "model_dir")
+"""What programs call the model, where none of their arguments is transformers' `model_name_or_path`."""
+
+
+def _model_named(stated: dict[str, Fact]) -> dict[str, Fact]:
+    """The arguments with the model by transformers' name."""
+    other = next((name for name in _MODEL_NAMES if name in stated), None)
+    if other is None or _TRAINER.model in stated:
+        return stated
+    return {_TRAINER.model if name == other else name: fact for name, fact in stated.items()}
+
+
+_OTHER_TRAINING = re.compile(
+    r"(?:^|[_.-])(?:dpo|grpo|gspo|ppo|orpo|kto|rloo|rlhf|reward|mlm|glue|ner|squad|qa|seq2seq)(?=[_.-])"
+    r"|classif|distill",
+    re.I,
+)
+
+
+def next_tokens(program: Fact) -> str:
+    """What is assumed of a program of somebody's own."""
+    return f"{program.value} is taken to train all weights of one model by next tokens: assumed"
+
+
+def other_training(program: Fact) -> tuple[Fact, ...]:
+    """A program whose name says that it does not train by next tokens."""
+    name = str(program.value).rpartition("/")[2]
+    if not _OTHER_TRAINING.search(f"{name}."):
+        return ()
+    return (Fact(f"{shown(name)} (its name says another training than by next tokens)",
+                 program.line),)  # fmt: skip
+
+
+_COMMANDS = (("llamafactory-cli", "train"), ("axolotl", "train"), ("trl", "sft"))
+"""Programs with the word that trains."""
 _LAUNCHERS = ("torch.distributed.", "accelerate.", "deepspeed.launcher")
 
 
-def _program(words: list[Fact]) -> int | None:
+def program_at(words: list[Fact]) -> int | None:
     """Where the program stands: a file, or `-m` with a module that is no launcher itself."""
     texts = [str(word.value) for word in words]
     for at, text in enumerate(texts):
         module = texts[at - 1] in ("-m", "--module") and at > 0
-        factory = text == "train" and at > 0 and texts[at - 1].endswith("llamafactory-cli")
+        factory = at > 0 and (texts[at - 1].rpartition("/")[2], text) in _COMMANDS
         if text.endswith(".py") or factory or (module and not text.startswith(_LAUNCHERS)):
             return at
     return None

@@ -35,10 +35,28 @@ SAME_SIZES: Mapping[str, str] = {
     **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
     "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
     "qwq-32b": "qwen2.5-32b",
-}
+    **dict.fromkeys(("deepseek-r1", "deepseek-v3.1"), "deepseek-v3"),
+    **dict.fromkeys(("minimax-m2.5", "minimax-m2.7"), "minimax-m2"),
+    "llama-4-scout-17b-16e": "llama-4-scout", "llama-4-maverick-17b-128e": "llama-4-maverick",
+    "glm-5.1": "glm-5", "kimi-k2.6": "kimi-k2.5", "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+}  # fmt: skip
 """Models whose sizes are those of one in the catalogue, each by its own config.json. The 1.5B of
 DeepSeek-R1's distillates is none: its head is not tied, as that of Qwen2.5-1.5B is.
 """
+
+
+_FULL = ("packing", "neat_packing", "sample_packing", "pad_to_sequence_len", "pretraining_dataset")
+
+
+def short_samples(trainer: str, values: Values, facts: Mapping[str, Fact]) -> list[str]:
+    """A note where samples keep their own lengths, which the file does not say."""
+    stated = (str(values.found.get(name, Fact(False, 1)).value).lower() for name in _FULL)
+    full = any(text not in ("false", "none", "") for text in stated)
+    stage = values.found.get("stage")
+    if full or trainer == "hf-trainer" or (stage and stage.value == "pt"):
+        return []
+    length = facts["seq_len"].value if "seq_len" in facts else "as many as the sequence's"
+    return [f"samples are not packed: priced with {length} tokens each, the most; fewer need less"]
 
 
 def scores_kept(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
@@ -88,8 +106,17 @@ def check_trains(values: Values) -> None:
         raise NothingToRead("do_train is false: it trains nothing", trains.line)
 
 
+_NO_SIZES = ("output_router_logits", "router_aux_loss_coef", "use_cache", "attention_dropout")
+
+
 def same_shape(values: Values, key: str) -> None:
-    """Reads `base_model_config`, axolotl's in 2023, where it names the model's own repository."""
+    """Reads `base_model_config`, axolotl's in 2023, where it names the model's own repository, and
+    a section of changes to the model's configuration where none changes a size.
+    """
+    for section in ("model_config", "overrides_of_model_config"):
+        inside = [name for name in values.found if name.startswith(f"{section}.")]
+        if inside and all(name.rpartition(".")[2] in _NO_SIZES for name in inside):
+            values.asked |= {section, *inside}
     model, shape = values.found.get(key), values.found.get("base_model_config")
     if model is not None and shape is not None and model.value == shape.value:
         values.asked.add("base_model_config")

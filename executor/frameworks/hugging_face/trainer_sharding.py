@@ -171,12 +171,17 @@ def _beside(stated: Fact, path: Path) -> Sharding:
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
 
 
+_OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
+"""`$(cd "$(dirname "$0")" && pwd)/`: the script's own folder, or one above it."""
+
+
 def beside(name: str, path: Path) -> Path | None:
     """The file `name` as one at `path` means it: beside it, or below a folder above it."""
-    named = Path(name)
-    if named.is_absolute() or ".." in named.parts:
+    named = Path(_OWN_FOLDER.sub("", name))
+    if named.is_absolute():
         return None
-    places = (folder / named for folder in path.absolute().parents[:6])
+    folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
+    places = (folder / named for folder in folders)
     return next((place for place in places if place.is_file()), None)
 
 

@@ -16,7 +16,7 @@ incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_models import (
     packed_weights,
     same_shape,
     scores_kept,
+    short_samples,
     without_towers,
 )
 from meshplan.executor.frameworks.hugging_face.trainer_precision import (
@@ -159,7 +160,7 @@ TRAINERS = (
 )  # fmt: skip
 
 
-def claims(trainer: Trainer, name: str, text: str) -> bool:
+def claims_of(trainer: Trainer, name: str, text: str) -> bool:
     """Whether a YAML or JSON file states the keys that mark this trainer."""
     if not name.endswith((".yaml", ".yml", ".json")):
         return False
@@ -222,6 +223,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     ]
     if trainer.name == "trl":
         notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
+    notes += short_samples(trainer.name, values, facts)
     adapters = lora.value if lora else None
     same_shape(values, trainer.model)
     without_towers(values, facts)
@@ -307,16 +309,25 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str
     if stated is None:
         return ""
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
-    words = re.sub("^(meta|nvidia)-", "", tail).split("-")
-    while _TUNING.fullmatch(words[-1]) and len(words) > 1:
-        words.pop()
-    plain = "-".join(words)
-    known = {name: name for name in model_names()}
-    found = known.get(tail) or known.get(plain) or SAME_SIZES.get(plain)
+    known = {**SAME_SIZES, **{name: name for name in model_names()}}
+    found = next((known[name] for name in _shorter(tail) if name in known), None)
     if found is None:
         return f"{key} {shown(stated.value)}"
     facts["model"] = Fact(found, stated.line)
     return ""
+
+
+def _shorter(name: str) -> Iterator[str]:
+    """A repository's name, and less one by one the last words that name a tuning; then the same
+    without dates (`olmo-2-1124-7b-instruct`).
+    """
+    yield name
+    plain = re.sub("^(meta|nvidia)-", "", name).split("-")
+    for words in (plain, [word for word in plain if not re.fullmatch(r"\d{4}", word)]):
+        for end in range(len(words), 0, -1):
+            yield "-".join(words[:end])
+            if not _TUNING.fullmatch(words[end - 1]):
+                break
 
 
 def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | None:
@@ -372,5 +383,5 @@ def _kind(values: Values) -> list[Fact]:
 
 Claims = Callable[[str, str], bool]
 READERS: dict[str, tuple[Claims, Callable[[str, str, Start | None], Reading]]] = {
-    trainer.name: (partial(claims, trainer), partial(read, trainer)) for trainer in TRAINERS
+    trainer.name: (partial(claims_of, trainer), partial(read, trainer)) for trainer in TRAINERS
 }

@@ -308,13 +308,15 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         put(facts, zero_stage=Fact(0, 1))
     if values.on("deepspeed") and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)
-    engine = "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+    engine = _engine(values)
+    if unfused := _keeps_scores(values):
+        unread.append(unfused)
     userbuffers = values.on("tp_comm_overlap")
     own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
     not_understood, noted = judged(own, MEGATRON, "--{}")
     return Reading(
         framework="megatron",
-        engine="megatron-deepspeed" if values.on("deepspeed") else engine,
+        engine=engine,
         path=path,
         facts=facts,
         placement=placement,
@@ -327,3 +329,25 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         notes=(*notes, *more, *noted, *ungrouped(values), *values.suspects(_MARKS)),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
+
+
+_FLASH = ("use_flash_attn", *(f"use_flash_attn_{kind}" for kind in ("v1", "v2", "triton", "builder")))
+
+
+def _engine(values: FlagArguments) -> str:
+    """The engine that prices the command; Megatron-DeepSpeed keeps scores unless it is told."""
+    flash = [values.on(name) for name in _FLASH]  # each counts as read
+    if values.on("deepspeed"):
+        return "megatron-deepspeed-flash" if any(flash) else "megatron-deepspeed"
+    return "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+
+
+def _keeps_scores(values: FlagArguments) -> Fact | None:
+    """BigCode's fork of 2022, which `--attention-head-type` marks, without its FlashAttention
+    (bigcode-project/Megatron-LM megatron/model/transformer.py).
+    """
+    fork = values.found.get("attention_head_type")
+    if fork is None or any(values.on(name) for name in _FLASH):
+        return None
+    why = "BigCode's fork keeps the scores of attention without it, which is not modelled"
+    return Fact(f"--use-flash-attn, which is not there ({why})", fork.line)

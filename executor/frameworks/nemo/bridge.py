@@ -55,7 +55,13 @@ from meshplan.executor.frameworks.nemo.overrides import (
     is_words,
     words_of,
 )
-from meshplan.executor.frameworks.nemo.recipe import leaves_sharding, left_to_recipe, of_towers
+from meshplan.executor.frameworks.nemo.recipe import (
+    data_length,
+    leaves_sharding,
+    left_to_recipe,
+    lengths,
+    of_towers,
+)
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
 from meshplan.executor.frameworks.shell.launches import started_with
@@ -256,12 +262,12 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
 
 
 def _reading(run: Run, path: str) -> Reading:
-    found = run.found
+    found = data_length(run.found)
     nemo = is_nemo(found)
     check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
     unread += _left_open(plain)
-    unread += [] if nemo else [*_elsewhere(found), *_lengths(found), *of_towers(found)]
+    unread += [] if nemo else [*_elsewhere(found), *lengths(found), *of_towers(found)]
     waits = run.waits
     values = Entries(
         {name: fact for name, fact in plain.items() if fact.value != -1},
@@ -274,7 +280,7 @@ def _reading(run: Run, path: str) -> Reading:
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, more = (None, []) if nemo else of_bridge(found)
     unread += more
-    put(facts, gpus=_gpus(values) or run.gpus, lora=lora)
+    put(facts, gpus=_gpus(values, nemo=nemo) or run.gpus, lora=lora)
     config = model_config_of(values)
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
@@ -338,27 +344,19 @@ def _elsewhere(found: Mapping[str, Fact]) -> list[Fact]:
     ]
 
 
-def _lengths(found: Mapping[str, Fact]) -> list[Fact]:
-    """The data's length, where it is not the model's."""
-    data, model = (found.get(f"{section}.seq_length") for section in ("dataset", "model"))
-    if data is None or model is None or data.value == model.value:
-        return []
-    why = f"the model's sequences have {shown(model.value)}, and Megatron-Bridge wants them alike"
-    return [Fact(f"dataset.seq_length {shown(data.value)} ({why})", data.line)]
-
-
 def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact]]:
     """The entries right below the sections that set the model and its layout, if nobody read
     them; a section of its own counts as one entry.
     """
     unasked = {name for name, _ in values.unasked()}
     settings = []
-    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(found.items()))}
+    on = {name: fact for name, fact in found.items() if fact.value not in (None, False)}
+    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(on.items()))}
     below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
     for name, fact in (below | dict(found)).items():
         section, _, last = name.rpartition(".")
         holds = (
-            any(other.startswith(name + ".") for other in found) if fact.value is None else False
+            any(other.startswith(name + ".") for other in on) if fact.value is None else False
         )
         holds = holds or name in below
         if section in _JUDGED and last not in values.asked and (last in unasked or holds):
@@ -378,6 +376,9 @@ def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
     return plain
 
 
-def _gpus(values: Values) -> Fact | None:
+def _gpus(values: Values, *, nemo: bool) -> Fact | None:
+    """GPUs; of NeMo only where the file states the nodes, which its launcher else says."""
     each, nodes = values.count("devices", "num_gpus_per_node"), values.count("num_nodes")
-    return Fact(each.value * (nodes.value if nodes else 1), each.line) if each else None
+    if each is None or (nodes is None and nemo):
+        return None
+    return Fact(each.value * (nodes.value if nodes else 1), each.line)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from meshplan.executor.frameworks.documents.values import shown
 from meshplan.executor.frameworks.megatron.settings import COUNTS
 from meshplan.planner.case.reading import Fact
 
@@ -26,6 +27,26 @@ def of_towers(found: Mapping[str, Fact]) -> Iterator[Fact]:
     for name, fact in found.items():
         if name.startswith("model.") and name.removeprefix("model.") in _OF_TOWERS:
             yield Fact(f"{name} ({why})", fact.line)
+
+
+def data_length(found: Mapping[str, Fact]) -> Mapping[str, Fact]:
+    """`dataset.sequence_length`, megatron-core's name of the data's length, by Megatron-Bridge's
+    (src/megatron/bridge/training/config.py, GPTDatasetConfig: `seq_length` sets it).
+    """
+    stated = found.get("dataset.sequence_length")
+    if stated is None or stated.value is None:
+        return found
+    rest = {name: fact for name, fact in found.items() if name != "dataset.sequence_length"}
+    return {"dataset.seq_length": stated, **rest}
+
+
+def lengths(found: Mapping[str, Fact]) -> list[Fact]:
+    """The data's length, where it is not the model's."""
+    data, model = (found.get(f"{section}.seq_length") for section in ("dataset", "model"))
+    if data is None or model is None or data.value == model.value:
+        return []
+    why = f"the model's sequences have {shown(model.value)}, and Megatron-Bridge wants them alike"
+    return [Fact(f"dataset.seq_length {shown(data.value)} ({why})", data.line)]
 
 
 def leaves_sharding(found: Iterable[str]) -> bool:

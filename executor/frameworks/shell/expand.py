@@ -6,7 +6,7 @@ command): it counts as empty in conditions, as in an empty environment, and stay
 in the words of a command.
 
 Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion, 3.5.7 Word Splitting.
-Leaves out: globs, braces `{a,b}`, and commands in `$(...)` other than echo, expr, seq and basename.
+Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than compute (`computed`).
 """
 
 import re
@@ -167,6 +167,9 @@ class Expander:
         if mark == "!" and not rest and index is None:
             return self._indirect(name, raw, line, quoted=quoted)
         items = self.items(name)
+        listed = items is not None and not any(plain(item).startswith("[") for item in items)
+        if mark == "!" and not rest and index in ("@", "*") and items and listed:
+            return _several([(Part(str(at), line),) for at in range(len(items))], quoted=quoted)
         every = index in ("@", "*") or (index is None and name in ("@", "*"))
         if index is not None and not every and items is not None:
             items = self._element(items, index)

@@ -44,9 +44,12 @@ def _included(stated: Fact) -> Fact | None:
 
 
 def _slurm_gpus(text: str) -> Fact | None:
-    """GPUs by `#SBATCH` lines: nodes x GPUs of each; None when either is not a plain number."""
+    """GPUs by `#SBATCH` lines: nodes x GPUs of each; None when either is not a plain number, or the
+    nodes are left to sbatch's command line.
+    """
     header, line = _header(text)
-    each, nodes = _gpus_of_node(header), header.get("nodes", "1")
+    each = _gpus_of_node(header)
+    nodes = header.get("nodes", "" if _COUNTS_NODES.search(text) else "1")
     if each is None or not _NUMBER.fullmatch(nodes):
         return None
     gpus = int(each) * int(nodes)
@@ -56,6 +59,9 @@ def _slurm_gpus(text: str) -> Fact | None:
 
 
 _NUMBER = re.compile(r"[0-9]{1,6}")
+_COUNTS_NODES = re.compile(r"\bSLURM_(?:JOB_NUM_NODES|NNODES|NTASKS|NPROCS|NODEID|PROCID)\b")
+"""Slurm's variables of a job on several nodes: a script that reads one and states no nodes leaves
+their number to `sbatch --nodes`."""
 _SHORT = {"N": "nodes", "G": "gpus", "n": "ntasks"}
 
 

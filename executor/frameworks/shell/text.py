@@ -13,12 +13,16 @@ MAX_NUMBERS = 20_000  # of one `seq`
 
 
 def computed(words: list[str]) -> str | None:
-    """What echo, expr, seq or basename prints; None for every other command."""
+    """What echo, expr, seq, basename or which prints (of `which`, the program's name is enough);
+    None for every other command.
+    """
     if not words:
         return ""
     name, rest = words[0], words[1:]
     if name == "echo" and not any(word.startswith("-") for word in rest[:1]):
         return " ".join(rest)
+    if name == "which" and len(rest) == 1 or name == "command" and rest[:1] == ["-v"]:
+        return rest[-1]
     if name == "basename" and len(rest) == 1:
         return rest[0].rstrip("/").rpartition("/")[2]
     if name == "seq" and 0 < len(rest) <= 3 and all(re.fullmatch(r"-?\d{1,6}", x) for x in rest):

@@ -28,17 +28,20 @@ from pathlib import Path
 from typing import Any
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
-from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
+from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word
+from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
 from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
 from meshplan.executor.frameworks.shell.script import Script, read_script
+from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 _SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
-_COMMAND = re.compile(r"^[ \t]*(?:[^#\n]*[ \t;&])?swift[ \t]+(?:sft|pt)\b", re.M)
+_COMMAND = re.compile(r"^[ \t]*(?:[^#\n]*[ \t;&])?swift\)?[ \t]+(?:sft|pt)\b", re.M)
 _PROGRAM = re.compile(r"(?:^|/)swift/cli/(?:sft|pt)\.py$")
 _PROGRAMS = re.compile(r"^[^#\n]*\bswift/cli/(?:sft|pt)\.py\b", re.M)
 _KEYS = re.compile(r"^([A-Za-z_]\w*)[ \t]*:", re.M)
@@ -83,8 +86,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         return _reading(Values(_translated(stated)), stated, launch, path, start)
     script = read_script(text, start.environment if start else None)
     launches = [
-        (words, beside)
-        for words, beside in zip(script.commands, script.beside, strict=True)
+        (words, held)
+        for words, held in zip(script.commands, script.beside, strict=True)
         if _arguments_at(words)
     ]
     if not launches:
@@ -105,23 +108,38 @@ def _arguments_at(words: list[Fact]) -> int:
 
 
 def _case(
-    words: list[Fact], beside: dict[str, Fact], script: Script, path: str, text: str,
+    words: list[Fact], held: dict[str, Fact], script: Script, path: str, text: str,
     start: Start | None,
 ) -> Reading:  # fmt: skip
     at = _arguments_at(words)
-    stated = needed(arguments(words[at:]), start, _SAID_BY)
+    said, in_file = _with_file(words[at:], path)
+    stated = needed(said, start, _SAID_BY)
     if "model" not in stated and not stated.keys() & set(_VERSION_2):
         raise UnreadableConfig("no --model in the command: its arguments are left to the script's "
                                "start", words[0].line)  # fmt: skip
     given = arguments(words[:at])
     known = Values(given)
     gpus = (gpus_of(known, text) or known.count("num_processes")) if given else None
-    launch = {**beside, **({"gpus": gpus} if gpus else {})}
+    launch = {**in_file, **held, **({"gpus": gpus} if gpus else {})}
     named, unread = launcher_file(given, Path(path), start) if given else ("", ())
     begun = replace(start or Start(), launched_by=named)
     reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, path, begun)
     notes = (*script.notes, *left_open([words]), *reading.notes)
     return replace(reading, notes=notes, unread=(*unread, *reading.unread))
+
+
+def _with_file(words: list[Fact], path: str) -> tuple[dict[str, Fact], dict[str, Fact]]:
+    """The arguments with those of the file that they name, and the environment that it sets."""
+    named = file_word(words)
+    if named is None:
+        return arguments(words), {}
+    found = beside(str(named.value), Path(path))
+    if found is None:
+        raise NothingToRead(f"{shown(named.value)} is not below this file or a folder above it: "
+                            "check that file itself", named.line)  # fmt: skip
+    facts = facts_of(words, named, text_of(found))
+    launch = {name[4:]: fact for name, fact in facts.items() if name.startswith("ENV.")}
+    return {name: fact for name, fact in facts.items() if not name.startswith("ENV")}, launch
 
 
 def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
@@ -157,6 +175,8 @@ def _reading(
 ) -> Reading:  # fmt: skip
     launched = start is not None and start.launched_by != ""
     gpus, placed = (launch.get("gpus"), []) if launched else _processes(launch, path)
+    if "$" in str(values.found.get("torch_dtype", Fact("", 1)).value):
+        values.get("torch_dtype")  # left to the script's start: refused, with how to say it
     accumulated = values.found.get("gradient_accumulation_steps")
     micro = values.count("per_device_train_batch_size")
     if accumulated is None and gpus is not None and micro is not None:

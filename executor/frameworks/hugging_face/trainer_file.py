@@ -1,0 +1,153 @@
+"""Scripts that start a trainer with its file, and what their words say instead of it.
+
+    llamafactory-cli train X.yaml learning_rate=1e-5 ...    LLaMA-Factory
+    axolotl train X.yaml --micro-batch-size 2 ...           axolotl
+    trl sft --config X.yaml --max_length 2048 ...           TRL
+    accelerate launch ... PROGRAM X.yaml ...                any of them, by the file's keys
+
+Words win over the file. The file is looked for beside the script and below the folders above it;
+a script whose file is not there, or is no trainer's, is refused by name.
+
+Source: hiyouga/LLaMA-Factory@ff6d4d12 src/llamafactory/hparams/parser.py (read_args: OmegaConf
+merges `KEY=VALUE`), launcher.py; axolotl-ai-cloud/axolotl@067b021c src/axolotl/cli/main.py;
+huggingface/trl@f2cd5771 trl/scripts/utils.py (TrlParser: the file's values are defaults).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from meshplan.executor.frameworks import refused
+from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.values import Values, put
+from meshplan.executor.frameworks.hugging_face import trainer_command
+from meshplan.executor.frameworks.hugging_face.trainer_command import (
+    SUFFIXES,
+    launcher_file,
+    next_tokens,
+    other_training,
+    program_at,
+)
+from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
+from meshplan.executor.frameworks.hugging_face.trainers import (
+    LENGTHS,
+    TRAINERS,
+    Trainer,
+    claims_of,
+    read_values,
+)
+from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
+from meshplan.executor.frameworks.shell.script import Script, read_script
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start
+
+_STARTS = re.compile(
+    r"^[^#\n]*\b(?:llamafactory-cli[ \t]+train|axolotl[ \t]+train|trl[ \t]+sft|torchrun|deepspeed"
+    r"|accelerate[ \t]+launch)\b[^#]{0,2000}?\.ya?ml\b",
+    re.M,
+)
+_FILE = re.compile(r"[^=]+\.ya?ml")
+_OVERRIDE = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.S)
+_STARTERS = ("llamafactory-cli", "axolotl", "trl")
+"""Programs that start torchrun or Accelerate on all GPUs by themselves."""
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a script's text has the Trainer's arguments, or may start a trainer with its file."""
+    named = name.endswith(SUFFIXES) and _STARTS.search(text) is not None
+    return named or trainer_command.claims(name, text)
+
+
+def read(text: str, path: str, start: Start | None = None) -> Reading:
+    """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
+    script = read_script(text, start.environment if start else None)
+    found = [(words, held, named) for words, held in zip(script.commands, script.beside, strict=True)
+             if (named := _named(words, Path(path)))]  # fmt: skip
+    if not found:
+        if trainer_command.claims(path, text):
+            return trainer_command.read(text, path, start)
+        if refused.claims_script(path, text):
+            return refused.refuse_script(text, path)
+        raise NothingToRead("no command of this script starts a trainer with its file")
+    commands, more = first_of(found)
+    first, *others = (_case(*each, script, path, text, start) for each in commands)
+    return replace(first, others=tuple(others), notes=(*more, *first.notes))
+
+
+def file_word(words: list[Fact]) -> Fact | None:
+    """The YAML among a program's words: the first of them, or `--config`'s value."""
+    if words and _FILE.fullmatch(str(words[0].value)):
+        return words[0]
+    stated = arguments(words).get("config")
+    return stated if stated is not None and _FILE.fullmatch(str(stated.value)) else None
+
+
+def facts_of(words: list[Fact], named: Fact, text: str) -> dict[str, Fact]:
+    """What the file's `text` and the `words` beside it say, at the line of the command."""
+    facts = {name: Fact(fact.value, named.line) for name, fact in read_yaml(text).items()}
+    for word in words:
+        if match := _OVERRIDE.fullmatch(str(word.value)):
+            for name, fact in read_yaml(f"{match[1]}: {match[2]}").items():
+                facts[name] = Fact(fact.value, word.line)
+    stated = arguments(words)
+    return facts | {name: fact for name, fact in stated.items() if name not in ("config", "")}
+
+
+def _named(words: list[Fact], path: Path) -> tuple[Trainer, Fact, Path, str] | None:
+    """The trainer, the word that names its file, the file and its text; None where there is none."""
+    at = program_at(words)
+    stated = None if at is None else file_word(words[at + 1 :])
+    found = beside(str(stated.value), path) if stated is not None else None
+    if stated is None or found is None:
+        return None
+    text = text_of(found)
+    trainer = next((each for each in TRAINERS if claims_of(each, found.name, text)), None)
+    return (trainer, stated, found, text) if trainer else None
+
+
+def _case(
+    words: list[Fact], held: Mapping[str, Fact], named: tuple[Trainer, Fact, Path, str],
+    script: Script, path: str, text: str, start: Start | None,
+) -> Reading:  # fmt: skip
+    trainer, stated, file, content = named
+    at = program_at(words)
+    assert at is not None
+    own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
+    facts = facts_of(words[at + 1 :], stated, content)
+    values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
+    given = arguments(words[:at])
+    launcher, unread = ("none", ()) if own else launcher_file(given, Path(path), start)
+    reading = read_values(trainer, values, str(file), launcher)
+    found = dict(reading.facts)
+    gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
+    put(found, gpus=gpus or Values(given).count("num_processes"))
+    assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
+    its = f"its file is {stated.value}"
+    notes = (*script.notes, *left_open([words]), its, *reading.notes, *assumed)
+    return replace(reading, path=path, facts=found, notes=notes,
+                   unread=(*other_training(words[at]), *unread, *reading.unread))  # fmt: skip
+
+
+def _said_by(trainer: Trainer) -> dict[str, str]:
+    """Arguments, and the options that say the same."""
+    return {
+        trainer.model: "model", trainer.micro_batch: "micro_batch_size",
+        "gradient_accumulation_steps": "global_batch_size",
+        **dict.fromkeys((trainer.seq_len, *LENGTHS), "seq_len"),
+    }  # fmt: skip
+
+
+def _visible(held: Mapping[str, Fact]) -> Fact | None:
+    """GPUs by NPROC_PER_NODE or those that are visible, and NNODES; None where one is left open."""
+    counts = {name: fact for name, fact in held.items() if "$" not in str(fact.value)}
+    if counts.keys() != held.keys():
+        return None
+    known = Values(counts)
+    each, nodes = known.count("NPROC_PER_NODE"), known.count("NNODES")
+    visible = counts.get("CUDA_VISIBLE_DEVICES")
+    if each is None and visible is not None:
+        each = Fact(len(str(visible.value).split(",")), visible.line)
+    return Fact(each.value * (nodes.value if nodes else 1), each.line) if each else None
