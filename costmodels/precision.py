@@ -20,12 +20,18 @@ class Recipe:
     linear_dtypes    formats of the linear layers, the first that the GPU has a peak for wins
     cast_bytes       moved to cast one element of a matmul input: read 2, write the copies
     saved_fraction   bytes kept of a 16-bit matmul input
+    listed           whether lists of what checkpoints keep by operator name the linear layers'
+                     product: mm and _scaled_mm (fp8) are on PyTorch's, _scaled_mm_v2, which
+                     torchao's NVFP4 runs, is not (torch 2.13 _functorch/partitioners.py
+                     compute_intensive_ops, nn/functional.py scaled_mm; pytorch/ao@36027d82
+                     prototype/moe_training/nvfp4_training/nvfp4_linear.py)
     """
 
     base_dtype: Dtype
     linear_dtypes: tuple[Dtype, ...]
     cast_bytes: float = 0.0
     saved_fraction: float = 1.0
+    listed: bool = True
 
     def other_dtype(self, gpu: Gpu) -> Dtype:
         """`base_dtype`, or what `gpu` has instead (fp16 on V100, which has no bf16)."""
@@ -51,5 +57,5 @@ RECIPES: dict[Precision, Recipe] = {
     "fp16": Recipe("fp16", ("fp16", "bf16")),
     "fp8": Recipe("bf16", ("fp8",), cast_bytes=4.0, saved_fraction=0.5),
     "mxfp8": Recipe("bf16", ("mxfp8",), cast_bytes=4.0, saved_fraction=0.5),
-    "nvfp4": Recipe("bf16", ("nvfp4",), cast_bytes=4.0, saved_fraction=0.5),
+    "nvfp4": Recipe("bf16", ("nvfp4",), cast_bytes=4.0, saved_fraction=0.5, listed=False),
 }

@@ -158,7 +158,7 @@ class State(Frozen):
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
-    frozen_8bit         in 8-bit training frozen weights are kept in 8 bits, without a 16-bit copy
+    frozen_8bit         in 8- and 4-bit training frozen weights are kept so, without a 16-bit copy
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch

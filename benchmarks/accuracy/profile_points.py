@@ -220,6 +220,7 @@ MATMULS: dict[str, Callable[[], list[MatmulPoint]]] = {
         + azure_matmuls("h100-sxm")
         + reported("h100-sxm")
     ),
+    "h20": lambda: reported("h20"),
     "rtx-4090": lambda: reported("rtx-4090"),
     "v100-16gb": lambda: reported("v100-16gb"),
 }

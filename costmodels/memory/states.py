@@ -219,11 +219,18 @@ def kept_state(state: State, training: Training) -> State:
     return state.model_copy(update={"moment_bytes": moments})
 
 
+NARROW_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 1.125}
+"""Of a frozen weight that is kept in the format of the training: in NVFP4 along rows and along
+columns, each 4 bits and a byte of scale for 16 (NVIDIA's llama2_70b_lora of MLPerf Training,
+mlcommons/training_results_v5.1@441d65f4 custom_callbacks.py _pre_quantize_model)."""
+
+
 def frozen_weights(state: State, training: Training) -> Frozen:
     """What the engine keeps of weights that this training does not train."""
     tower = training.images is not None and training.images.frozen
     if training.lora is None and not tower:
         return NONE_FROZEN
-    eight_bit = state.frozen_8bit and training.precision in ("fp8", "mxfp8")
-    plain = 4.0 if training.precision == "fp32" else 1.0 if eight_bit else state.weight_bytes
+    plain = 4.0 if training.precision == "fp32" else state.weight_bytes
+    if state.frozen_8bit:
+        plain = NARROW_BYTES.get(training.precision, plain)
     return Frozen(plain, QUANTISED_BYTES[training.lora.base_precision] if training.lora else plain)

@@ -50,11 +50,13 @@ HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
 
 
 def replayed_of(
-    operations: Sequence[Operation], modules: Iterable[RecomputeModule]
+    operations: Sequence[Operation], modules: Iterable[RecomputeModule], *, listed: bool = True
 ) -> list[Operation]:
-    """The operations of `modules`, and those products that "linear_half" names."""
+    """The operations of `modules`, and those products that "linear_half" names: all in the format
+    of the training, where its product is not `listed` (`costmodels.precision.Recipe`).
+    """
     named = {part for module in modules for part in HOLDS.get(module, (module,))}
-    again = _linear_half(operations) if "linear_half" in named else set()
+    again = _linear_half(operations, listed=listed) if "linear_half" in named else set()
     return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in again]
 
 
@@ -68,8 +70,11 @@ def without_unread(operations: Iterable[Operation], lora: Lora | None = None) ->
     ]  # fmt: skip
 
 
-def _linear_half(operations: Sequence[Operation]) -> set[int]:
-    """Every second product; of those that experts and their router make all, which do not count."""
+def _linear_half(operations: Sequence[Operation], *, listed: bool) -> set[int]:
+    """Every second product; of those that experts and their router make all, which do not count,
+    and those on no list.
+    """
     products = [op for op in operations if isinstance(op, Matmul)]
-    counted = [id(op) for op in products if "moe" not in op.modules]
-    return {*counted[1::2], *(id(op) for op in products if "moe" in op.modules)}
+    unlisted = {id(op) for op in products if not (listed or op.in_16_bit) and op.recipe}
+    counted = [id(op) for op in products if "moe" not in op.modules and id(op) not in unlisted]
+    return {*counted[1::2], *unlisted, *(id(op) for op in products if "moe" in op.modules)}

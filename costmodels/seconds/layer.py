@@ -143,7 +143,7 @@ class Pricer:
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Number:
         """Bytes kept for the backward if operations of the `replayed` modules run again in it."""
-        again = replayed_of(operations, replayed)
+        again = replayed_of(operations, replayed, listed=self.device.recipe.listed)
         kept = [op for op in operations if all(op is not other for other in again)]
         return sum(self._saved(op) for op in kept)
 
@@ -157,7 +157,8 @@ class Pricer:
         """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
         and `saved_bytes` are kept.
         """
-        again = operations if modules is None else replayed_of(operations, modules)
+        listed = self.device.recipe.listed
+        again = operations if modules is None else replayed_of(operations, modules, listed=listed)
         if self.drops_unread:
             again = without_unread(again, self.lora)
         return replace(

@@ -152,12 +152,13 @@ def test_memory_by_hand(base: str, of_linear: float) -> None:
     ("engine", "precision", "each"),
     [
         pytest.param("mlperf", "fp8", 1, id="8 bits stay"),
+        pytest.param("mlperf", "nvfp4", 2 * 9 / 16, id="twice 4 bits, a byte of scale for 16"),
         pytest.param("mlperf", "bf16", 2, id="16-bit training"),
         pytest.param("megatron", "fp8", 2, id="a 16-bit copy is kept"),
     ],
 )
-def test_frozen_weights_by_engine(models, engine: str, precision: str, each: int) -> None:
-    """Of frozen weights one copy is held, in 8 bits where the engine keeps no other."""
+def test_frozen_weights_by_engine(models, engine: str, precision: str, each: float) -> None:
+    """Of frozen weights one copy is held, in 8 or 4 bits where the engine keeps no other."""
     layout = Layout(stages=even_stages(8, 1))
     (memory,) = step(Lora(rank=1), layout, engine, models["dense"], precision=precision).memory()
     parameters = model_parameters(models["dense"]).total

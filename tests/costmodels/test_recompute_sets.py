@@ -19,6 +19,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.operations.kinds import Matmul
 from meshplan.costmodels.operations.replayed import replayed_of, without_unread
+from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import _Priced, recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -171,6 +172,17 @@ def test_every_second_mm_by_hand() -> None:
     counted = [name for name in products if name not in of_experts]
     assert counted[-2:] == ["up", "down"]
     assert [name for name in names[1] if name not in of_experts] == counted[1::2]
+
+
+def test_products_on_no_list_all_run_again() -> None:
+    """Of a dense layer in NVFP4 all four products, of one that stays in 16 bits every second."""
+    operations = rank_of("torchtitan").operations(0)
+    again = replayed_of(operations, ("linear_half",), listed=False)
+    assert [op.name for op in again] == ["qkv", "attention_out", "up", "down"]
+    kept = [replace(op, in_16_bit=True) if isinstance(op, Matmul) else op for op in operations]
+    again = replayed_of(kept, ("linear_half",), listed=False)
+    assert [op.name for op in again] == ["attention_out", "down"]
+    assert [name for name, each in RECIPES.items() if not each.listed] == ["nvfp4"]
 
 
 def test_moe_holds_all_behind_its_norm() -> None:
