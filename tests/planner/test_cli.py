@@ -268,7 +268,8 @@ def test_compare_sets_a_config_beside_the_plan() -> None:
     assert "beside the best layout" in said
     assert "cost of 1T tokens" in said
     assert "assumed, as the config does not say it: 256 GPUs" in said
-    assert f"engine torchtitan, that of {config}" in said
+    assert "engine torchtitan, that of" in said
+    assert "".join(str(config).split()) in "".join(said.split())
     assert "at 2 per GPU-hour" in result.stdout
 
 
