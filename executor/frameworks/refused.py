@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 
-from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
@@ -117,7 +116,7 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
 
 def claims_script(name: str, text: str) -> bool:
     """Whether a file is such a script; asked after all formats that are read."""
-    return name.endswith(SCRIPTS) and _script(text) is not None
+    return name.endswith((".sh", ".slurm", ".sbatch")) and _script(text) is not None
 
 
 def _script(text: str) -> str | None:

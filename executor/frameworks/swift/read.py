@@ -34,9 +34,10 @@ from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_val
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
-from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
+from meshplan.executor.frameworks.shell.script import Script, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
+_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
 _COMMAND = re.compile(r"^[ \t]*(?:[^#\n]*[ \t;&])?swift[ \t]+(?:sft|pt)\b", re.M)
 _PROGRAM = re.compile(r"(?:^|/)swift/cli/(?:sft|pt)\.py$")
 _PROGRAMS = re.compile(r"^[^#\n]*\bswift/cli/(?:sft|pt)\.py\b", re.M)
@@ -67,7 +68,7 @@ _SAID_BY = {
 
 def claims(name: str, text: str) -> bool:
     """Whether a script runs `swift sft` or `swift pt`, or a YAML file holds its arguments."""
-    if name.endswith(SCRIPTS):
+    if name.endswith(_SUFFIXES):
         return bool(_COMMAND.search(text) or _PROGRAMS.search(text))
     keys = set(_KEYS.findall(text)) if name.endswith((".yaml", ".yml")) else set()
     return "model" in keys and bool(keys & {"tuner_type", "train_type"})
@@ -75,7 +76,7 @@ def claims(name: str, text: str) -> bool:
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The launches of a script, or a YAML file; raises `UnreadableConfig` and `IllegalConfig`."""
-    if not path.endswith(SCRIPTS):
+    if not path.endswith(_SUFFIXES):
         found = read_yaml(text)
         launch = {name[4:]: fact for name, fact in found.items() if name.startswith("ENV.")}
         stated = {name: fact for name, fact in found.items() if not name.startswith("ENV")}
@@ -180,7 +181,7 @@ def _processes(launch: Mapping[str, Fact], path: str) -> tuple[Fact | None, list
     """
     if "gpus" in launch:
         return launch["gpus"], []
-    if not path.endswith(SCRIPTS) and "NPROC_PER_NODE" not in launch:
+    if not path.endswith(_SUFFIXES) and "NPROC_PER_NODE" not in launch:
         return None, []
     each, nodes = launch.get("NPROC_PER_NODE"), launch.get("NNODES")
     visible = launch.get("CUDA_VISIBLE_DEVICES")
