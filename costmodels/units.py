@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 GB = 1e9
+TB = 1e12
 GIB = 2**30
 MIB = 2**20
 TFLOPS = 1e12

@@ -25,15 +25,16 @@ from meshplan.hardware_profiles.schema import CurveFit, CurvePoint
 
 Floats = NDArray[np.float64]
 
+REGIMES = 3  # lines of a curve: latency, a middle, bandwidth
 MAX_SIZES = 32  # sizes are pooled into so many medians before knots are tried
 FLAT_S_PER_BYTE = 1e-15  # a slope below 1 PB/s is flat; keeps bandwidths finite
 SAME_SLOPE = 1e-6  # relative; lines this close have no crossing worth the name
 
 
-def fit_curve(points: Sequence[CurvePoint], regimes: int = 3) -> CurveFit:
+def fit_curve(points: Sequence[CurvePoint]) -> CurveFit:
     """The broken line through `points`, all of one collective and group shape.
 
-    Fewer distinct sizes than regimes + 1 give fewer regimes; one size gives a pure bandwidth.
+    Fewer distinct sizes than `REGIMES` + 1 give fewer lines; one size gives a pure bandwidth.
     `residual` is the median of |fit / measured - 1| over the points. Raises `ValueError` when the
     points are of several kinds or shapes, or there are none.
     """
@@ -43,7 +44,7 @@ def fit_curve(points: Sequence[CurvePoint], regimes: int = 3) -> CurveFit:
     kind, ranks_per_node, nodes = shapes.pop()
     sizes = np.array([point.size_bytes for point in points])
     seconds = np.array([point.seconds for point in points])
-    latencies, slopes = _best_lines(*_pooled(sizes, seconds), regimes)
+    latencies, slopes = _best_lines(*_pooled(sizes, seconds), REGIMES)
     fitted = _broken_line(latencies, slopes, sizes)
     apart = [point.apart for point in points if point.apart is not None]
     return CurveFit(

@@ -104,7 +104,7 @@ def of_one_kind(every: Sequence[Ratio]) -> list[Ratio]:
     return [ratio for ratio in every if ratio.left_out == first[ratio.run]]
 
 
-def timings(most: float = NEAR) -> Iterator[Timings]:
+def timings(most: float) -> Iterator[Timings]:
     """The pairs that are predicted to differ by no more than that, as a logarithm."""
     for group in questions():
         for each in combinations(group, 2):

@@ -95,7 +95,7 @@ def distances(drawn: Drawn, rng: random.Random) -> Iterator[Distance]:
         for cut, plan in (("searched", searched), ("random", random_plan(problem, rng))):
             if plan is not None:
                 layout = layout_of_row(drawn.layouts, row, variant, plan)
-                yield distance(drawn, row, plan, StepModel(drawn.setting, layout), cut)
+                yield distance(plan, StepModel(drawn.setting, layout), cut)
 
 
 def random_plan(problem: StageProblem, rng: random.Random) -> StagePlan | None:
@@ -114,7 +114,7 @@ def random_plan(problem: StageProblem, rng: random.Random) -> StagePlan | None:
     return evaluate(problem, tuple(stages))
 
 
-def distance(drawn: Drawn, row: int, plan: StagePlan, step: StepModel, cut: str) -> Distance:
+def distance(plan: StagePlan, step: StepModel, cut: str) -> Distance:
     """One plan against its simulation."""
     seconds = plan.objective / NS_PER_S
     outside = step.context_bytes

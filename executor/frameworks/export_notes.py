@@ -35,7 +35,7 @@ class Answer:
         return self.layout.data_parallel * self.layout.context_parallel
 
 
-def answer_of(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Answer:
+def answer_of(plan: Plan, gpus_per_node: int) -> Answer:
     """Unpack `plan`; raises `UnsupportedModel` for a model configuration that is not priced."""
     layout = plan.layout
     world = layout.world_size

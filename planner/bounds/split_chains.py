@@ -71,7 +71,7 @@ def split_bounds_s(
 
 
 def rough_split_bounds_s(
-    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """The splits whose chains may be shorter than the limit, the layout of each, and the longest
     chain with what memory asks for by one price of each layout (`planner.bounds.memory_prices`);

@@ -126,7 +126,7 @@ def check_file(
     given: Settings,
     limits: Limits,
     *,
-    framework: str | None = None,
+    framework: str | None,
 ) -> list[Finding]:
     """A finding for each case of one file, whatever it holds: a file never takes the others' report
     along.

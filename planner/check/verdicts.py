@@ -106,7 +106,7 @@ def judge(
     limits: Limits,
     *,
     planned: Prediction | None = None,
-    best: Best | None = None,
+    best: Best | None,
 ) -> Finding:
     """The verdict on one case; `planned` is the prediction in a plan file."""
     try:
@@ -120,7 +120,7 @@ def judge(
     margin = limit_bytes(case.cluster) - fullest(now)[1].needed
     if margin < 0:
         return _too_big(case, place, price, now)
-    verdict, text, line = _drift(case, place, now, planned, limits)
+    verdict, text, line = _drift(place, now, planned, limits)
     if verdict == "fits" and best is not None and limits.slack is not None:
         verdict, text, line = _beaten(case, place, now, best, limits.slack)
     said = text or _fitting(case, now)
@@ -243,7 +243,7 @@ def _moved(now: Prediction, planned: Prediction | None) -> tuple[str, ...]:
 
 
 def _drift(
-    case: Case, place: Place, now: Prediction, planned: Prediction | None, limits: Limits
+    place: Place, now: Prediction, planned: Prediction | None, limits: Limits
 ) -> tuple[Verdict, str, int]:
     line = place.line_of("prediction") if planned else 1
     if planned is None:

@@ -178,7 +178,7 @@ def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ())
     }  # fmt: skip
 
 
-def print_explanation(plan: Plan, now: PricedLayout, written: Plan | None = None) -> None:
+def print_explanation(plan: Plan, now: PricedLayout, written: Plan | None) -> None:
     """The explanation on stdout; `written` is the plan as its file has it, where that is another
     prediction's, of which the proof and what follows are then.
     """

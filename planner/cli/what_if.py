@@ -92,25 +92,8 @@ def what_if(
 
     Example: meshplan what-if plan.yaml --network 2x --hbm +50% --tokens 15T
     """  # fmt: skip
-    given = locals()
-    change = Change(
-        factors={
-            name: parse_factor(f"--{name.replace('_', '-')}", given[name])
-            for name in FIGURES
-            if given[name] is not None
-        },
-        cluster=cluster,
-        gpu=gpu,
-        gpus=gpus,
-        seq_len=None if seq_len is None else parse_length(seq_len),
-        global_batch_size=global_batch,
-        precision=precision,
-        engine=engine,
-    )
-    terms = _terms(tokens, price_per_gpu_hour)
-    _check_together(change, plot, break_even_of, than)
-    if by is not None and (break_even_of or change != Change()):
-        raise BadQuestion("--by moves each figure: leave out the changes and --break-even")
+    change, terms = _change(locals()), _terms(tokens, price_per_gpu_hour)
+    _check_together(change, plot, break_even_of, than, by)
     check_outputs(None, plot)
     loaded = read_plan(plan)
     asked = question_of(loaded)
@@ -126,6 +109,21 @@ def what_if(
     kept.check_kept()
 
 
+def _change(given: dict[str, Any]) -> Change:
+    """What the options change; raises `BadQuestion`."""
+    seq_len = given["seq_len"]
+    return Change(
+        factors={
+            name: parse_factor(f"--{name.replace('_', '-')}", given[name])
+            for name in FIGURES
+            if given[name] is not None
+        },
+        seq_len=None if seq_len is None else parse_length(seq_len),
+        global_batch_size=given["global_batch"],
+        **{name: given[name] for name in ("cluster", "gpu", "gpus", "precision", "engine")},
+    )
+
+
 def _terms(tokens: str | None, price: float | None) -> Terms:
     if price is not None and tokens is None:
         raise BadQuestion("--price-per-gpu-hour needs --tokens, as in 15T")
@@ -133,7 +131,7 @@ def _terms(tokens: str | None, price: float | None) -> Terms:
 
 
 def _check_together(
-    change: Change, plot: Path | None, break_even_of: str | None, than: int | None
+    change: Change, plot: Path | None, break_even_of: str | None, than: int | None, by: str | None
 ) -> None:
     """Refuse options that say nothing together; raises `BadQuestion`."""
     if than is not None and break_even_of is None:
@@ -142,6 +140,8 @@ def _check_together(
         raise BadQuestion(
             "--plot draws what moves the step most: leave out the changes and --break-even"
         )
+    if by is not None and (break_even_of or change != Change()):
+        raise BadQuestion("--by moves each figure: leave out the changes and --break-even")
 
 
 def _fraction(text: str) -> float:

@@ -27,6 +27,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.cuts.known_chains import shape_of
 from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.problem.recompute_mixes import mixes
 from meshplan.planner.problem.split_peaks import SplitPeaks
@@ -94,7 +95,7 @@ class ExactMixes:
         self.peaks = SplitPeaks(problem, starts_of(bare))
         self.ways = [Ways.of(problem, times, self.peaks, v) for v in range(problem.chunks)]
         self.reduced_s, self.rest_s = times.reduced_lines_s(bare), after.rest_s
-        self.shape = problem.schedule, problem.pp, problem.vpp, problem.m
+        self.shape = shape_of(problem)
         self.model = new_model()
         self.chosen = [[self.model.new_bool_var("") for _ in each.full] for each in self.ways]
         for chunk in self.chosen:

@@ -18,6 +18,7 @@ from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.bounds.split_times import Replays, SplitTimes
 from meshplan.planner.problem.same_pipeline import SamePipeline
+from meshplan.planner.problem.stage_problem import StageProblem
 
 Shape = tuple[Schedule, int, int, int]
 MOST_ACTIONS = 30_000  # actions of the longest step whose chain is looked for
@@ -25,6 +26,11 @@ PLAYED = 6  # times the ranks: about so many micro-batches of a long step are pl
 MOST_CHAINS, MOST_MEANS = 12, 4  # kept of a shape
 CLOSER = 1.002  # a chain is kept if its step is so many times the known bound or more
 FAR = 1e-9  # a step surely takes longer
+
+
+def shape_of(problem: StageProblem) -> Shape:
+    """What decides the order of its actions."""
+    return problem.schedule, problem.pp, problem.vpp, problem.m
 
 
 def actions_of(shape: Shape) -> int:

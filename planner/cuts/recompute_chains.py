@@ -33,6 +33,7 @@ from meshplan.planner.bounds.knapsacks import Knapsack, Knapsacks
 from meshplan.planner.bounds.recompute import Counts, choices_of
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.bounds.split import Pairs
+from meshplan.planner.cuts.known_chains import shape_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, starts_of
@@ -103,7 +104,7 @@ class RecomputeChains:
         self.reduce_s, self.rest_s = after
         self.work = times.work(bare)
         self.rounding_s = (problem.m + 1) * len(problem.pattern) / NS_PER_S
-        self.shape = problem.schedule, problem.pp, problem.vpp, problem.m
+        self.shape = shape_of(problem)
         self._starts = starts_of(bare)
         self.peaks = SplitPeaks(problem, self._starts)
         self._choices_of: dict[tuple[Counts, Counts], Ints] = {}

@@ -59,9 +59,7 @@ MAX_ROWS = 50_000  # the last ones, where the run is in its steady state
 KEPT = MAX_ROWS + 1  # one more says that there were more
 
 
-def of_records(
-    records: Sequence[Record], tokens_per_gpu: float, sequences: float = 0.0
-) -> TrainingLog:
+def of_records(records: Sequence[Record], tokens_per_gpu: float, sequences: float) -> TrainingLog:
     """Steps out of rows of metrics; `tokens_per_gpu`: tokens of a step over GPUs; `sequences`: of a
     step, over all of them.
     """

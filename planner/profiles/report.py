@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from rich.table import Table
 
-from meshplan.costmodels.units import GB, GIB, TFLOPS, format_bytes, format_seconds
+from meshplan.costmodels.units import GB, GIB, TB, TFLOPS, format_bytes, format_seconds
 from meshplan.hardware_profiles.load import (
     UnknownProfile,
     cluster_names,
@@ -21,8 +21,6 @@ from meshplan.hardware_profiles.load import (
 )
 from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 from meshplan.planner.profiles.compare import leaves
-
-TERA = 1e12
 
 
 class GpuSummary(TypedDict):
@@ -118,7 +116,7 @@ def listing_tables(found: Listing) -> tuple[Table, ...]:
         gpus.add_row(
             gpu["name"],
             format_bytes(gpu["memory_bytes"]),
-            f"{gpu['memory_bandwidth_bytes_per_s'] / TERA:.3g}",
+            f"{gpu['memory_bandwidth_bytes_per_s'] / TB:.3g}",
             f"{gpu['peak_16bit_flops_per_s'] / TFLOPS:.4g}",
             f"{gpu['sustained_16bit_flops_per_s'] / TFLOPS:.4g}",
             gpu["known_from"],
@@ -147,7 +145,7 @@ def listing_markdown(found: Listing) -> str:
     ]
     lines += [
         f"| `{gpu['name']}` | {gpu['memory_bytes'] / GIB:.1f} "
-        f"| {gpu['memory_bandwidth_bytes_per_s'] / TERA:.3g} "
+        f"| {gpu['memory_bandwidth_bytes_per_s'] / TB:.3g} "
         f"| {gpu['peak_16bit_flops_per_s'] / TFLOPS:.4g} | {gpu['title']} |"
         for gpu in found["gpus"]
         if gpu["name"] != "cpu"

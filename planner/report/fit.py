@@ -191,7 +191,7 @@ def _largest_rule(why: Explanation) -> str:
     return rules[0][0] if rules else "no shape divides"
 
 
-def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None = None) -> dict[str, Any]:
+def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None) -> dict[str, Any]:
     """The same as one JSON document, and what was assumed of the question."""
     return {
         "status": "INFEASIBLE",

@@ -19,7 +19,7 @@ NARROW = 80
 """Below this many columns a runner-up is a sentence: its five cells would be words each."""
 
 
-def runners_table(plan: Plan, width: int = NARROW) -> Table:
+def runners_table(plan: Plan, width: int) -> Table:
     """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
     assert plan.prediction is not None
     if width < NARROW:

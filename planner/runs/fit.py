@@ -96,7 +96,7 @@ def fit_all(
     source: str,
     date: str,
     progress: Callable[[str], None],
-    known: Callable[[str, str], Tuning] | None = None,
+    known: Callable[[str, str], Tuning] | None,
 ) -> dict[str, dict[str, Fit]]:
     """A fit for each engine and GPU family whose runs carry over, the wider pools first.
 

@@ -21,7 +21,7 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.cuts.known_chains import Shape, actions_of
+from meshplan.planner.cuts.known_chains import Shape, actions_of, shape_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.counted_ranks import CountedRanks, RankWays
 
@@ -59,8 +59,7 @@ class CountedCut:
     @property
     def shape(self) -> Shape:
         """What decides the order of its actions."""
-        p = self.problem
-        return p.schedule, p.pp, p.vpp, p.m
+        return shape_of(self.problem)
 
     @property
     def work(self) -> int:

@@ -63,7 +63,6 @@ the two once more as long as the gap is wide. The least where nothing fits by th
 FEWEST_WORK, BEYOND_WORK = 1_000_000, 3_000_000  # for rows that fit by every moment alone
 LONGER = 16  # times as many steps of a cut, where there is budget at the end
 LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # units of one that is begun; bytes of ways for one unit
-TOGETHER = 2_048  # layouts that are bounded at a time
 ENDLESS_KIB = 2**50
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
-from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.cuts.known_chains import Shape, shape_of
 from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.stage_problem import StageProblem
@@ -41,8 +41,7 @@ class CutMixes:
     @property
     def shape(self) -> Shape:
         """What decides the order of its actions."""
-        p = self.problem
-        return p.schedule, p.pp, p.vpp, p.m
+        return shape_of(self.problem)
 
     def by_known(self, mean: Mean) -> MixAnswer:
         """The bound by a mean that was found for another cut."""

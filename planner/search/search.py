@@ -49,11 +49,11 @@ from meshplan.planner.search.likely_seeds import seed_likely
 from meshplan.planner.search.open_layouts import Open
 from meshplan.planner.search.priced_space import (
     Pricer,
+    Question,
     busy_ns,
     closed_form,
     space_of,
 )
-from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.simulated import Simulated

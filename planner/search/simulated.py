@@ -24,7 +24,7 @@ import numpy as np
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
-from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of
+from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of, shape_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
 from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
@@ -297,7 +297,7 @@ class Simulated(SimulatedPlans):
         fits so and is settled.
         """
         self.tally.left -= costs.LOOKED_AT
-        shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
+        shape = shape_of(problem)
         times = self.times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, range(problem.pp), limit_s)
         bound_s = max(cut.bound_s, self.open.chains.bound_s(shape, times, cut.least, after))

@@ -46,7 +46,7 @@ def _stacked(together: tuple[Counts, ...], apart: tuple[Counts, ...]) -> Ways:
 
 
 def can_split_stack(
-    model: Model, legality: Legality, pp: int, vpp: int, apart: tuple[bool, ...] = (False, True)
+    model: Model, legality: Legality, pp: int, vpp: int, apart: tuple[bool, ...]
 ) -> bool:
     """Whether there is any way."""
     if (False in apart or not model.mtp_layers) and can_split(model, legality, pp, vpp):

@@ -26,9 +26,9 @@ PAST_KNEE = 2  # sizes
 def find_sizes(
     arguments: Arguments,
     *,
-    price: float | None = None,
-    time_limit_s: float | None = None,
-    told: Callable[[int], None] = lambda _: None,
+    price: float | None,
+    time_limit_s: float | None,
+    told: Callable[[int], None],
 ) -> Sizes:
     """The sizes that stand out; `told` hears of each before it is planned.
 

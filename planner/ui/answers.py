@@ -170,7 +170,7 @@ def _plan(asked: Asked, found: PricedLayout) -> Plan:
 
 
 def solve_document(
-    request: SolveRequest, progress: Callable[[Progress], None] | None = None
+    request: SolveRequest, progress: Callable[[Progress], None] | None
 ) -> dict[str, Any]:
     """The best layout with its proof and the sliders that show it, or why nothing fits."""
     asked = question_of(request.job, tuple(request.pins.items()))

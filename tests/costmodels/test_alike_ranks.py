@@ -41,6 +41,7 @@ def parameters(step: StepModel, index: int) -> RankParameters:
 def test_each_rank_has_what_its_own_stages_add_up_to(
     data: st.DataObject, cases: Callable[..., st.SearchStrategy]
 ) -> None:
+    """Costs and parameters of a rank are the sums of its stages, also where ranks share them."""
     step = data.draw(cases()).step
     stages = range(len(step.layout.stages))
     assert step.stage_costs == tuple(costs(step, index) for index in stages)
@@ -57,6 +58,7 @@ def test_each_rank_has_what_its_own_stages_add_up_to(
 def test_ranks_that_hold_the_same_share_what_no_micro_batch_changes(
     data: st.DataObject, cases: Callable[..., st.SearchStrategy]
 ) -> None:
+    """Found once for ranks that are alike, it is what each rank alone would get."""
     step = data.draw(cases(pipelined=True)).step
     for function in (reduce_s, update_s, _constant):
         each = [function(step, rank) for rank in range(step.layout.pipeline_parallel)]

@@ -53,6 +53,7 @@ def site_of(model: Model, *, tp: float = 1.0) -> Site:
     ],
 )  # fmt: skip
 def test_weights(updates: AlternatingUpdates, layer: int, end: int) -> None:
+    """Two layers have the routers and projections that the ids count, the ends the others."""
     plain, several = model_of(None), model_of(updates)
     of_layer = [layer_parameters(model, model.kinds[0]).total for model in (plain, several)]
     assert of_layer[1] - of_layer[0] == layer
@@ -82,6 +83,7 @@ def test_what_a_layer_keeps() -> None:
 
 
 def test_all_streams_cross_a_pipeline() -> None:
+    """Four streams of T tokens, H numbers of 16 bits each."""
     assert input_bytes(site_of(model_of(FOUR))) == 4 * 2 * T * H
 
 
@@ -164,5 +166,6 @@ def test_the_streams_are_a_rare_part() -> None:
     ],
 )
 def test_what_is_not_priced_is_refused(changes: dict[str, object], said: str) -> None:
+    """Of AltUp and sparse activations, in the words of the configuration."""
     with pytest.raises(UnsupportedModel, match=said):
         model_from_config(CONFIG | changes, "x")

@@ -214,6 +214,7 @@ SMALL_TEXT = {
 def test_which_part_says_whether_the_head_is_tied(
     whole: str, text: str, fields: dict[str, Any], tied: bool
 ) -> None:
+    """The whole part where it says so, else its class or the text's, by release."""
     config = {"model_type": whole, "text_config": {"model_type": text, **SMALL_TEXT}, **fields}
     assert model_from_config(config, "x").tied == tied
 

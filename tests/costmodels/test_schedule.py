@@ -346,19 +346,25 @@ def test_extrapolation_of_a_long_step_by_hand(m: int):
     assert max(end_s("1f1b", 4, 1, m, even(4))) == pytest.approx(3 * (m + 3))
 
 
-@pytest.mark.parametrize("more_s", [
-    pytest.param(13.8, id="4 ranks x (1 + 2) and 6 messages of 0.3 for every 4 micro-batches"),
-])  # fmt: skip
-def test_a_cycle_of_several_micro_batches_is_leapt_over(more_s: float, monkeypatch):
-    """With messages the way down and back is the slowest: a rank has 4 micro-batches on it."""
-    work = Work((1.0,) * 4, (1.0,) * 4, (1.0,) * 4, 0.3)
-    played, run = list[int](), steady_state.run
+@pytest.fixture
+def played(monkeypatch) -> list[int]:
+    """How many actions of each run are played."""
+    found, run = list[int](), steady_state.run
 
     def counted(*given) -> None:
-        played.append(len(given[1]))
+        found.append(len(given[1]))
         run(*given)
 
     monkeypatch.setattr(steady_state, "run", counted)
+    return found
+
+
+@pytest.mark.parametrize("more_s", [
+    pytest.param(13.8, id="4 ranks x (1 + 2) and 6 messages of 0.3 for every 4 micro-batches"),
+])  # fmt: skip
+def test_a_cycle_of_several_micro_batches_is_leapt_over(more_s: float, played: list[int]):
+    """With messages the way down and back is the slowest: a rank has 4 micro-batches on it."""
+    work = Work((1.0,) * 4, (1.0,) * 4, (1.0,) * 4, 0.3)
     long, longer = (max(end_s("1f1b", 4, 1, m, work)) for m in (10_000, 10_004))
     assert longer - long == pytest.approx(more_s, rel=1e-9)
     assert sum(played) < 160_000 / 40
@@ -368,21 +374,15 @@ def test_a_cycle_of_several_micro_batches_is_leapt_over(more_s: float, monkeypat
     ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2)]
 )
 def test_a_leap_over_many_unequal_stages_is_found_at_once(
-    schedule: Schedule, vpp: int, monkeypatch
+    schedule: Schedule, vpp: int, played: list[int]
 ):
     """The more micro-batches, the more rounding would hide in the ends that a leap is tried at:
     24,000 of 16 ranks are some million actions, of which few thousand are played.
     """
-    draw, played, run = np.random.default_rng(2), list[int](), steady_state.run
+    draw = np.random.default_rng(2)
     forward, backward, weight = (
         tuple(draw.uniform(0.1, 0.15, 16 * vpp).tolist()) for _ in range(3)
     )
-
-    def counted(*given) -> None:
-        played.append(len(given[1]))
-        run(*given)
-
-    monkeypatch.setattr(steady_state, "run", counted)
     long, longer = (
         max(end_s(schedule, 16, vpp, m, Work(forward, backward, weight, 0.005)))
         for m in (24_000, 48_000)

@@ -59,6 +59,7 @@ def core_of(attention: Attention, seq_len: int = T) -> AttentionCore:
     ],
 )  # fmt: skip
 def test_weights_of_hyper_connections(streams: Streams, each: int, head: int) -> None:
+    """Each half of two layers mixes the streams, and the head adds them up."""
     plain, wide = model_of(ONE_HEAD), model_of(ONE_HEAD, streams)
     of_layer = [layer_parameters(model, model.kinds[0]).total for model in (plain, wide)]
     assert of_layer[1] - of_layer[0] == 2 * each
@@ -177,5 +178,6 @@ def test_a_module_has_no_compressed_keys_and_projects_each_stream() -> None:
     ],
 )
 def test_what_is_not_priced_is_refused(changes: dict[str, object], said: str) -> None:
+    """Of DeepSeek-V4, in the words of the configuration."""
     with pytest.raises(UnsupportedModel, match=said):
         model_from_config(load_model_config("deepseek-v4-flash") | changes, "x")

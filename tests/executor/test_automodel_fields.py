@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml
 from trainer_texts import AUTOMODEL_DENSE
+from unread import unread_of
 
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.reading import (
@@ -12,12 +13,6 @@ from meshplan.planner.case.reading import (
     Reading,
     UnreadableConfig,
 )
-
-
-def unread_of(reading: Reading) -> str:
-    """What is not understood, in one line."""
-    return ", ".join(str(fact.value) for fact in reading.unread)
-
 
 FIELDS = {
     "distributed": """activation_checkpointing activation_checkpointing_scope autocast_dtype

@@ -8,6 +8,7 @@ import pytest
 import typer
 from trainer_texts import AUTOMODEL, AUTOMODEL_DENSE
 from typer.testing import CliRunner
+from unread import unread_of
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.training import Lora
@@ -36,11 +37,6 @@ def edited(old: str, new: str, text: str = AUTOMODEL) -> Reading:
 def case_of(reading: Reading, gpus: int) -> Case:
     """Priced on so many GPUs."""
     return resolve(reading, Settings(cluster="dgx-h100", gpus=gpus), Settings())
-
-
-def unread_of(reading: Reading) -> str:
-    """What is not understood, in one line."""
-    return ", ".join(str(fact.value) for fact in reading.unread)
 
 
 def test_a_benchmark_of_experts_is_read() -> None:

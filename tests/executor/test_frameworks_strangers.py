@@ -67,6 +67,7 @@ def test_precision_where_no_switch_is_on(text: str, precision: str, said: str) -
 
 
 def test_quantised_weights_beside_products_of_32_bits_are_named() -> None:
+    """Of QLoRA without bf16; with it nothing is."""
     assert "fp32" in _named(_yaml(AXOLOTL + QLORA + "bf16: false\n"))
     assert not _named(_yaml(AXOLOTL + QLORA + "bf16: true\n"))
 
@@ -89,6 +90,7 @@ WORKFLOW = """\
 
 
 def test_a_word_of_its_own_makes_no_distributed_config() -> None:
+    """A `tp_size` somewhere in another program's JSON is none; a field at the top is."""
     assert recognise("flux.json", WORKFLOW) is None
     assert recognise("distributed.json", '{\n  "fsdp_size": 4,\n  "tp_size": 2\n}') is not None
     assert recognise("distributed.json", '{"fsdp_size": 4, "tp_size": 2}') is not None
@@ -153,6 +155,7 @@ def dev() -> FluxTrainer.Config:
 
 
 def test_a_model_that_trains_beside_encoders_is_named_in_python_too() -> None:
+    """In each function of the file, by the field that holds them."""
     first = read_config(FLUX, "config_registry.py")
     assert [_named(reading) for reading in (first, *first.others)] == [
         "encoder (models beside the one that is read)"
@@ -195,6 +198,7 @@ def test_a_recipe_that_freezes_no_tower_has_one() -> None:
     ],
 )  # fmt: skip
 def test_llama_factory_says_what_changes_nothing(text: str, named: str) -> None:
+    """Only what changes memory or time is named."""
     found = _named(_yaml(FACTORY + "bf16: true\n" + text))
     assert named in found if named else not found
 
@@ -274,6 +278,7 @@ FIELDS = (
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_model_of_the_sizes_of_another_is_known(name: str) -> None:
+    """A model by another name is the one of the catalogue that has its sizes."""
     reading = _yaml(FACTORY.replace("Qwen/Qwen3-8B", name) + LORA + "bf16: true\n")
     config = load_model_config(reading.facts["model"].value)
     assert tuple(config[field] for field in FIELDS) == SIZES[name]
@@ -305,6 +310,7 @@ def test_a_distillate_whose_head_is_not_tied_has_sizes_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_frameworks_that_nobody_reads_are_refused_by_name(text: str, name: str) -> None:
+    """With what to check instead."""
     found = recognise("train.yaml", text)
     assert found is not None
     with pytest.raises(UnreadableConfig, match=f"^{name}.*: not read .*check "):
@@ -312,6 +318,7 @@ def test_frameworks_that_nobody_reads_are_refused_by_name(text: str, name: str) 
 
 
 def test_a_file_of_bridge_is_no_file_of_veomni() -> None:
+    """Sections that both have make it no stranger's."""
     text = "train:\n  micro_batch_size: 1\nddp:\n  use_distributed_optimizer: true\n"
     found = recognise("train.yaml", text)
     assert found is not None

@@ -137,10 +137,12 @@ def test_processes(head: str, gpus: int | None, named: str) -> None:
     ],
 )
 def test_what_no_price_holds_is_named(arguments: str, named: str) -> None:
+    """By the flag, or by its value where the flag itself is read."""
     assert named in _named(HEAD + MODEL + "    --max_length 2048 " + arguments)
 
 
 def test_yaml_leaves_the_processes_to_its_start() -> None:
+    """GPUs and micro-batches are open, unless the file sets `NPROC_PER_NODE`."""
     text = "model: Qwen/Qwen3-8B\ntuner_type: full\ntorch_dtype: bfloat16\nmax_length: 2048\n"
     reading = _read(text + "deepspeed: zero2\n", "sft.yaml")
     assert not reading.unread
@@ -160,6 +162,7 @@ def test_yaml_leaves_the_processes_to_its_start() -> None:
     ],
 )  # fmt: skip
 def test_refused_in_one_line(text: str, said: str) -> None:
+    """Other versions, methods and backends, and a command that leaves all open."""
     with pytest.raises(UnreadableConfig, match=said) as error:
         _read(text)
     assert "\n" not in str(error.value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compositions import compositions, mixes
 from stage_problems import problem_of
 
 from meshplan.costmodels.layout import Stage
@@ -104,25 +105,6 @@ def small_question(
         cluster=load_cluster("dgx-h100").model_copy(update={"gpus_per_node": gpus_per_node}),
         engine=engine.model_copy(update={"legality": rules}),
     )
-
-
-def compositions(total: int, fewest: list[int]) -> Iterator[tuple[int, ...]]:
-    """All ways to write `total` as counts of at least `fewest`."""
-    if len(fewest) == 1:
-        yield from [(total,)] if total >= fewest[0] else []
-        return
-    for n in range(fewest[0], total - sum(fewest[1:]) + 1):
-        yield from ((n, *rest) for rest in compositions(total - n, fewest[1:]))
-
-
-def mixes(layers: int, modes: tuple[int, ...]) -> list[Stage]:
-    """All stages of `layers` whose layers have the recompute `modes`."""
-    return [
-        Stage(layers, selective, full)
-        for full in range(layers + 1 if 2 in modes else 1)
-        for selective in range(layers - full + 1 if 1 in modes else 1)
-        if 0 in modes or full + selective == layers
-    ]
 
 
 def every_plan(problem: StageProblem) -> Iterator[tuple[Stage, ...]]:

@@ -20,7 +20,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_times import Replays
-from meshplan.planner.cuts.known_chains import MOST_MEANS, KnownChains, Shape
+from meshplan.planner.cuts.known_chains import MOST_MEANS, KnownChains, Shape, shape_of
 from meshplan.planner.cuts.recompute_chains import Mean, RecomputeChains
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -66,7 +66,7 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
     for seed in range(cases(30, nightly=60)):
         for problem, passes, times in _problems(random.Random(seed), _short_of_memory(seed)):
             known = KnownChains()
-            shape = (problem.schedule, problem.pp, problem.vpp, problem.m)
+            shape = shape_of(problem)
             plans = _fitting(problem)
             if plans:
                 known.learn(shape, times, plans[0], 2.0)

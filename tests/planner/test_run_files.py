@@ -5,14 +5,7 @@ from typer.testing import CliRunner
 
 from meshplan.planner.cli.main import app
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
-
-ROWS = list(read_runs(BUILT_IN))[::7]
-NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",
-                  "moe_ffn", "seq_len", "gpus", "gpus_per_node", "dp", "tp", "pp", "vpp", "cp",
-                  "ep", "etp", "zero", "micro_batch", "global_batch", "step_time_s", "mem_gb",
-                  "world_allgather_gbs", "node_allreduce_gbs"})  # fmt: skip
-ODD = ("", "0", "-1", "1e9", "nan", "inf", "abc", "3.5", "7", "12", "0.5", "1e30")
+from meshplan.planner.runs.runs import read_runs, run_of
 
 
 def test_a_file_without_ids_is_refused(tmp_path):

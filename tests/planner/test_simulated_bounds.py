@@ -33,7 +33,7 @@ from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.bounds.stage_chains import StageChains, cut_bounds
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.exact_mixes import ExactMixes
-from meshplan.planner.cuts.known_chains import KnownChains
+from meshplan.planner.cuts.known_chains import KnownChains, shape_of
 from meshplan.planner.cuts.path_cuts import PathCuts
 from meshplan.planner.cuts.recompute_chains import Mean, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import cuts_below
@@ -283,7 +283,7 @@ def _chains_bound(
     problem: StageProblem, passes: Passes, times: CutTimes, plans: list[tuple[Stage, ...]]
 ) -> None:
     """A chain learnt from one cut, with what the rank at its end reduces, bounds all others."""
-    shape, chains = (problem.schedule, problem.pp, problem.vpp, problem.m), KnownChains()
+    shape, chains = shape_of(problem), KnownChains()
     chains.learn(shape, times, plans[0], 2.0)
     assert chains.count(shape) == 1
     bounds = chains.bounds_s(problem.alone, SplitTimes.of(problem.alone, passes))[0]

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from compositions import compositions, mixes
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Stage
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
@@ -199,7 +200,7 @@ def every_plan(
     fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
     ways = None if anywhere and problem.vpp > 1 else problem.splits
     rule = rule or ("first" if problem.first else "any")
-    for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:
+    for counts in compositions(len(problem.pattern), fewest) if ways is None else ways:
         yield from recomputed(counts, problem.modes, rule)
 
 
@@ -210,30 +211,13 @@ def recomputed(
     in full, or all alike; with the first, all selectively too.
     """
     if rule == "any":
-        yield from itertools.product(*(_mixes(n, modes) for n in counts))
+        yield from itertools.product(*(mixes(n, modes) for n in counts))
         return
     if rule == "first" and {0, 2} <= set(modes):
         for k in range(1, max(counts)):
             yield tuple(Stage(n, 0, min(k, n)) for n in counts)
     for mode in modes:
         yield tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
-
-
-def _compositions(total: int, fewest: list[int]) -> Iterator[tuple[int, ...]]:
-    if len(fewest) == 1:
-        yield from [(total,)] if total >= fewest[0] else []
-        return
-    for n in range(fewest[0], total - sum(fewest[1:]) + 1):
-        yield from ((n, *rest) for rest in _compositions(total - n, fewest[1:]))
-
-
-def _mixes(layers: int, modes: tuple[int, ...]) -> list[Stage]:
-    return [
-        Stage(layers, selective, full)
-        for full in range(layers + 1 if 2 in modes else 1)
-        for selective in range(layers - full + 1 if 1 in modes else 1)
-        if 0 in modes or full + selective == layers
-    ]
 
 
 def free_of_pins(question: Question) -> Question:

@@ -51,6 +51,7 @@ from meshplan.executor.frameworks.hugging_face.script import (
     script_words,
 )
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
+from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
     CannotSay,
@@ -78,7 +79,7 @@ _KEYS = ("accelerate_keys.toml", "deepspeed_keys.toml")
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like an Accelerate configuration."""
-    return not name.endswith((".sh", ".slurm", ".sbatch", ".bash", ".py")) and bool(
+    return not name.endswith((*SCRIPTS, ".py")) and bool(
         re.search(r"^(distributed_type|parallelism_config|compute_environment):", text, re.M)
     )
 

@@ -65,7 +65,7 @@ class Sharding:
 
 
 def sharding_of(
-    values: Values, path: Path, *, config_suffices: bool, stated: bool, launcher: str = ""
+    values: Values, path: Path, *, config_suffices: bool, stated: bool, launcher: str
 ) -> Sharding:
     """What the file at `path` says, or where it says nothing, the file `launcher`.
 

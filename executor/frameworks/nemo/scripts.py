@@ -9,10 +9,9 @@ from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, is_launched, launches, left_open
-from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, Start
 
-SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 _OVERRIDE = re.compile(r"\+{0,2}(\w+\.)+\w+=")
 _TOWERS = re.compile(r"(^|_)(vl|vlm|omni|audio|vision|diffusion|flux|wan)(_|$)|\dv_|llava", re.I)
 

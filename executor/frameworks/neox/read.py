@@ -287,7 +287,7 @@ def _attention(values: Values) -> tuple[bool, list[Fact]]:
     stated, layers = values.get("attention_config"), values.count("num_layers")
     if stated is None:
         return False, []
-    kinds, total = _kinds(stated, layers.value if layers else 0)
+    kinds, total = _kinds(stated)
     if layers is not None and total not in (None, layers.value):
         raise IllegalConfig(
             f"attention_config names {total} layers, but num_layers is {layers.value}", stated.line
@@ -299,7 +299,7 @@ def _attention(values: Values) -> tuple[bool, list[Fact]]:
     return False, [Fact(f"attention_config {named} ({why})", stated.line)]
 
 
-def _kinds(stated: Fact, layers: int) -> tuple[set[str], int | None]:
+def _kinds(stated: Fact) -> tuple[set[str], int | None]:
     """The kinds of `[[[kind, ...], times], ...]`, and how many layers it makes, if that is said."""
     wrong = UnreadableConfig(
         'attention_config must be like [[["flash"], 24]]: kinds, and how often', stated.line

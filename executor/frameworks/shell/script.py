@@ -36,6 +36,7 @@ from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 MAX_STEPS = 20_000  # commands followed in one script
 MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other

@@ -28,6 +28,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
 )
 from meshplan.executor.frameworks.torchtitan.python_unclear import (
     imported_registries,
+    is_none,
     of_another_file,
     unclear,
     with_constants,
@@ -296,7 +297,7 @@ def _new_section(section: str, node: ast.Call, found: dict[str, Fact]) -> None:
 def _put(name: str, value: ast.expr, found: dict[str, Fact]) -> None:
     literal = _literal(value)
     found[name] = Fact(literal, value.lineno)
-    if literal is None and not _is_none(value):
+    if literal is None and not is_none(value):
         _name_unclear(found, [Fact(f"{name} = {ast.unparse(value)[:40]}", value.lineno)])
 
 
@@ -319,7 +320,7 @@ def _policy(value: ast.expr, found: dict[str, Fact]) -> None:
     call of anything else is named as not understood.
     """
     place, name = "activation_checkpoint", ""
-    if _is_none(value):
+    if is_none(value):
         found[f"{place}.mode"] = Fact("none", value.lineno)
     elif isinstance(value, ast.Call):
         name = _dotted(value.func)
@@ -334,7 +335,3 @@ def _policy(value: ast.expr, found: dict[str, Fact]) -> None:
         found[f"{place}.selective_ac_option"] = Fact(option, value.lineno)
     else:
         _name_unclear(found, [Fact(f"{place} = {ast.unparse(value)[:40]}", value.lineno)])
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

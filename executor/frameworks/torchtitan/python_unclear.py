@@ -54,7 +54,7 @@ def imported_registries(tree: ast.Module) -> set[str]:
 
 def unclear(function: ast.FunctionDef, own: Collection[str]) -> Iterator[Fact]:
     """What may change a section of `function` and is not read; `own`: the file's functions."""
-    configs = _configs(function, own)
+    configs = _configs(function)
     for node in ast.walk(function):
         line = getattr(node, "lineno", function.lineno)
         if isinstance(node, _BLOCKS) and _touches(node):
@@ -68,7 +68,7 @@ def unclear(function: ast.FunctionDef, own: Collection[str]) -> Iterator[Fact]:
             yield from _called(node, configs, own)
 
 
-def _configs(function: ast.FunctionDef, own: Collection[str]) -> set[str]:
+def _configs(function: ast.FunctionDef) -> set[str]:
     """The names that hold a whole configuration: what is returned, and the parameters."""
     returned = {node.value.id for node in ast.walk(function)
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)}  # fmt: skip
@@ -123,14 +123,15 @@ def _called(node: ast.Call, configs: set[str], own: Collection[str]) -> Iterator
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (not a literal)", line)
         if keyword.arg in IN_TURN and isinstance(keyword.value, ast.Call):
             yield Fact(f"{keyword.arg} (it trains and generates in turn: not modelled)", line)
-        if keyword.arg in ("peft", "lora") and name == "Config" and not _is_none(keyword.value):
+        if keyword.arg in ("peft", "lora") and name == "Config" and not is_none(keyword.value):
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (adapters)", line)
     handed = [each for each in node.args if _is_config(each, configs)]
     if handed and name not in own:
         yield Fact(f"{name}({ast.unparse(handed[0])[:40]}, ...) (it may change it)", line)
 
 
-def _is_none(node: ast.expr) -> bool:
+def is_none(node: ast.expr) -> bool:
+    """Whether an expression is the word None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
