@@ -48,7 +48,7 @@ class Steady:
         dropped = counted(self.warm_up, "logged step")
         found = [f"{dropped} of warm-up dropped"] * bool(self.warm_up)
         restarts = counted(self.attempts - 1, "restart")
-        found += [f"{restarts}: the step number goes back"] * (self.attempts > 1)
+        found += [f"{restarts}: the step number, or the clock, goes back"] * (self.attempts > 1)
         if self.pauses:
             every = f", every {self.pause_every} steps" if self.pause_every else ""
             pauses = counted(self.pauses, "logged step")
