@@ -27,7 +27,8 @@ _MAXTEXT = re.compile(
     rf"\bloss: (?P<loss>{NUMBER})"
 )
 _OLMO = re.compile(
-    rf"\[step=(?P<step>{COUNT})/[^\]\n]{{1,100}}\][^\n]{{0,20}}\n(?P<block>(?:[ \t]+[^\n]{{1,200}}\n?)+)"
+    rf"\[step=(?P<step>{COUNT})/[^\]\n]{{1,100}}\][^\n]{{0,20}}\n"
+    r"(?P<block>(?:[ \t][^\n]{1,200}(?:\n|\Z))+)"
 )
 _RATE = re.compile(r"throughput/device/TPS=(?P<value>[\d,]{1,30}(?:\.\d{1,9})?)")
 _OLMO_LOSS = re.compile(rf"train/CE loss=(?P<value>{NUMBER})")

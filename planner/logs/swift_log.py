@@ -13,7 +13,6 @@ Source: modelscope/ms-swift@3602360a `swift/trainers/patcher.py` (add_train_mess
 """
 
 import re
-from collections.abc import Iterator
 
 from meshplan.costmodels.units import GIB
 from meshplan.planner.logs.trainer_console import APART_S, Clock, entries, of_training
@@ -21,7 +20,8 @@ from meshplan.planner.logs.training_log import TrainingLog, slowest
 
 _Q = "['\"]"
 _STEP = re.compile(
-    rf"{_Q}(?:global_step/max_steps|iteration){_Q}: {_Q}(?P<step>\d{{1,12}})/(?P<total>\d{{1,12}}){_Q}"
+    rf"{_Q}(?:global_step/max_steps|iteration){_Q}: "
+    rf"{_Q}(?P<step>\d{{1,12}})/(?P<total>\d{{1,12}}){_Q}"
 )
 _ELAPSED = re.compile(
     rf"{_Q}elapsed_time{_Q}: {_Q}(?:(\d{{1,4}})d )?(?:(\d{{1,2}})h )?(?:(\d{{1,2}})m )?"
