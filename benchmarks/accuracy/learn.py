@@ -65,7 +65,7 @@ LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 4, 20
 GRID = {
     "common_deviation": (0.0, 0.1, 0.3), "matmul_deviation": (0.1, 0.3),
     "scale_deviation": (0.1, 0.6, 0.9), "communication_deviation": (0.1, 0.3, 0.5),
-    "host_deviation": (0.5, 1.0), "noise": (0.05, 0.1), "freedom": (4.0,),
+    "host_deviation": (0.5, 1.0), "noise": (0.1,), "freedom": (4.0,),
 }  # fmt: skip
 GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 4, 8), 0.08
 COMMAND = "python -m benchmarks.accuracy.learn --choose"

@@ -14,6 +14,7 @@ from meshplan.costmodels.units import GIB
 from meshplan.planner.logs.read import Batch, UnreadableLog, read_log, recognised
 from meshplan.planner.logs.steady import steady
 from meshplan.planner.logs.swift_log import read_swift
+from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
 from meshplan.planner.logs.warned import OVER_SOCKETS, warned
 
 BATCH = Batch(sequences=128, tokens_per_gpu=8192, gpus=8)
@@ -106,13 +107,13 @@ def test_an_evaluation_between_two_entries_is_in_no_step() -> None:
     """10 steps to 100 s, an evaluation to 150 s, 10 more to 250 s: 10 s a step, not 15."""
     lines = (entry(10, "1m 40s", 10.0), entry(10, "2m 30s", 15.0, eval_loss=1.0))
     found = read_swift("\n".join((*lines, entry(20, "4m 10s", 12.5))))
-    assert [(step.step, step.step_time_s) for step in found.steps] == [(20, pytest.approx(10.0))]
+    assert {step.step: step.step_time_s for step in found.steps} == pytest.approx({20: 10.0})
 
 
 def test_a_resumed_job_is_read_off_whole_seconds() -> None:
     """Steps 50 to 60 in 40 s of a job that began at 40, whose mean speed is of its own steps."""
     found = read_swift("\n".join((entry(50, "50s", 5.0), entry(60, "1m 30s", 4.5))))
-    assert [(step.step, step.step_time_s) for step in found.steps] == [(60, pytest.approx(4.0))]
+    assert {step.step: step.step_time_s for step in found.steps} == pytest.approx({60: 4.0})
 
 
 def llama_factory(step: int, elapsed: str) -> str:
@@ -160,3 +161,18 @@ def test_what_a_log_says_of_its_speed() -> None:
     ):
         assert "less memory" in warned(line)[0]
     assert warned("NCCL INFO Using network IBext_v8\n0 CUDA OOM errors thrown.") == ()
+
+
+def test_steps_of_differing_work_count_by_their_mean() -> None:
+    """Three in ten steps of 4 s at no regular distance, the others of 1 s: the mean, 1.9 s, and no
+    pause; at every fourth step they are evaluations, and 1 s is the step.
+    """
+    slow = {11, 14, 18, 21, 24, 28, 31, 34, 38}
+    steps = tuple(LoggedStep(at, 4.0 if at in slow else 1.0, None) for at in range(11, 41))
+    found = steady(TrainingLog(steps, None, None, warmed=True), "x")
+    assert found.step_time_s == pytest.approx(1.9)
+    assert found.differing
+    assert found.pauses == 0
+    regular = tuple(LoggedStep(at, 4.0 if at % 4 == 0 else 1.0, None) for at in range(11, 41))
+    found = steady(TrainingLog(regular, None, None, warmed=True), "x")
+    assert (found.step_time_s, found.pauses, found.differing) == (1.0, 8, False)
