@@ -2,18 +2,16 @@
 
     e_i = ln(measured / predicted) of run i at the prior,  J_ik = d ln(predicted_i) / d ln(c_k)
 
-    e = J u + noise,   u_k = c + d_k,   c ~ N(0, C^2),   d_k ~ N(0, s_k^2),
-    noise ~ Student t(nu) x sigma
+    e = J u + noise,   u_k ~ N(0, s_k^2),   noise ~ Student t(nu) x sigma
 
-u is the logarithm of what a constant is multiplied by: c of all of them together, since a framework
-that is slow in one thing is slow in others, and d of each alone. Its most likely value is found by
-least squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
+u is the logarithm of what a constant is multiplied by. Its most likely value is found by least
+squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
 less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are
 predicted anew at the constants found, `PASSES` times, and a move that makes constants and runs
 together less likely is shortened or not made: where something is hidden behind something else a
 step is not linear in the constants.
 
-C, s, sigma and nu say how much a source of runs differs from the constants of others. They are not
+s, sigma and nu say how much a source of runs differs from the constants of others. They are not
 known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
 left-out layouts of published sources best from two of their runs, and writes them into `FILE`.
 A stranger, whose engine has no constants of its own, is farther off than a source of one that has.
@@ -60,7 +58,6 @@ Kind = Literal["stranger", "known"]
 class Shrinkage(Frozen):
     """How far constants of one source are from those of others, as standard deviations of ln.
 
-    common_deviation         of all of them together
     matmul_deviation         of the scale of matrix products, which most frameworks leave to one
                              library
     scale_deviation          of the scales of other kernels
@@ -71,7 +68,6 @@ class Shrinkage(Frozen):
     widths                   w, by number of runs learnt from
     """
 
-    common_deviation: float
     matmul_deviation: float
     scale_deviation: float
     communication_deviation: float
@@ -86,7 +82,7 @@ class Shrinkage(Frozen):
     command: str
 
     def deviation(self, name: str) -> float:
-        """The standard deviation of one constant's logarithm, apart from the others'."""
+        """The standard deviation of one constant's logarithm."""
         if name in HOST:
             return self.host_deviation
         if name == MATMUL:
@@ -95,8 +91,7 @@ class Shrinkage(Frozen):
 
     def covariance(self, names: Sequence[str]) -> Vector:
         """Of the logarithms of constants, between sources."""
-        alone = np.array([self.deviation(name) for name in names])
-        return np.asarray(np.diag(alone**2) + self.common_deviation**2)
+        return np.diag([self.deviation(name) ** 2 for name in names])
 
     def factor(self, errors: Vector) -> float:
         """On a prediction, between which 8 of 10 further runs lie; `errors`: ln(measured /

@@ -44,7 +44,7 @@ def test_what_is_learnt_is_never_less_likely_than_the_prior(
     """Runs that contradict each other, or are far off: the density of constants and runs together,
     (1 + e^2 / (nu sigma^2))^(-(nu + 1) / 2) exp(-u S^-1 u / 2), is at least that at u = 0.
     """
-    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage(kind)  # type: ignore[arg-type]
+    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage(kind)
     runs = timed([1.0, 1.0])
     runs = timed([f * predicted_s(run, prior) for f, run in zip(factors, runs, strict=True)])
     free = telling(runs, prior)
