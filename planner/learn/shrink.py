@@ -136,13 +136,14 @@ def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
     names = [each.name for each in free]
     centre = np.log([getattr(prior, name) for name in names])
     at = _Posterior(runs, prior, free, by.covariance(names), by)
-    x, errors, first = centre, at.errors(centre), at.errors(centre)
+    x = centre
+    errors = first = at.errors(centre)
     for _ in range(PASSES):
         jacobian = linearised(runs, tuning_at(prior, free, x), free)[1]
         seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
         move, doubt = most_likely(seen, jacobian, at.covariance, by)
         target = np.clip(centre + move, *_bounds(free))
-        nearer = at.nearer(x, target)
+        nearer = at.nearer(x, errors, target)
         if nearer is None:
             break
         x, errors = nearer
@@ -163,16 +164,17 @@ class _Posterior:
     covariance: Vector
     by: Shrinkage
 
-    def nearer(self, x: Vector, target: Vector) -> tuple[Vector, Vector] | None:
-        """The farthest of `STEPS` from x to `target` that is likelier than x, and the errors there.
+    def nearer(self, x: Vector, errors: Vector, target: Vector) -> tuple[Vector, Vector] | None:
+        """The farthest of `STEPS` from x, where runs are `errors` off, to `target` that is likelier
+        than x, and the errors there.
         A step's time is not linear in the constants: all the way may be less likely.
         """
-        worst = self._loss(x, self.errors(x))
+        worst = self._loss(x, errors)
         for step in STEPS:
             found = x + step * (target - x)
-            errors = self.errors(found)
-            if self._loss(found, errors) < worst - SMALLEST_GAIN:
-                return found, errors
+            there = self.errors(found)
+            if self._loss(found, there) < worst - SMALLEST_GAIN:
+                return found, there
         return None
 
     def errors(self, x: Vector) -> Vector:

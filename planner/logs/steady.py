@@ -1,9 +1,9 @@
 """Separates the steady steps of a log from warm-up and pauses, and measures their spread.
 
 warm-up   of each attempt the first entry, and what is within `WARM_UP` steps of the first
-pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late; where
-          more than `SELDOM` of the entries are, and not at regular steps, steps hold differing work
-          (sequences that are not packed): none is a pause, and the mean is the step's time
+pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late;
+          where more than `SELDOM` of the entries are, and not at regular steps, the steps' work
+          differs (sequences that are not packed): none is a pause, and the mean is the step's time
 starts    their medians may differ by no more than a pause does: else the log is of two runs
 drift     median of the last third over that of the first third, minus 1: throttling, or longer
           sequences

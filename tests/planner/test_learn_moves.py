@@ -14,7 +14,7 @@ from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.check.check import case_of
 from meshplan.planner.learn.cases import run_of_case
 from meshplan.planner.learn.likelihood import Seen
-from meshplan.planner.learn.reasons import SOCKETS, slower_s, reasons
+from meshplan.planner.learn.reasons import SOCKETS, reasons, slower_s
 from meshplan.planner.learn.shrink import predicted_s, read_shrinkage, shrunk, telling, tuning_at
 from meshplan.planner.logs.steady import Steady
 from meshplan.planner.runs.rows import Measured
