@@ -21,6 +21,7 @@ from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
 from meshplan.planner.logs.steady import Steady, steady
 from meshplan.planner.logs.training_log import LoggedStep, Stated
+from meshplan.planner.logs.warned import OVER_SOCKETS
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
@@ -97,7 +98,7 @@ def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun
         log=log, config=found, format=recognised.format, run=_run(log, case, recognised, steps),
         case=case, steady=steps, notes=(
             *_another(recognised.format, case), *recognised.log.notes, *_room(recognised, case),
-            *steps.notes, *case.notes,
+            *_warned(recognised, case), *steps.notes, *case.notes,
         ),
         steps=recognised.log.steps,
     )  # fmt: skip
@@ -125,6 +126,13 @@ def check_stated(log: Path, stated: Stated, config: Path, case: Case) -> None:
                 f"{log}: it says {said} {STATED[name]}, its config {config} {known[name]:,}: name "
                 "the config of this run with --config"
             )
+
+
+def _warned(recognised: Recognised, case: Case) -> tuple[str, ...]:
+    """What the log says of why its steps take long; on one node there is no network."""
+    one_node = case.layout.world_size <= case.cluster.gpus_per_node
+    said = recognised.log.warned
+    return tuple(each for each in said if not (one_node and each == OVER_SOCKETS))
 
 
 def _room(recognised: Recognised, case: Case) -> tuple[str, ...]:

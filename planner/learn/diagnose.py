@@ -12,6 +12,7 @@ from meshplan.planner.learn.levers import Lever, levers
 from meshplan.planner.learn.likelihood import Kind, Seen, likeliest, seen_of
 from meshplan.planner.learn.reasons import Reason, reasons
 from meshplan.planner.learn.usual import Usual, mfu_of, usual
+from meshplan.planner.logs.warned import OVER_SOCKETS
 
 PARTS = {
     "compute_s": "compute", "tensor_s": "exposed communication, tensor parallel",
@@ -125,7 +126,8 @@ def _seen(model: StepModel, prediction: Prediction, found: LoggedRun) -> Seen:
         "allocated": (measured.allocated_gib or 0.0) * GIB,
     }
     off = prediction.step_time_high_s / prediction.step_time_s
-    return seen_of(model, found.steady.step_time_s, off, peaks)
+    sockets = OVER_SOCKETS in found.notes
+    return seen_of(model, found.steady.step_time_s, off, peaks, over_sockets=sockets)
 
 
 def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:

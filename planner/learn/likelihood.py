@@ -33,7 +33,8 @@ Kind = Literal["allocated", "reserved"]
 class Seen:
     """What a log says, and how far off predictions of it usually are, in logarithms.
 
-    kind  of the memory's peak; None where the log has none
+    kind          of the memory's peak; None where the log has none
+    over_sockets  the log says that the network between nodes is not used as RDMA
     """
 
     step_time_s: float
@@ -41,15 +42,21 @@ class Seen:
     kind: Kind | None = None
     memory_bytes: float = 0.0
     memory_deviation: float = 1.0
+    over_sockets: bool = False
 
     def of_step(self, under_s: float) -> float:
         """The likelihood of the step, were it `under_s`."""
         return _student(math.log(self.step_time_s / under_s), self.step_deviation)
 
-    def of_slower(self, under_s: Callable[[float], float]) -> float:
-        """The likelihood of the step, of something f times as slow, f not known."""
-        steps = (np.arange(POINTS) + 0.5) / POINTS  # of probability
-        found = [self.of_step(under_s(min(math.exp(_half_normal(p)), MOST))) for p in steps]
+    def of_slower(self, under_s: Callable[[float], float], unusual: float = UNUSUAL) -> float:
+        """The likelihood of the step, of something f times as slow, f not known; `unusual`: the
+        deviation of ln f.
+        """
+        points = round(POINTS * unusual / UNUSUAL)
+        steps = (np.arange(points) + 0.5) / points  # of probability
+        most = MOST ** (unusual / UNUSUAL)
+        factors = (min(math.exp(unusual * _half_normal(p)), most) for p in steps)
+        found = [self.of_step(under_s(factor)) for factor in factors]
         return float(np.mean(found))
 
     def of_memory(self, model: StepModel) -> float:
@@ -61,7 +68,12 @@ class Seen:
 
 
 def seen_of(
-    model: StepModel, step_time_s: float, high_over_expected: float, peaks: dict[Kind, float | None]
+    model: StepModel,
+    step_time_s: float,
+    high_over_expected: float,
+    peaks: dict[Kind, float | None],
+    *,
+    over_sockets: bool = False,
 ) -> Seen:
     """What a log of `model`'s run says; `peaks` in bytes."""
     kind = next((kind for kind, peak in peaks.items() if peak), None)
@@ -69,7 +81,7 @@ def seen_of(
     return Seen(
         step_time_s=step_time_s, step_deviation=math.log(high_over_expected) / OF_8_OF_10,
         kind=kind, memory_bytes=(peaks[kind] or 0.0) if kind else 0.0,
-        memory_deviation=math.log(interval.high) / OF_8_OF_10,
+        memory_deviation=math.log(interval.high) / OF_8_OF_10, over_sockets=over_sockets,
     )  # fmt: skip
 
 
@@ -88,5 +100,5 @@ def _student(error: float, deviation: float) -> float:
 
 
 def _half_normal(probability: float) -> float:
-    """The logarithm of the factor that as many factors are below."""
-    return UNUSUAL * NormalDist().inv_cdf((1 + probability) / 2)
+    """The deviations that as many factors are below."""
+    return NormalDist().inv_cdf((1 + probability) / 2)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.units import format_seconds
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.learn.likelihood import MOST, UNUSUAL, Seen
 from meshplan.planner.logs.steady import Steady
@@ -56,11 +57,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """Hardware that may be slower than the profile says: the constants to multiply."""
+    """Hardware that may be slower than the profile says: the constants to multiply, the network's
+    bandwidth where there are none; `unusual`: the deviation of the factor's logarithm.
+    """
 
     name: str
     try_this: str
     scales: tuple[str, ...]
+    unusual: float = UNUSUAL
 
 
 KERNELS = ("matmul_scale", "attention_scale", "pointwise_scale")
@@ -80,6 +84,12 @@ SLOWER = (
         ("launch_s", "micro_batch_s", "step_s", "routing_s"),
     ),
 )  # fmt: skip
+SOCKETS = Slower(
+    "NCCL's TCP sockets between nodes have 1/{factor:.0f} of the network's bandwidth",
+    "NCCL_DEBUG=INFO: look for its network plugin, NCCL_IB_HCA, /dev/infiniband in the container",
+    (), math.log(64),
+)  # fmt: skip
+"""One port of 25 Gb/s instead of eight of 200 is 1/64 [assumed: one standard deviation]."""
 
 
 def reasons(model: StepModel, seen: Seen, steady: Steady) -> tuple[Reason, ...]:
@@ -172,15 +182,16 @@ def _with_setting(model: StepModel, **update: Any) -> StepModel:
 
 def _slowed(model: StepModel, seen: Seen, as_is: float) -> Iterator[Reason]:
     measured_s, expected_s = seen.step_time_s, model.time().step_time_s
-    for slower in SLOWER:
-        seconds_at = partial(_slower_s, model, slower)
-        factor, under_s = needed(seconds_at, measured_s)
-        usual = math.exp(-((math.log(factor) / UNUSUAL) ** 2) / 2)
+    for slower in (*SLOWER, *(SOCKETS,) * seen.over_sockets):
+        seconds_at = partial(slower_s, model, slower)
+        most = MOST ** (slower.unusual / UNUSUAL)
+        factor, under_s = needed(seconds_at, measured_s, most)
+        usual = math.exp(-((math.log(factor) / slower.unusual) ** 2) / 2)
         yield Reason(
             name=slower.name.format(factor=factor), evidence="priced by the cost model",
             step_time_s=under_s, explains=usual * explained(measured_s, expected_s, under_s),
             try_this=slower.try_this, gain=1 - expected_s / under_s,
-            probability=seen.of_slower(seconds_at) * as_is,
+            probability=seen.of_slower(seconds_at, slower.unusual) * as_is,
         )  # fmt: skip
 
 
@@ -199,11 +210,13 @@ def _waiting(expected_s: float, seen: Seen, as_is: float) -> Iterator[Reason]:
     )  # fmt: skip
 
 
-def needed(seconds_at: Callable[[float], float], measured_s: float) -> tuple[float, float]:
-    """The factor up to `MOST` that closes the gap, and the step with it; seconds never fall with
+def needed(
+    seconds_at: Callable[[float], float], measured_s: float, most: float = MOST
+) -> tuple[float, float]:
+    """The factor up to `most` that closes the gap, and the step with it; seconds never fall with
     the factor.
     """
-    low, high = 1.0, MOST
+    low, high = 1.0, most
     if seconds_at(high) <= measured_s:
         return high, seconds_at(high)
     for _ in range(HALVINGS):
@@ -212,11 +225,21 @@ def needed(seconds_at: Callable[[float], float], measured_s: float) -> tuple[flo
     return low, seconds_at(low)
 
 
-def _slower_s(model: StepModel, slower: Slower, factor: float) -> float:
+def slower_s(model: StepModel, slower: Slower, factor: float) -> float:
+    if not slower.scales:
+        return _with_setting(model, cluster=_slower_network(model, factor)).time().step_time_s
     tuning: Tuning = model.setting.tuning
     scaled = {name: getattr(tuning, name) * factor for name in slower.scales}
     setting: Setting = replace(model.setting, tuning=tuning.model_copy(update=scaled))
     return StepModel(setting, model.layout).time().step_time_s
+
+
+def _slower_network(model: StepModel, factor: float) -> Cluster:
+    cluster = model.setting.cluster
+    usual = cluster.network.bus_bandwidth
+    rates = {name: rate / factor for name, rate in usual.model_dump().items() if rate}
+    network = cluster.network.model_copy(update={"bus_bandwidth": usual.model_copy(update=rates)})
+    return cluster.model_copy(update={"network": network})
 
 
 def _shown(steady: Steady, expected_s: float, seen: Seen, as_is: float) -> Iterator[Reason]:

@@ -2,16 +2,16 @@
 
     e_i = ln(measured / predicted) of run i at the prior,  J_ik = d ln(predicted_i) / d ln(c_k)
 
-    e = J u + noise,   u_k = c + d_k,   c ~ N(0, C^2),   d_k ~ N(0, s_k^2),
-    noise ~ Student t(nu) x sigma
+    e = J u + noise,   u_k ~ N(0, s_k^2),   noise ~ Student t(nu) x sigma
 
-u is the logarithm of what a constant is multiplied by: c of all of them together, since a framework
-that is slow in one thing is slow in others, and d of each alone. Its most likely value is found by
-least squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
+u is the logarithm of what a constant is multiplied by. Its most likely value is found by least
+squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
 less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are
-predicted anew at the constants found, `PASSES` times.
+predicted anew at the constants found, `PASSES` times, and a move that makes constants and runs
+together less likely is shortened or not made: where something is hidden behind something else a
+step is not linear in the constants.
 
-C, s, sigma and nu say how much a source of runs differs from the constants of others. They are not
+s, sigma and nu say how much a source of runs differs from the constants of others. They are not
 known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
 left-out layouts of published sources best from two of their runs, and writes them into `FILE`.
 A stranger, whose engine has no constants of its own, is farther off than a source of one that has.
@@ -39,25 +39,28 @@ from meshplan.hardware_profiles.intervals import WIDE
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.learning import DIFFERENCE, TIME, Constant
-from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.runs import Run, measured_step_s
 from meshplan.planner.runs.validate import step_model
 
 Vector = NDArray[np.float64]
 FILE = Path(hardware_profiles.__file__).parent / "learning.toml"
+MATMUL = "matmul_scale"
 COMMUNICATION = ("collective_scale", "expert_scale")
 HOST = ("launch_s", "routing_s", "micro_batch_s", "step_s")
-LEARNT = ("matmul_scale", "attention_scale", "pointwise_scale", *COMMUNICATION, *HOST)
+LEARNT = (MATMUL, "attention_scale", "pointwise_scale", *COMMUNICATION, *HOST)
 """Those that every engine has."""
 
-PASSES, REWEIGHTINGS = 3, 15
+PASSES, REWEIGHTINGS = 4, 15
+STEPS, SMALLEST_GAIN = (1.0, 0.5, 0.25), 0.01
 Kind = Literal["stranger", "known"]
 
 
 class Shrinkage(Frozen):
     """How far constants of one source are from those of others, as standard deviations of ln.
 
-    common_deviation         of all of them together
-    scale_deviation          of the scales of kernels
+    matmul_deviation         of the scale of matrix products, which most frameworks leave to one
+                             library
+    scale_deviation          of the scales of other kernels
     communication_deviation  of the scales of collectives and experts
     host_deviation           of the host's seconds
     noise, freedom           of a run: sigma and nu
@@ -65,7 +68,7 @@ class Shrinkage(Frozen):
     widths                   w, by number of runs learnt from
     """
 
-    common_deviation: float
+    matmul_deviation: float
     scale_deviation: float
     communication_deviation: float
     host_deviation: float
@@ -79,15 +82,16 @@ class Shrinkage(Frozen):
     command: str
 
     def deviation(self, name: str) -> float:
-        """The standard deviation of one constant's logarithm, apart from the others'."""
+        """The standard deviation of one constant's logarithm."""
         if name in HOST:
             return self.host_deviation
+        if name == MATMUL:
+            return self.matmul_deviation
         return self.communication_deviation if name in COMMUNICATION else self.scale_deviation
 
     def covariance(self, names: Sequence[str]) -> Vector:
         """Of the logarithms of constants, between sources."""
-        alone = np.array([self.deviation(name) for name in names])
-        return np.asarray(np.diag(alone**2) + self.common_deviation**2)
+        return np.diag([self.deviation(name) ** 2 for name in names])
 
     def factor(self, errors: Vector) -> float:
         """On a prediction, between which 8 of 10 further runs lie; `errors`: ln(measured /
@@ -129,21 +133,63 @@ class Shrunk:
 def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
     """The most likely constants, given `runs` with step times."""
     free = telling(runs, prior)
-    centre = np.log([getattr(prior, each.name) for each in free])
     names = [each.name for each in free]
-    covariance, x, first = by.covariance(names), centre, None
+    centre = np.log([getattr(prior, name) for name in names])
+    at = _Posterior(runs, prior, free, by.covariance(names), by)
+    x = centre
+    errors = first = at.errors(centre)
     for _ in range(PASSES):
-        tuning = tuning_at(prior, free, x)
-        errors, jacobian = linearised(runs, tuning, free)
-        first = errors if first is None else first
+        jacobian = linearised(runs, tuning_at(prior, free, x), free)[1]
         seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
-        move, doubt = most_likely(seen, jacobian, covariance, by)
-        x = np.clip(centre + move, _bounds(free)[0], _bounds(free)[1])
-    before = np.sqrt(np.diag(covariance))
+        move, doubt = most_likely(seen, jacobian, at.covariance, by)
+        target = np.clip(centre + move, *_bounds(free))
+        nearer = at.nearer(x, errors, target)
+        if nearer is None:
+            break
+        x, errors = nearer
+    kept = doubt / np.sqrt(np.diag(at.covariance))
     return Shrunk(
         tuning_at(prior, free, x), dict(zip(names, map(float, doubt), strict=True)),
-        dict(zip(names, map(float, doubt / before), strict=True)), np.asarray(first),
+        dict(zip(names, map(float, kept), strict=True)), first,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Posterior:
+    """Of the constants `free`, whose logarithms are x."""
+
+    runs: Sequence[Run]
+    prior: Tuning
+    free: Sequence[Constant]
+    covariance: Vector
+    by: Shrinkage
+
+    def nearer(self, x: Vector, errors: Vector, target: Vector) -> tuple[Vector, Vector] | None:
+        """The farthest of `STEPS` from x, where runs are `errors` off, to `target` that is likelier
+        than x, and the errors there.
+        A step's time is not linear in the constants: all the way may be less likely.
+        """
+        worst = self._loss(x, errors)
+        for step in STEPS:
+            found = x + step * (target - x)
+            there = self.errors(found)
+            if self._loss(found, there) < worst - SMALLEST_GAIN:
+                return found, there
+        return None
+
+    def errors(self, x: Vector) -> Vector:
+        """ln(measured / predicted) of each run at x."""
+        tuning = tuning_at(self.prior, self.free, x)
+        return np.array(
+            [math.log(measured_step_s(run) / predicted_s(run, tuning)) for run in self.runs]
+        )
+
+    def _loss(self, x: Vector, errors: Vector) -> float:
+        """-ln of the density of x and the runs, but for what does not depend on x."""
+        moved = x - np.log([getattr(self.prior, each.name) for each in self.free])
+        far = float(moved @ np.linalg.solve(self.covariance, moved)) / 2
+        nu, odd = self.by.freedom, np.square(errors / self.by.noise)
+        return far + (nu + 1) / 2 * float(np.sum(np.log1p(odd / nu)))
 
 
 def telling(runs: Sequence[Run], prior: Tuning) -> list[Constant]:

@@ -16,10 +16,14 @@ from meshplan.planner.logs import console, records
 from meshplan.planner.logs.composer_console import read_composer
 from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars
 from meshplan.planner.logs.nemo_console import read_nemo
+from meshplan.planner.logs.not_priced import not_priced
+from meshplan.planner.logs.pretraining_console import read_maxtext, read_olmo
 from meshplan.planner.logs.stated import stated
+from meshplan.planner.logs.swift_log import read_swift
 from meshplan.planner.logs.trainer_console import read_trainer
 from meshplan.planner.logs.training_log import TrainingLog
-from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune
+from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune, read_verl
+from meshplan.planner.logs.warned import warned
 
 MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
 BEGINNING_BYTES = 2**18
@@ -65,9 +69,11 @@ def read_log(path: Path, batch: Batch) -> Recognised:
     if BINARY in path.name:
         return _checked(path, _of_events(path, batch), batch)
     text, beginning = _text(path)
+    if kind := not_priced(text):
+        raise UnreadableLog(f"{path}: a log of {kind}; its steps are not priced")
     found = _checked(path, recognised(text, path.name, batch), batch, text)
-    facts = stated(f"{beginning}\n{text}" if beginning else text)
-    found = replace(found, log=replace(found.log, stated=facts))
+    whole = f"{beginning}\n{text}" if beginning else text
+    found = replace(found, log=replace(found.log, stated=stated(whole), warned=warned(whole)))
     if beginning:
         said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
         found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
@@ -124,8 +130,9 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 KNOWN = (
     "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, torchtune, "
-    "AutoModel and Hugging Face's Trainer, trainer_state.json, trainer_log.jsonl, W&B and "
-    "TensorBoard exports, event files, and result.json of `meshplan execute`"
+    "AutoModel, MaxText, OLMo-core, ms-swift, verl's SFT and Hugging Face's Trainer, "
+    "trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, event files, and "
+    "result.json of `meshplan execute`"
 )
 
 
@@ -147,7 +154,9 @@ def recognised(text: str, name: str, batch: Batch) -> Recognised:
     others = (
         ("nemo", read_nemo(text)), ("composer", read_composer(text, batch.sequences)),
         ("torchtune", read_torchtune(text, batch.tokens_per_gpu)),
-        ("automodel", read_automodel(text, batch.tokens)),
+        ("automodel", read_automodel(text, batch.tokens)), ("ms-swift", read_swift(text)),
+        ("verl", read_verl(text)), ("maxtext", read_maxtext(text)),
+        ("olmo-core", read_olmo(text, batch.tokens_per_gpu)),
     )  # fmt: skip
     for framework, log in others:
         if log.steps:
@@ -164,6 +173,9 @@ def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:
         rows = records.json_lines(text)
         if not rows:
             return None
+        for framework, own in (("ms-swift", read_swift(text)), ("verl", read_verl(text))):
+            if own.steps:
+                return Recognised(framework, own)
         if records.of_llama_factory(rows):
             return Recognised("trainer_log.jsonl", records.of_clock(rows))
         log = records.of_records(rows, batch.tokens_per_gpu, batch.sequences)

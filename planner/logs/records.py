@@ -31,7 +31,7 @@ from itertools import chain
 from typing import Any
 
 from meshplan.costmodels.units import GIB, counted
-from meshplan.planner.logs.trainer_console import Clock, entries
+from meshplan.planner.logs.trainer_console import Clock, entries, of_training
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 Record = Mapping[str, Any]
@@ -41,18 +41,20 @@ STAMPS = ("_runtime", "wall time", "wall_time", "_timestamp", "relative time (pr
 SECONDS = {
     "time_metrics/end_to_end(s)": 1.0, "iteration-time": 1.0, "step_time_s": 1.0,
     "elapsed_time_per_iteration_ms": 1e-3, "time_per_iteration_ms": 1e-3,
-    "train_step_timing in s": 1.0,
+    "train_step_timing in s": 1.0, "perf/step_time_seconds": 1.0, "train/time(s)": 1.0,
 }  # fmt: skip
 """A step's time, and the seconds of its unit."""
 
-RATES = ("throughput(tps)", "tokens_per_sec_per_gpu", "tokens_per_second_per_gpu")
+RATES = ("throughput(tps)", "tokens_per_sec_per_gpu", "tokens_per_second_per_gpu",
+         "throughput/device/tps")  # fmt: skip
 """Tokens per second and GPU."""
 SAMPLES = ("throughput/samples_per_sec",)
 """Sequences per second of all GPUs."""
 LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss",
           "reduced_train_loss", "loss/train/total")  # fmt: skip
 RESERVED = {"memory/max_reserved(gib)": GIB, "peak_memory_reserved": GIB,
-            "memory/peak_reserved_mem": 1e9}  # fmt: skip
+            "memory/peak_reserved_mem": 1e9, "train/memory(gib)": GIB,
+            "gpu_memory/gpu reserved mem (gib)": GIB}  # fmt: skip
 ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0,
              "peak_memory_alloc": GIB, "memory/peak_allocated_mem": 1e9}  # fmt: skip
 MAX_ROWS = 50_000  # the last ones, where the run is in its steady state
@@ -251,7 +253,7 @@ def of_llama_factory(rows: Sequence[Record]) -> bool:
 def of_clock(rows: Sequence[Record]) -> TrainingLog:
     """Steps between the entries of a clock of whole seconds."""
     clock = [each for row in rows[-MAX_ROWS:] if (each := _clock_of(row))]
-    return TrainingLog(slowest(entries(clock)), None, None)
+    return TrainingLog(slowest(entries(of_training(clock))), None, None)
 
 
 def _clock_of(row: Record) -> Clock | None:

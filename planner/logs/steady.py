@@ -1,7 +1,9 @@
 """Separates the steady steps of a log from warm-up and pauses, and measures their spread.
 
 warm-up   of each attempt the first entry, and what is within `WARM_UP` steps of the first
-pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late
+pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late;
+          where more than `SELDOM` of the entries are, and not at regular steps, the steps' work
+          differs (sequences that are not packed): none is a pause, and the mean is the step's time
 starts    their medians may differ by no more than a pause does: else the log is of two runs
 drift     median of the last third over that of the first third, minus 1: throttling, or longer
           sequences
@@ -21,14 +23,16 @@ from meshplan.planner.logs.read import UnreadableLog
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
 
 Vector = NDArray[np.float64]
-WARM_UP, PAUSE, FEWEST_FOR_DRIFT, FEWEST_FOR_SPREAD = 3, 1.5, 9, 4
+WARM_UP, PAUSE, SELDOM, FEWEST_FOR_DRIFT, FEWEST_FOR_SPREAD = 3, 1.5, 0.2, 9, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """Statistics of the steady steps. `step_time_s`: the median; None where too few entries tell.
+    """Statistics of the steady steps; None where too few entries tell.
 
+    step_time_s  the median; the mean where steps hold differing work
     pause_share  fraction of the time after warm-up that pauses took beyond a usual step
+    differing    steps hold differing work
     """
 
     step_time_s: float
@@ -41,6 +45,7 @@ class Steady:
     spread: float | None
     jitter: float | None
     drift: float | None
+    differing: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -48,7 +53,13 @@ class Steady:
         dropped = counted(self.warm_up, "logged step")
         found = [f"{dropped} of warm-up dropped"] * bool(self.warm_up)
         restarts = counted(self.attempts - 1, "restart")
-        found += [f"{restarts}: the step number goes back"] * (self.attempts > 1)
+        found += [f"{restarts}: the step number, or the clock, goes back"] * (self.attempts > 1)
+        if self.differing:
+            found.append(
+                f"more than a fifth of the logged steps take over {PAUSE} x the median: their work "
+                "differs (sequences that are not packed?), so the mean counts, as the step that "
+                "the config's tokens would take only if they were in each"
+            )
         if self.pauses:
             every = f", every {self.pause_every} steps" if self.pause_every else ""
             pauses = counted(self.pauses, "logged step")
@@ -69,13 +80,16 @@ def steady(log: TrainingLog, name: str) -> Steady:
     times = np.array([step.step_time_s for step in kept])
     middle = float(np.median(times))
     slow = [step for step in kept if step.step_time_s > PAUSE * middle]
-    usual = times[times <= PAUSE * middle]
+    many = len(kept) >= FEWEST_FOR_DRIFT and len(slow) > SELDOM * len(kept)
+    if differing := many and _period(slow) is None:
+        slow, middle = [], float(times.mean())
+    usual = times if differing else times[times <= PAUSE * middle]
     lost_s = sum(step.step_time_s - middle for step in slow)
     return Steady(
         step_time_s=middle, entries=len(kept), warm_up=len(log.steps) - len(kept),
         attempts=1 + max(step.attempt for step in log.steps), pauses=len(slow),
         pause_share=lost_s / float(times.sum()), pause_every=_period(slow),
-        spread=_spread(usual), jitter=_jitter(usual), drift=_drift(usual),
+        spread=_spread(usual), jitter=_jitter(usual), drift=_drift(usual), differing=differing,
     )  # fmt: skip
 
 

@@ -14,14 +14,14 @@ Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from meshplan.costmodels.units import counted
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 APART_S = 30
-Clock = tuple[int, int, int]
-"""Step, steps in all, and whole seconds so far."""
+Clock = tuple[int, int, float]
+"""Step, steps in all, and seconds so far."""
 _NUMBER = r"'?(?P<value>\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?)'?"
 _RUNTIME = re.compile(rf"'train_runtime': {_NUMBER}")
 _RATE = re.compile(rf"'train_steps_per_second': {_NUMBER}")
@@ -103,12 +103,28 @@ def _last(pattern: re.Pattern[str], text: str) -> float | None:
     return float(found[-1]) if found else None
 
 
-def entries(bar: list[Clock]) -> Iterator[LoggedStep]:
+def entries(clock: Iterable[Clock], apart_s: float = APART_S) -> Iterator[LoggedStep]:
     """Seconds per step between entries of a clock, which a restart begins anew."""
-    last: tuple[int, int] | None = None
-    for step, _, clock_s in bar:
+    last: tuple[int, float] | None = None
+    attempt = 0
+    for step, _, clock_s in clock:
         if last is None or step < last[0] or clock_s < last[1]:
+            attempt += last is not None
             last = (step, clock_s)
-        elif clock_s - last[1] >= APART_S and step > last[0]:
-            yield LoggedStep(step, (clock_s - last[1]) / (step - last[0]), None)
+        elif clock_s - last[1] >= apart_s and step > last[0]:
+            taken_s = (clock_s - last[1]) / (step - last[0])
+            yield LoggedStep(step, taken_s, None, attempt=attempt)
             last = (step, clock_s)
+
+
+def of_training(clock: Iterable[Clock]) -> Iterator[Clock]:
+    """A clock that stands still from an entry to the next of the same step: an evaluation."""
+    before: Clock | None = None
+    stood_s = 0.0
+    for step, total, clock_s in clock:
+        if before is None or clock_s < before[2]:
+            stood_s = 0.0
+        elif step == before[0]:
+            stood_s += clock_s - before[2]
+        before = (step, total, clock_s)
+        yield step, total, clock_s - stood_s

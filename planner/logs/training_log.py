@@ -12,7 +12,8 @@ class LoggedStep:
     """One step as its log line tells it.
 
     step_time_s  mean of the steps since the line before, where the framework logs every few
-    attempt      0 for the first start; one more wherever the step number goes back (a restart)
+    attempt      0 for the first start; one more wherever the step number, or the job's own clock,
+                 goes back (a restart)
     sequences    of the step's batch, None where the line does not say it
     """
 
@@ -32,6 +33,7 @@ class TrainingLog:
     warmed  the warm-up steps are already left out
     out_of_memory  the device's memory did not suffice
     stated what the log says of the run
+    warned what the log says itself of why its steps take long: `planner.logs.warned`
     notes  what was recognised beside steps, or not understood, one line each
     """
 
@@ -42,6 +44,7 @@ class TrainingLog:
     warmed: bool = False
     out_of_memory: bool = False
     stated: Stated = field(default_factory=dict)
+    warned: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -51,10 +54,11 @@ LAG = 1  # steps that one rank's line may come after the next step's of another
 def slowest(steps: Iterable[LoggedStep]) -> tuple[LoggedStep, ...]:
     """One entry per step and attempt, of the rank that took longest, in order."""
     found: dict[tuple[int, int], LoggedStep] = {}
-    attempt, newest = 0, -1
+    attempt, newest, start = 0, -1, 0
     for each in steps:
-        if each.step < newest - LAG:
+        if each.step < newest - LAG or each.attempt != start:
             attempt, newest = attempt + 1, each.step
+        start = each.attempt
         newest = max(newest, each.step)
         key = (attempt, each.step)
         if key not in found or each.step_time_s > found[key].step_time_s:

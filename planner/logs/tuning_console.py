@@ -1,4 +1,4 @@
-"""Step time and memory out of the lines of two frameworks of fine-tuning.
+"""Step time and memory out of the lines of three frameworks of fine-tuning.
 
     AutoModel   step 3 | epoch 0 | loss 1.23 | ... | mem 51.2 GiB | tps 9876.5(1234.6/gpu) | ...
                 tps is tokens per second of all GPUs (what is behind it is divided by the replicas
@@ -6,13 +6,17 @@
                 the step
     torchtune   Step 3 | loss:1.23 lr:2e-05 tokens_per_second_per_gpu:1234.5 peak_memory_alloc:9.8
                 peak_memory_reserved:12.3; tokens that the loss counts; peaks in GiB
+    verl        step:3 - train/loss:0.79 - train/lr(1e-3):0.01 - train/time(s):6.08, or in its
+                file {"step":3,"data":{"train/loss":0.79,...}}: of its SFT trainer on FSDP, without
+                what lies between two steps
 
-Neither counts what is masked or padding: a step's time follows from the tokens of its config where
-every token counts, which a note says.
+AutoModel and torchtune do not count what is masked or padding: a step's time follows from the
+tokens of its config where every token counts, which a note says.
 
 Sources: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/recipes/llm/train_ft.py`
 (log_train_metrics); pytorch/torchtune@bd2a0fc `recipes/full_finetune_distributed.py`,
-`torchtune/training/metric_logging.py` (DiskLogger, StdoutLogger), `training/memory.py`.
+`torchtune/training/metric_logging.py` (DiskLogger, StdoutLogger), `training/memory.py`;
+volcengine/verl@b178a3cd `verl/trainer/fsdp_sft_trainer.py`, `verl/utils/tracking.py` (FileLogger).
 """
 
 import re
@@ -31,6 +35,10 @@ _TORCHTUNE = re.compile(
 )
 _PEAKS = re.compile(
     rf"peak_memory_alloc:(?P<allocated>{PLAIN})(?: peak_memory_reserved:(?P<reserved>{PLAIN}))?"
+)
+_VERL = re.compile(
+    rf"\bstep[\"']?: ?(?P<step>{COUNT})\b{BETWEEN}train/time\(s\)[\"']?: ?"
+    rf"(?P<taken>{PLAIN}(?:[eE][-+]?\d{{1,4}})?)"
 )
 COUNTED = "right where every token counts: {} leaves out {}"
 
@@ -57,3 +65,13 @@ def read_torchtune(text: str, tokens_per_gpu: float) -> TrainingLog:
     )
     said = (COUNTED.format("tokens_per_second_per_gpu", "padding and masked tokens"),) * bool(found)
     return TrainingLog(slowest(steps), allocated, reserved, notes=said)
+
+
+def read_verl(text: str) -> TrainingLog:
+    """The log of verl's SFT trainer, printed or in its file."""
+    found = (m for line in text.splitlines() if (m := _VERL.search(line)))
+    steps = slowest(LoggedStep(int(m["step"]), float(m["taken"]), None) for m in found)
+    return TrainingLog(steps, None, None, notes=(WITHIN_STEPS,) * bool(steps))
+
+
+WITHIN_STEPS = "verl's train/time(s): without what lies between two steps"

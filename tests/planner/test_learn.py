@@ -24,7 +24,8 @@ from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
 ONE = {
-    "common_deviation": 0.0, "scale_deviation": 0.1, "communication_deviation": 0.1,
+    "matmul_deviation": 0.1, "scale_deviation": 0.1,
+    "communication_deviation": 0.1,
     "host_deviation": 0.1, "noise": 0.1, "freedom": 1e9, "distance": 0.0, "widths": {1: 2.0},
     "date": "", "rows": 0, "sources": 0, "command": "",
 }  # fmt: skip
@@ -48,18 +49,6 @@ def test_one_run_of_equal_doubt_moves_a_constant_half_of_the_way() -> None:
     move, doubt = most_likely(np.array([0.2]), np.array([[1.0]]), np.array([[0.01]]), by)
     assert move == pytest.approx([0.1], rel=1e-6)
     assert doubt == pytest.approx([0.1 / math.sqrt(2)], rel=1e-6)
-
-
-def test_what_all_constants_share_moves_those_that_no_run_tells() -> None:
-    """C = s = sigma = 0.1, J = (1, 0): S = [[0.02, 0.01], [0.01, 0.02]], gain (2, 1) / 3; of an
-    error of 0.3 the first moves 0.2, the second 0.1; its variance stays 0.02 - 0.01^2 / 0.03.
-    """
-    by = Shrinkage.model_validate({**ONE, "common_deviation": 0.1})
-    covariance = by.covariance(["matmul_scale", "collective_scale"])
-    assert covariance == pytest.approx(np.array([[0.02, 0.01], [0.01, 0.02]]))
-    move, doubt = most_likely(np.array([0.3]), np.array([[1.0, 0.0]]), covariance, by)
-    assert move == pytest.approx([0.2, 0.1], rel=1e-6)
-    assert doubt[1] == pytest.approx(math.sqrt(0.02 - 0.0001 / 0.03), rel=1e-6)
 
 
 def test_the_range_is_wider_where_the_prior_was_farther_off() -> None:

@@ -1,0 +1,64 @@
+"""Step time and memory out of the lines of two frameworks of pretraining.
+
+    MaxText    completed step: 4, seconds: 5.669, TFLOP/s/device: 134.9, Tokens/s/device: 8670.2,
+               total_weights: 196608, loss: 11.110
+               from one step's dispatch to the next's, which the device's queue evens out after the
+               first few
+    OLMo-core  [step=20/1000,epoch=1,eta=2h]
+                   train/CE loss=6.5
+                   throughput/device/TPS=10,234
+                   gpu_memory/GPU reserved mem (GiB)=61.20
+               tokens per second and device, from the end of a step to the end of the next
+
+Sources: AI-Hypercomputer/maxtext@e591f30c `src/maxtext/common/metric_logger.py`;
+allenai/OLMo-core@fa6c5014 `src/olmo_core/train/callbacks/speed_monitor.py`, `console_logger.py`,
+`gpu_memory_monitor.py`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from meshplan.costmodels.units import GIB
+from meshplan.planner.logs.console import BETWEEN, COLOUR, COUNT, NUMBER, PLAIN
+from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
+
+_MAXTEXT = re.compile(
+    rf"completed step: (?P<step>{COUNT}), seconds: (?P<taken>{PLAIN}){BETWEEN}"
+    rf"\bloss: (?P<loss>{NUMBER})"
+)
+_OLMO = re.compile(
+    rf"\[step=(?P<step>{COUNT})/[^\]\n]{{1,100}}\][^\n]{{0,20}}\n"
+    r"(?P<block>(?:[ \t][^\n]{1,200}(?:\n|\Z))+)"
+)
+_RATE = re.compile(r"throughput/device/TPS=(?P<value>[\d,]{1,30}(?:\.\d{1,9})?)")
+_OLMO_LOSS = re.compile(rf"train/CE loss=(?P<value>{NUMBER})")
+_RESERVED = re.compile(rf"gpu_memory/GPU reserved mem \(GiB\)=(?P<value>{PLAIN})")
+
+
+def read_maxtext(text: str) -> TrainingLog:
+    """MaxText's own log."""
+    steps = (
+        LoggedStep(int(m["step"]), float(m["taken"]), float(m["loss"]))
+        for m in _MAXTEXT.finditer(text)
+    )
+    return TrainingLog(slowest(steps), None, None)
+
+
+def read_olmo(text: str, tokens_per_gpu: float) -> TrainingLog:
+    """OLMo-core's own log; `tokens_per_gpu`: of a step."""
+    plain = COLOUR.sub("", text)
+    peaks = [float(m["value"]) * GIB for m in _RESERVED.finditer(plain)]
+    return TrainingLog(
+        slowest(_olmo_steps(plain, tokens_per_gpu)), None, max(peaks, default=0.0) or None
+    )
+
+
+def _olmo_steps(text: str, tokens_per_gpu: float) -> Iterator[LoggedStep]:
+    for block in _OLMO.finditer(text):
+        rate, loss = _RATE.search(block["block"]), _OLMO_LOSS.search(block["block"])
+        tokens_per_s = float(rate["value"].replace(",", "")) if rate else 0.0
+        if tokens_per_s:
+            yield LoggedStep(
+                int(block["step"]), tokens_per_gpu / tokens_per_s,
+                float(loss["value"]) if loss else None,
+            )  # fmt: skip

@@ -1,0 +1,80 @@
+"""What two runs may move, and what a log itself says of the network: laws."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_plans import plan_of
+from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
+
+from meshplan.costmodels.layout import even_stages
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.check.check import case_of
+from meshplan.planner.learn.cases import run_of_case
+from meshplan.planner.learn.likelihood import Seen
+from meshplan.planner.learn.reasons import SOCKETS, reasons, slower_s
+from meshplan.planner.learn.shrink import predicted_s, read_shrinkage, shrunk, telling, tuning_at
+from meshplan.planner.logs.steady import Steady
+from meshplan.planner.runs.rows import Measured
+from meshplan.planner.runs.runs import Run
+
+STEADY = Steady(
+    step_time_s=1.0, entries=20, warm_up=3, attempts=1, pauses=0, pause_share=0.0,
+    pause_every=None, spread=0.0, jitter=0.0, drift=0.0,
+)  # fmt: skip
+
+
+def timed(step_times_s: list[float]) -> list[Run]:
+    """The two plans, measured."""
+    return [
+        run_of_case(Path("x"), case_of(plan), Measured(  
+            step_time_s=s, allocated_gib=None, reserved_gib=None, rank_0=False, oom=False
+        ))
+        for plan, s in zip(PLANS, step_times_s, strict=True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("factors", [(0.4, 2.5), (3.0, 0.5), (5.0, 4.0), (0.3, 0.35)])
+@pytest.mark.parametrize("kind", ["stranger", "known"])
+def test_what_is_learnt_is_never_less_likely_than_the_prior(
+    factors: tuple[float, float], kind: str
+) -> None:
+    """Runs that contradict each other, or are far off: the density of constants and runs together,
+    (1 + e^2 / (nu sigma^2))^(-(nu + 1) / 2) exp(-u S^-1 u / 2), is at least that at u = 0.
+    """
+    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage(kind)
+    runs = timed([1.0, 1.0])
+    runs = timed([f * predicted_s(run, prior) for f, run in zip(factors, runs, strict=True)])
+    free = telling(runs, prior)
+    names = [each.name for each in free]
+    covariance = by.covariance(names)
+
+    def density(u: np.ndarray) -> float:
+        at = tuning_at(prior, free, np.log([getattr(prior, name) for name in names]) + u)
+        found = -float(u @ np.linalg.inv(covariance) @ u) / 2
+        for run in runs:
+            assert run.measured.step_time_s is not None
+            odd = math.log(run.measured.step_time_s / predicted_s(run, at)) / by.noise
+            found -= (by.freedom + 1) / 2 * math.log(1 + odd**2 / by.freedom)
+        return found
+
+    learnt = shrunk(runs, prior, by).tuning
+    moved = np.array([math.log(getattr(learnt, name) / getattr(prior, name)) for name in names])
+    assert density(moved) >= density(np.zeros(len(names)))
+
+
+def test_sockets_that_the_log_names_are_a_hypothesis() -> None:
+    """Two nodes whose network has a fortieth of its rate: found, by 40, where NCCL says sockets."""
+    layout = replace(LAYOUTS[0], data_parallel=16, stages=even_stages(32, 1))
+    plan = plan_of("llama-3.1-8b", layout, replace(TRAINING, global_batch_size=256))
+    model = model_of(plan)
+    slow_s = slower_s(model, SOCKETS, 40.0)
+    assert slow_s > 1.2 * model.time().step_time_s
+    seen = Seen(step_time_s=slow_s, step_deviation=0.1)
+    assert not any("sockets" in each.name for each in reasons(model, seen, STEADY))
+    found = reasons(model, replace(seen, over_sockets=True), STEADY)
+    named = next(each for each in found if "sockets" in each.name)
+    assert "1/40 of the network's bandwidth" in named.name
+    assert named.step_time_s == pytest.approx(slow_s, rel=1e-3)
