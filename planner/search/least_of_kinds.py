@@ -12,6 +12,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Ints, Layouts
 from meshplan.costmodels.step.prices import (
+    bytes_of_each_kind,
     least_bytes_of_kinds,
     mean_states_bytes,
     memory_bytes,
@@ -36,7 +37,7 @@ class LeastOfKinds:
     """Of some `rows`, all different, of `layouts`."""
 
     def __init__(self, prices: Priced, layouts: Layouts, setting: Setting, rows: Ints) -> None:
-        self.prices = prices
+        self.prices, self._layouts, self._setting = prices, layouts, setting
         self._kib = ColumnsOfRows(layouts, setting, rows, least_bytes_of_kinds).kib
 
     def take(self, rows: Ints) -> Coefficients:
@@ -46,6 +47,11 @@ class LeastOfKinds:
         columns |= {name: np.maximum(columns[name] - 1, 0) for name in SUMMED}
         columns |= {f"{name}_kib": self._kib(name, rows) for name in LEAST}
         return replace(c, **columns)
+
+    def kib_by_kind(self, rows: Ints) -> Ints:
+        """[row, part] what a rank's need is made of: of rows that are compared with each other."""
+        found = bytes_of_each_kind(self._layouts.take(rows), self._setting)
+        return np.floor(found / KIB).astype(np.int64)
 
     def below_priced(self, rows: Ints) -> Ints:
         """Those of `rows` of which some rank may need less than is priced, but for rounding."""

@@ -235,8 +235,10 @@ def _simulated(
     )
     simulated = proof.tally.simulated
     result = _result(run, solutions, bound_s, started, _every_cut_s(proof), simulated)
-    # What fits by every moment alone was not looked for above the best.
+    # What fits by every moment alone was not looked for above the best; more than k kinds never.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
+    if len(solutions) == k:
+        kinds_s = min(kinds_s, solutions[-1].step_time_s)
     kinds_bound_s = kinds_s if k > 1 else None
     all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
     return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)
