@@ -53,15 +53,16 @@ class LeastOfKinds:
         found = bytes_of_each_kind(self._layouts.take(rows), self._setting)
         return np.floor(found / KIB).astype(np.int64)
 
-    def below_priced(self, rows: Ints) -> Ints:
-        """Those of `rows` of which some rank may need less than is priced, but for rounding."""
-        if not len(rows):
-            return rows
-        c, less = self.prices.take(rows), np.zeros(len(rows), bool)
-        for name in LEAST:
-            lower = getattr(c, f"{name}_kib") - self._kib(name, rows) > 1
-            less |= lower.reshape(len(rows), -1).any(axis=1)
-        return rows[less]
+    def below_priced(self, rows: Ints) -> Bools:
+        """[row, column of modes] whether some rank may need less than is priced, but for rounding,
+        if layers are in that mode.
+        """
+        c = self.prices.take(rows)
+        lower = {name: getattr(c, f"{name}_kib") - self._kib(name, rows) > 1 for name in LEAST}
+        found: Bools = lower.pop("transient")
+        for each in lower.values():
+            found = found | each[:, None]
+        return found
 
 
 class RowsOfKinds(NamedTuple):
