@@ -5,7 +5,7 @@ A rank of the only stage holds layers of every kind, so there the largest counts
 gathers and in what outlives its use; what a replay makes is that of some kind at least.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -49,6 +49,44 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
         "head_state_bytes": held[1] + work.rows(reserved * head_buffer_bytes(work.rank.site)),
         "fixed_bytes": outside + reserved * _outliving(work, alone, empty),
     }
+
+
+def bytes_by_kind(layouts: Layouts, work: Table, weights: Table) -> Floats:
+    """[row, part] bytes that a rank's need is made of and that those columns have of one kind alone
+    or added up: of two rows that hold the same stages one without more of any part, and of what a
+    layer saves, keeps and updates, needs no more. A rank of the only stage has the largest kind's.
+    """
+    setting, rank, alone = work.rank.setting, weights.rank, layouts.pipeline_parallel == 1
+    *layers, embedding, head = parts_of(weights)
+    whole, ahead = Rank(setting, layouts), work.rows(run_ahead(work.rank))
+    pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
+    outside = np.zeros(len(layouts)) + context_bytes(whole) + constant_slack_bytes(whole, pairs)
+    reserved = 1 + setting.tuning.activation_slack_fraction
+    kept = [_kept_bytes(work, (kind,)) for kind in work.layer_kinds]
+    ends = [rank.state_memory(end).allocated for end in (embedding, head)]
+    gathered = head_gathered_bytes(rank, head), embedding_gathered_bytes(rank, embedding)
+    return np.column_stack([
+        _each(weights, alone, [gathered_bytes(rank, part) for part in layers]),
+        *(_each(work, alone, [work.rank.replay_bytes(kind, mode) for kind in work.kinds])
+          for mode in work.modes[1:]),
+        outside[:, None] + reserved * _each(work, alone, kept),
+        outside + reserved * work.rows(_kept_bytes(work, tuple(work.layer_kinds))),
+        weights.stacked([*ends, *gathered]),
+        work.stacked([logits_bytes(work.rank.site), head_buffer_bytes(work.rank.site)]),
+    ])  # fmt: skip
+
+
+def _kept_bytes(work: Table, kinds: tuple[int, ...]) -> Number:
+    """Buffers of layers of `kinds` that outlive their use, beside the gathers' own."""
+    kept = work.rank.stand_in_bytes(kinds, with_modules=False) + unpacked_bytes(work.rank, kinds)
+    return kept + gather_buffer_bytes(work.rank.site)
+
+
+def _each(table: Table, alone: Bools, values: Sequence[Number]) -> Floats:
+    """[row, kind] what is of each kind; where all are on one rank what is of the largest."""
+    columns = table.stacked(values)
+    found: Floats = np.where(alone[:, None], columns.max(axis=1, keepdims=True), columns)
+    return found
 
 
 def _replays(work: Table) -> Floats:

@@ -28,7 +28,7 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
-from meshplan.costmodels.step.kind_memory import least_of_kinds
+from meshplan.costmodels.step.kind_memory import bytes_by_kind, least_of_kinds
 from meshplan.costmodels.step.price_memory import (
     all_states_bytes,
     least_columns,
@@ -123,6 +123,11 @@ def least_memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
 def least_bytes_of_kinds(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
     """What no rank holds less of where layers are of several kinds (`kind_memory`)."""
     return least_of_kinds(layouts, work_table(setting, layouts), weight_table(setting, layouts))
+
+
+def bytes_of_each_kind(layouts: Layouts, setting: Setting) -> Floats:
+    """What a rank's need is made of where layers are of several kinds (`kind_memory`)."""
+    return bytes_by_kind(layouts, work_table(setting, layouts), weight_table(setting, layouts))
 
 
 def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:

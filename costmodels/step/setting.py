@@ -29,13 +29,16 @@ def stack_of(model: Model, legality: Legality) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a layout is priced against."""
+    """What a layout is priced against. `empty_stages`: one without layers, which is priced with
+    their buffers, is asked for what it holds.
+    """
 
     model: Model
     training: Training
     cluster: Cluster
     engine: Engine
     tuning: Tuning
+    empty_stages: bool = False
 
     @property
     def stack(self) -> tuple[int, ...]:
@@ -50,9 +53,10 @@ class Setting:
     @property
     def has_several_kinds(self) -> bool:
         """Whether what stages hold is of several kinds, modules of multi-token prediction among
-        them, and the engine's passes are not counted: prices have a rank pay for the largest.
+        them, or nothing, and the engine's passes are not counted: prices have a rank pay for the
+        largest.
         """
-        several = len(set(self.stack)) > 1 or self.model.mtp_layers > 0
+        several = len(set(self.stack)) > 1 or self.model.mtp_layers > 0 or self.empty_stages
         return several and not self.engine.kernels.counts_passes
 
     @classmethod

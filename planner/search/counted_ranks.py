@@ -8,7 +8,7 @@ takes no longer in any chunk.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
@@ -69,6 +69,8 @@ class CountedRanks:
         self._ns = prefix(np.array(problem.layer_ns)[list(problem.pattern)])
         self._least = min(problem.modes)
         self._known: dict[object, RankWays] = {}
+        self._fastest: dict[object, tuple[int, int] | None] = {}
+        self._first: dict[object, Bools] = {}
         self.killer = 0  # the rank by which a cut was settled last
 
     def spans(self, rank: int, starts: Sequence[int]) -> list[Span]:
@@ -78,14 +80,18 @@ class CountedRanks:
 
     def ways(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
         """Those that take no more than `most_s` of each micro-batch beyond nothing recomputed."""
-        p = self.problem
-        kinds = tuple(p.pattern[first:end] for _, first, end in spans)
-        ends = tuple(number in (0, p.chunks - 1) for number, _, _ in spans)
-        key = self.memory.like(rank), kinds, ends
+        key = self._like(rank, spans)
         known = self._known.get(key)
         if known is None or known.most_s < most_s:
             self._known[key] = known = self._found(rank, spans, most_s * MORE)
         return known
+
+    def _like(self, rank: int, spans: Sequence[Span]) -> tuple[object, ...]:
+        """Equal for ranks that need equally much under the same mixes."""
+        p = self.problem
+        kinds = tuple(p.pattern[first:end] for _, first, end in spans)
+        ends = tuple((number == 0, number == p.chunks - 1) for number, _, _ in spans)
+        return self.memory.like(rank), kinds, ends
 
     def fastest(self, rank: int, first: int, end: int) -> tuple[int, int] | None:
         """Of a rank with one chunk, of these layers, how many the fastest mix that fits recomputes
@@ -105,10 +111,22 @@ class CountedRanks:
         starts = [0, *accumulate(counts)]
         if self.problem.first:
             return self._fewest_first(starts)
-        found = [self.fastest(rank, *span) for rank, span in enumerate(pairwise(starts))]
-        each = zip(counts, found, strict=True)
-        stages = [Stage(n, mix[1], mix[0]) for n, mix in each if mix is not None]
-        return tuple(stages) if len(stages) == len(found) else None
+        found = dict[int, tuple[int, int]]()
+        for rank in self._killer_first():
+            span = rank, starts[rank], starts[rank + 1]
+            key = self._like(rank, [span])
+            if key not in self._fastest:
+                self._fastest[key] = self.fastest(*span)
+            mix = self._fastest[key]
+            if mix is None:
+                self.killer = rank
+                return None
+            found[rank] = mix
+        return tuple(Stage(n, found[rank][1], found[rank][0]) for rank, n in enumerate(counts))
+
+    def _killer_first(self) -> Iterable[int]:
+        """The ranks, of which the one that settled the cut before comes first."""
+        return dict.fromkeys((self.killer, *range(self.problem.pp)))
 
     def _fewest_first(self, starts: Sequence[int]) -> tuple[Stage, ...] | None:
         """With the fewest first layers of all chunks in full with which all ranks fit: more make no
@@ -117,16 +135,25 @@ class CountedRanks:
         counts = [end - first for first, end in pairwise(starts)]
         numbers = np.arange(max(counts) + 1)
         fits = np.ones(len(numbers), bool)
-        for rank in range(self.problem.pp):
-            spans = self.spans(rank, starts)
+        for rank in self._killer_first():
+            own = self._fits_first(rank, self.spans(rank, starts))
+            fits &= own[np.minimum(numbers, len(own) - 1)]
+            if not fits.any():
+                self.killer = rank
+                return None
+        fewest = int(fits.argmax())
+        return tuple(Stage(n, full_layers=min(fewest, n)) for n in counts)
+
+    def _fits_first(self, rank: int, spans: Sequence[Span]) -> Bools:
+        """[number] whether a rank fits with so many first layers of each of its chunks in full."""
+        key = self._like(rank, spans)
+        if key not in self._first:
+            numbers = np.arange(max(end - first for _, first, end in spans) + 1)
             full = [np.minimum(numbers, end - first) for _, first, end in spans]
             held = self.memory.rank(rank, spans, [(each, 0 * each) for each in full])
             self.work += FOUND + sum(each.size for each in held.kept)
-            fits &= held.needed([numbers] * len(spans)) <= self.fillable_bytes
-        if not fits.any():
-            return None
-        fewest = int(fits.argmax())
-        return tuple(Stage(n, full_layers=min(fewest, n)) for n in counts)
+            self._first[key] = held.needed([numbers] * len(spans)) <= self.fillable_bytes
+        return self._first[key]
 
     def needed_bytes(self, rank: int, starts: Sequence[int], stages: Sequence[Stage]) -> float:
         """What a rank needs of a cut whose stages begin with these layers."""

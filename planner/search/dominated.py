@@ -4,7 +4,8 @@ Two rows that may be run in the same ways, with equally many pipeline ranks and 
 the same cuts and mixes. If of one of them each pass, message and update takes no longer than the
 other's, each pass hides no less, and no part of its memory is larger, then under every cut and mix
 that the other may have it fits too and its simulated step is no longer: a schedule gets no shorter
-when an action gets longer. So the other is dominated and need not be looked at.
+when an action gets longer. So the other is dominated and need not be looked at. Where layers are of
+several kinds, of which a rank pays for those that it holds, each kind's parts are compared.
 
 On a cluster with measured curves the seconds of a rank's late traffic are not linear in what it
 holds; there no row is left out.
@@ -17,6 +18,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct
 from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.search.least_of_kinds import LeastOfKinds
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 ROWS = 8_192  # rows whose costs are in memory at once; a single group may have more
@@ -52,9 +54,11 @@ def dominated(
         return found
     several = [group for group in _groups(space, rows, alike) if len(group) > 1]
     for some in _together(several):
-        at = rows[np.concatenate(some)]
-        costs = _costs(passes.take(at), prices.take(at))
-        found[np.concatenate(some)] = beaten_of_each(costs, np.array([len(each) for each in some]))
+        places = np.concatenate(some)
+        at = rows[places]
+        more = [prices.kib_by_kind(at)] if isinstance(prices, LeastOfKinds) else []
+        costs = _costs(passes.take(at), prices.take(at), more)
+        found[places] = beaten_of_each(costs, np.array([len(each) for each in some]))
     return found
 
 
@@ -71,14 +75,15 @@ def _together(groups: Sequence[Ints]) -> Iterator[list[Ints]]:
         yield some
 
 
-def _costs(passes: PassSeconds, prices: Coefficients) -> Floats:
-    """[row, cost] everything of which more is worse: longer steps or fuller memory."""
+def _costs(passes: PassSeconds, prices: Coefficients, more: Sequence[Ints] = ()) -> Floats:
+    """[row, cost] everything of which more is worse: longer steps or fuller memory, and `more`."""
     late = [getattr(each, name) for each in (passes.reduce, passes.refresh) for name in LATE]
     every = [
         *(getattr(passes, name) for name in LONGER),
         *(-getattr(passes, name) for name in HIDING),
         *late,
         *(getattr(prices, name) for name in LARGER),
+        *more,
     ]
     columns = [each.reshape(len(each), -1) for each in every]
     found: Floats = np.concatenate(columns, axis=1, dtype=float)

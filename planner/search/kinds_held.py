@@ -39,8 +39,8 @@ class KindsHeld(CountedMemory):
         self._more = MOST_WORK - LEAST_WORK
         self.killers: dict[tuple[object, ...], int] = {}
         assert isinstance(proof.least, LeastOfKinds)
-        counted = np.flatnonzero(proof.space.layouts.activation_offload == 0)
-        self._rows = set(proof.least.below_priced(counted).tolist())
+        self._less = proof.least.below_priced(np.arange(len(proof.space.layouts)))
+        self._less &= (proof.space.layouts.activation_offload == 0)[:, None]
         self._limit: Callable[[], float] = lambda: proof.best_s * SETTLED
 
     def settled(self, layouts: list[Open], limit_s: Callable[[int], float]) -> list[Open]:
@@ -48,7 +48,7 @@ class KindsHeld(CountedMemory):
         first; those that stay open.
         """
         self.tally.deadline = self.proof.tally.deadline
-        open_ = sorted(each for each in layouts if each.row in self._rows)
+        open_ = sorted(filter(self._may_need_less, layouts))
         left, before = list[Open](), self.tally.simulated
         try:
             while open_:
@@ -58,6 +58,11 @@ class KindsHeld(CountedMemory):
             pass
         self.proof.tally.simulated += self.tally.simulated - before
         return left + open_
+
+    def _may_need_less(self, layout: Open) -> bool:
+        """Than is priced, in the modes that its layers may be in."""
+        variant = layout.variant
+        return bool(self._less[layout.row, [variant.columns[mode] for mode in variant.modes]].any())
 
     def _settled_below(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
         self._limit = lambda: limit_s(layout.row) * SETTLED

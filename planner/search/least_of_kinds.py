@@ -12,6 +12,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Ints, Layouts
 from meshplan.costmodels.step.prices import (
+    bytes_of_each_kind,
     least_bytes_of_kinds,
     mean_states_bytes,
     memory_bytes,
@@ -36,7 +37,7 @@ class LeastOfKinds:
     """Of some `rows`, all different, of `layouts`."""
 
     def __init__(self, prices: Priced, layouts: Layouts, setting: Setting, rows: Ints) -> None:
-        self.prices = prices
+        self.prices, self._layouts, self._setting = prices, layouts, setting
         self._kib = ColumnsOfRows(layouts, setting, rows, least_bytes_of_kinds).kib
 
     def take(self, rows: Ints) -> Coefficients:
@@ -47,15 +48,21 @@ class LeastOfKinds:
         columns |= {f"{name}_kib": self._kib(name, rows) for name in LEAST}
         return replace(c, **columns)
 
-    def below_priced(self, rows: Ints) -> Ints:
-        """Those of `rows` of which some rank may need less than is priced, but for rounding."""
-        if not len(rows):
-            return rows
-        c, less = self.prices.take(rows), np.zeros(len(rows), bool)
-        for name in LEAST:
-            lower = getattr(c, f"{name}_kib") - self._kib(name, rows) > 1
-            less |= lower.reshape(len(rows), -1).any(axis=1)
-        return rows[less]
+    def kib_by_kind(self, rows: Ints) -> Ints:
+        """[row, part] what a rank's need is made of: of rows that are compared with each other."""
+        found = bytes_of_each_kind(self._layouts.take(rows), self._setting)
+        return np.floor(found / KIB).astype(np.int64)
+
+    def below_priced(self, rows: Ints) -> Bools:
+        """[row, column of modes] whether some rank may need less than is priced, but for rounding,
+        if layers are in that mode.
+        """
+        c = self.prices.take(rows)
+        lower = {name: getattr(c, f"{name}_kib") - self._kib(name, rows) > 1 for name in LEAST}
+        found: Bools = lower.pop("transient")
+        for each in lower.values():
+            found = found | each[:, None]
+        return found
 
 
 class RowsOfKinds(NamedTuple):

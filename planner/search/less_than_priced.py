@@ -1,5 +1,7 @@
 """Where ranks may need less than the memory that is priced: which rows a proof has to look at."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from meshplan.costmodels.layouts import Ints
@@ -9,6 +11,7 @@ from meshplan.planner.search.least_of_kinds import (
     RowsOfKinds,
     rows_of_kinds_that_may_fit,
 )
+from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.rows_below import Given, Source
 from meshplan.planner.space.legal_layouts import Space
@@ -19,6 +22,15 @@ def memory_is_a_bound(setting: Setting) -> bool:
     is of several kinds.
     """
     return setting.engine.kernels.counts_passes or setting.has_several_kinds
+
+
+def counting_empty_stages(question: Question) -> Question:
+    """Where the first or the last stage may be without layers, whose buffers it is priced with, the
+    same question by what each stage holds. It takes a tenth longer, so only refusals are asked so.
+    """
+    engine = question.engine
+    empty = engine.legality.layers_count_ends and engine.kernels.keeps_buffers
+    return replace(question, empty_stages=True) if empty else question
 
 
 def source_of_rows(space: Space, prices: RowPrices, setting: Setting, *, fits: bool) -> Source:

@@ -40,7 +40,10 @@ Pricer = Callable[[Layouts, "Question"], Prices]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be trained, on what, by which engine, and what the user fixed."""
+    """What is to be trained, on what, by which engine, and what the user fixed.
+
+    empty_stages   as in `Setting`
+    """
 
     model: Model
     training: Training
@@ -48,6 +51,7 @@ class Question:
     cluster: Cluster
     engine: Engine
     pins: Pins = field(default_factory=Pins)
+    empty_stages: bool = False
 
     @property
     def setting(self) -> Setting:
@@ -55,7 +59,8 @@ class Question:
         pinned set of modules that set is all that selective recomputation may replay.
         """
         engine = replaying_pinned(self.engine, self.pins)
-        return Setting.fitted(self.model, self.training, self.cluster, engine)
+        fitted = Setting.fitted(self.model, self.training, self.cluster, engine)
+        return replace(fitted, empty_stages=True) if self.empty_stages else fitted
 
     def counted(self, number: int) -> str:
         """So many of what it runs on: "8 GPUs", or "2 processes" of a CPU."""

@@ -11,6 +11,7 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.dominated import dominated
+from meshplan.planner.search.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.priced_space import as_simulated
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
@@ -76,7 +77,7 @@ def rows_below(
         below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
         passes = passes.take(below)
         found = RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
-        beaten = _beaten_in_kind(space.take(found.rows), found)
+        beaten = _beaten_in_kind(space.take(found.rows), found, setting)
         return found.take(np.flatnonzero(~beaten | np.isin(found.rows, known)))
 
     done = done_of_each(block, firsts)
@@ -86,11 +87,14 @@ def rows_below(
     return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each_released(priced)))
 
 
-def _beaten_in_kind(space: Space, found: RowsBelow) -> Bools:
+def _beaten_in_kind(space: Space, found: RowsBelow, setting: Setting) -> Bools:
     """Which rows of `found`, those of `space`, another one of the same kind beats."""
-    layouts = space.layouts
+    layouts, rows = space.layouts, np.arange(len(space.layouts))
     kind = (layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel)
-    return dominated(space, found.passes, found.prices, np.arange(len(layouts)), kind)
+    prices: Priced = found.prices
+    if setting.has_several_kinds:
+        prices = LeastOfKinds(prices, layouts, setting, rows)
+    return dominated(space, found.passes, prices, rows, kind)
 
 
 def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:

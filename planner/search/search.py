@@ -41,6 +41,7 @@ from meshplan.planner.search.found import Timed
 from meshplan.planner.search.kinds_held import look_beyond_priced
 from meshplan.planner.search.least_held import CountedRows
 from meshplan.planner.search.less_than_priced import (
+    counting_empty_stages,
     rows_beyond,
     source_of_rows,
 )
@@ -157,6 +158,8 @@ def search(
     finished = run.prove(deadline, *enough)
     if not run.best and not finished:
         raise SearchEnded("the search was ended before it found a layout that fits")
+    if not run.best and simulate:
+        question = q = counting_empty_stages(q)
     if not run.best and not (simulate and len(rows_beyond(space, coefficients, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
@@ -235,8 +238,10 @@ def _simulated(
     )
     simulated = proof.tally.simulated
     result = _result(run, solutions, bound_s, started, _every_cut_s(proof), simulated)
-    # What fits by every moment alone was not looked for above the best.
+    # What fits by every moment alone was not looked for above the best; more than k kinds never.
     kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
+    if len(solutions) == k:
+        kinds_s = min(kinds_s, solutions[-1].step_time_s)
     kinds_bound_s = kinds_s if k > 1 else None
     all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
     return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)

@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -245,6 +246,33 @@ def test_the_mix_that_is_found_is_the_fastest_that_fits() -> None:
 
 def _first(timed: tuple[float, tuple[Stage, ...]]) -> float:
     return timed[0]
+
+
+def test_a_cut_has_the_mix_that_it_has_alone_whatever_was_asked_before() -> None:
+    """One chunk per rank, or one number of first layers: what ranks of other cuts were asked is
+    known, and the rank that settled the cut before comes first.
+    """
+    fit = misfit = 0
+    for question, *_ in of_several_kinds(range(8)):
+        several = (each for each in every_layout(question) if each[1].vpp == 1 or each[1].first)
+        for times, problem in islice((each for each in several if each[1].pp > 1), 3):
+            model, draw = StepModel(times.model.setting, times.layout), random.Random(0)
+            ranks, alone = (CountedRanks(problem, model) for _ in range(2))
+            some = draw.sample(every := list(cuts(problem)), min(5, len(every)))
+            kept = tuple(Stage(n) for n in some[0])
+            needed = (ranks.needed_bytes(rank, starts_of(kept), kept) for rank in range(problem.pp))
+            ranks.fillable_bytes = alone.fillable_bytes = max(needed) * draw.choice((0.95, 1.0))
+            for counts in some:
+                found = ranks.fastest_of_cut(counts)
+                alone._fastest.clear()
+                alone._first.clear()
+                alone.killer = 0
+                assert found == alone.fastest_of_cut(counts)
+                fit, misfit = fit + (found is not None), misfit + (found is None)
+            before = ranks.work
+            ranks.fastest_of_cut(some[-1])
+            assert ranks.work == before
+    assert min(fit, misfit) > 5
 
 
 def test_ways_of_a_rank_are_all_that_fit() -> None:

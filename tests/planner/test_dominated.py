@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 
 import numpy as np
@@ -10,12 +10,15 @@ import pytest
 from simulated_oracle import DENSE, MOE, PINNED, every_plan, random_question
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.late_traffic import LateTraffic
-from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
+from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.predict import stage_memory
+from meshplan.planner.problem.coefficients import KIB, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
 from meshplan.planner.search import dominated as of_groups
 from meshplan.planner.search import rows_below
@@ -29,10 +32,17 @@ from meshplan.planner.search.dominated import (
     beaten_of_each,
     dominated,
 )
-from meshplan.planner.search.priced_space import closed_form, price_space, space_of
+from meshplan.planner.search.least_of_kinds import LeastOfKinds
+from meshplan.planner.search.priced_space import (
+    Question,
+    as_simulated,
+    closed_form,
+    price_space,
+    space_of,
+)
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-12
@@ -98,7 +108,7 @@ def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better(
     """Of random questions, two rows at a time: what the one that is left out runs, the other runs
     in no more time and memory, whatever cut and mix.
     """
-    monkeypatch.setattr(rows_below, "_beaten_in_kind", lambda space, _: np.zeros(
+    monkeypatch.setattr(rows_below, "_beaten_in_kind", lambda space, _found, _setting: np.zeros(
         len(space.layouts), bool
     ))  # fmt: skip
     compared = 0
@@ -120,6 +130,50 @@ def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better(
             if out.any():
                 compared += _compared(proof, int(rows[~out][0]), int(rows[out][0]), draw)
     assert compared > 50
+
+
+def test_what_beats_a_row_needs_no_more_whichever_kinds_a_rank_holds() -> None:
+    """By the memory of `check`, of cuts whose ranks hold more or fewer of a kind. Compared by the
+    least of the kinds alone, some of Jamba's rows beat others that need less; DeepSeek's do beat
+    each other.
+    """
+    cuts, out = {"jamba-v0.1": ((2, 6), (4, 4), (6, 2)), "deepseek-v2-lite": ((1, 7), (4, 4))}, 0
+    for (model, counts), engine in zip(cuts.items(), ("megatron", "generic"), strict=True):
+        pins = {"pipeline_parallel": "2", "micro_batch_size": "1", "data_parallel": "1"}
+        pins |= {"tensor_parallel": "4,8", "zero_stage": "0,1"}
+        asked = Arguments(
+            model=model, gpus=16, cluster="dgx-h100", engine=engine, global_batch=16,
+            pins={**pins, "recompute": "full", "schedule": "1f1b"},
+        )  # fmt: skip
+        question = ask(asked).question
+        model_of_8 = replace(question.model, pattern=question.model.pattern[:8])
+        question = replace(question, model=model_of_8)
+        space = space_of(question)
+        rows = np.arange(len(space.layouts))
+        space = space.take(rows)  # unpacked
+        passes = pass_seconds(space.layouts, question.setting)
+        prices = as_simulated(price_space(question, space, closed_form), passes)
+        least = LeastOfKinds(prices, space.layouts, question.setting, rows)
+        left_out = dominated(space, passes, least, rows)
+        needed = np.array([_needed_bytes(question, space, row, counts) for row in rows.tolist()])
+        for row in rows[left_out]:
+            fits = (needed[~left_out] <= needed[row] + KIB).all(axis=(1, 2))
+            assert fits.any(), (model, space.layouts.take(rows[row : row + 1]))
+            out += 1
+    assert out > 20
+
+
+def _needed_bytes(
+    question: Question, space: Space, row: int, cuts: Iterable[tuple[int, ...]]
+) -> Floats:
+    """[cut, rank] what each rank needs that recomputes all that it holds."""
+    variant = space.variants(row)[0]
+    plans = [StagePlan(tuple(Stage(n, full_layers=n) for n in cut), 0, ()) for cut in cuts]
+    models = (
+        StepModel(question.setting, layout_of_row(space.layouts, row, variant, plan))
+        for plan in plans
+    )
+    return np.array([[rank.needed for rank in stage_memory(model)] for model in models])
 
 
 def test_every_cost_of_a_row_is_compared() -> None:

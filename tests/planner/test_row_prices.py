@@ -131,7 +131,7 @@ def test_rows_left_out_unpriced_are_those_that_their_bound_leaves_out(
     states than prices say; and at any limit the rows kept, their passes and prices are those of
     pricing all.
     """
-    monkeypatch.setattr(below, "_beaten_in_kind", lambda space, _: np.zeros(
+    monkeypatch.setattr(below, "_beaten_in_kind", lambda space, _found, _setting: np.zeros(
         len(space.layouts), bool
     ))  # fmt: skip
     q = ask(replace(ASKED, model=model, engine=engine)).question
