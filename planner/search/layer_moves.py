@@ -20,12 +20,14 @@ class LayerMoves:
         self.plans, self.open = plans, open_layouts
         self._moved: dict[Kind, Timed] = {}
         self._ended: dict[Start, float] = {}
+        self._beside = set[int]()
 
     def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
         """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
         fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
-        twice the pipeline ranks of the first, and of a kind that no cut of the list brought near.
-        Each has a budget, but what is looked at beside the first shares one.
+        twice the pipeline ranks of the first, and of a kind that no cut of the list brought near,
+        each row once: its cuts had to beat a longer step then. Each has a budget, but what is
+        looked at beside the first shares one.
         """
         plans = self.plans
         if plans.space.legality.uneven_stages != "free" or not kinds:
@@ -56,7 +58,9 @@ class LayerMoves:
         first, known = plans.ranked()[0], {*self._moved, *(plans.kind(each) for each in kinds)}
         rows = rows_near(plans.space, bounds, plans.row_of(first), known, plans.best_s * SETTLED)
         own = [each for each in near if each.found is first]
-        others = [Beginning(first, row, variants(row), False) for row in rows]
+        new = [row for row in rows if row not in self._beside]
+        others = [Beginning(first, row, variants(row), False) for row in new]
+        self._beside.update(new)
         return [own, [*near[len(own) :], *others]]
 
     def _looked(self, beginnings: Sequence[Beginning]) -> Looked:

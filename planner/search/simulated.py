@@ -119,7 +119,7 @@ class Simulated(SimulatedPlans):
         what else may be faster than the best of its own kind.
         """
         self.kinds_s = min(self.proved_s, self.best_s)
-        self._more = 0
+        self._more, self._early = 0, -math.inf  # layers were moved when the proof ended
         proved = self.proved_s >= self.best_s * SETTLED
         most = costs.RUNNERS if proved else costs.RUNNERS // costs.OPEN
         left = self._runners_work + max(0, self.tally.left + self._closer_work)

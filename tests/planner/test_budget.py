@@ -215,6 +215,22 @@ def test_layers_are_moved_as_soon_as_a_part_of_the_budget_is_spent(
     assert not early or order.index("moved") < order.index("settled")
 
 
+@pytest.mark.parametrize("part", [budget.EARLY, HUGE])
+def test_moves_begin_beside_a_row_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are looked for early too, and when runners-up are looked for."""
+    rows, parts = list[int](), LayerMoves._parts
+
+    def begun_at(*arguments: Any) -> Any:
+        found = parts(*arguments)
+        rows.extend(each.row for some in found for each in some if not each.started)
+        return found
+
+    monkeypatch.setattr(budget, "EARLY", part)
+    monkeypatch.setattr(LayerMoves, "_parts", begun_at)
+    solve(QUESTION, 5)
+    assert len(rows) == len(set(rows)) > 0
+
+
 @dataclass
 class Mixes:
     """A cut whose bound by its own chains is 4 s, and by the mean of another's 6 s."""
