@@ -213,7 +213,7 @@ def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: flo
     room = np.maximum(limit_s - fixed, 0.0) / np.maximum(layer, 1e-30)
     most = np.minimum(np.ceil(room).max(axis=1), count).astype(np.int64)
     n = np.arange(int(most.max(initial=0)) + 1)
-    overhead = layer_overheads(same, kinds, most, n) / NS_PER_S
+    overhead = once = layer_overheads(same, kinds, most, n) / NS_PER_S
     rounding = same.m * count / NS_PER_S
     overhead = overhead * same.m[:, None, None]
     lines.append(_own_chains(same, passes, kinds, SHOWN))
@@ -223,7 +223,9 @@ def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: flo
     alone = len(kinds) == len(same.kind_counts)
     first = (table[:, 0] < limit_s).sum(axis=1) if alone else np.full(len(same), len(same.pattern))
     late = passes.late.fewest_s(first, 0 if same.empty_ends else 1)
-    table = np.maximum(table, tables[-2] + late[:, None, None])
+    # `late` has rank 0 replay once
+    counted = np.where(np.isfinite(once) & (np.arange(same.pp) == 0)[:, None], once, 0.0)
+    table = np.maximum(table, tables[-2] + (late[:, None, None] - counted))
     table = np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
     table = np.minimum(table - rounding[:, None, None], limit_s / SAFETY) * SAFETY
     entries = table[:, :, 1:].reshape(len(same), -1)

@@ -331,7 +331,10 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     )
 
 
-_FLASH = ("use_flash_attn", *(f"use_flash_attn_{kind}" for kind in ("v1", "v2", "triton", "builder")))
+_FLASH = (
+    "use_flash_attn",
+    *(f"use_flash_attn_{kind}" for kind in ("v1", "v2", "triton", "builder")),
+)
 
 
 def _engine(values: FlagArguments) -> str:

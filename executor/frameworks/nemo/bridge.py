@@ -34,7 +34,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, put
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
 from meshplan.executor.frameworks.megatron.exchanges import exposed
@@ -355,9 +355,7 @@ def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact
     below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
     for name, fact in (below | dict(found)).items():
         section, _, last = name.rpartition(".")
-        holds = (
-            any(other.startswith(name + ".") for other in on) if fact.value is None else False
-        )
+        holds = any(other.startswith(name + ".") for other in on) if fact.value is None else False
         holds = holds or name in below
         if section in _JUDGED and last not in values.asked and (last in unasked or holds):
             settings.append((last, Fact(True, fact.line) if holds else fact))

@@ -21,7 +21,7 @@ def computed(words: list[str]) -> str | None:
     name, rest = words[0], words[1:]
     if name == "echo" and not any(word.startswith("-") for word in rest[:1]):
         return " ".join(rest)
-    if name == "which" and len(rest) == 1 or name == "command" and rest[:1] == ["-v"]:
+    if (name == "which" and len(rest) == 1) or (name == "command" and rest[:1] == ["-v"]):
         return rest[-1]
     if name == "basename" and len(rest) == 1:
         return rest[0].rstrip("/").rpartition("/")[2]
