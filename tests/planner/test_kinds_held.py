@@ -45,8 +45,8 @@ def test_a_wide_gap_has_more_of_the_budget(
     ("model", "gpus", "cluster", "seq_len", "batch", "engine", "headroom", "gain"),
     [
         pytest.param(
-            "deepseek-v2-lite", 8, "l40s-8", 2048, 64, "nemo", "20%", 0.04,
-            id="the first layer dense: 4 % faster",
+            "deepseek-v2-lite", 8, "l40s-8", 2048, 64, "nemo", "20%", 0.035,
+            id="the first layer dense: 3.9 % faster",
         ),
         pytest.param(
             "qwen3.5-27b", 16, "dgx-h100", 16384, 16, "mlperf", "40%", 0.01,

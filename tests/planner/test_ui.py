@@ -164,7 +164,7 @@ def test_config_beside_the_layout(client: TestClient) -> None:
         "/api/compare", json={"job": JOB, "choice": {}, "name": "a.yaml", "text": "a: 1"}
     )
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("no format recognised")
+    assert answer.json()["error"].startswith("no config format recognised")
     config = "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 --bf16"
     text = f"#!/bin/bash\ntorchrun pretrain_gpt.py {config} --seq-length 1024\n"
     found = asked(client, "/api/compare", name="run.sh", text=text)

@@ -89,7 +89,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
 
 
 _MODEL_NAMES = ("model_name", "model_path", "model_id", "model", "base_model", "model_dir")
-"""What programs call the model, where none of their arguments is transformers' `model_name_or_path`."""
+"""What programs call the model, where no argument is transformers' `model_name_or_path`."""
 
 
 def _model_named(stated: dict[str, Fact]) -> dict[str, Fact]:

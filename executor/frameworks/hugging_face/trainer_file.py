@@ -64,7 +64,8 @@ def claims(name: str, text: str) -> bool:
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
     script = read_script(text, start.environment if start else None)
-    found = [(words, held, named) for words, held in zip(script.commands, script.beside, strict=True)
+    commands = zip(script.commands, script.beside, strict=True)
+    found = [(words, held, named) for words, held in commands
              if (named := _named(words, Path(path)))]  # fmt: skip
     if not found:
         if trainer_command.claims(path, text):
@@ -97,7 +98,7 @@ def facts_of(words: list[Fact], named: Fact, text: str) -> dict[str, Fact]:
 
 
 def _named(words: list[Fact], path: Path) -> tuple[Trainer, Fact, Path, str] | None:
-    """The trainer, the word that names its file, the file and its text; None where there is none."""
+    """The trainer, the word that names its file, the file, its text; None where there is none."""
     at = program_at(words)
     stated = None if at is None else file_word(words[at + 1 :])
     found = beside(str(stated.value), path) if stated is not None else None
