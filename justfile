@@ -17,7 +17,7 @@ test *arguments:
     {{bin}}/pytest -q {{arguments}}
 
 # What is too long for every change (the table in CONTRIBUTING.md), and coverage. Before a release, and
-# before an issue is called done. In pieces: just nightly tests/executor/test_parity.py
+# before an issue is called done. In pieces: just nightly tests/executor/engine/test_parity.py
 nightly *arguments:
     HYPOTHESIS_PROFILE=nightly {{bin}}/pytest -q -m "nightly or not nightly" {{arguments}} --cov=hardware_profiles --cov=costmodels --cov=planner --cov=executor --cov-report=term
 

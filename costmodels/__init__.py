@@ -7,5 +7,7 @@ no printing.
     weights     what is sent of weights and gradients
     memory      what a rank keeps
     schedule    orders of actions, the simulation of a step
-    step        all of it together: the price of one layout, or of a million
+    ranks       what one rank computes, sends and keeps, whatever layers its stage holds
+    prices      what layers cost in a million layouts at once
+    step        one layout: its stages, the seconds of a step, the memory of each rank
 """

@@ -167,7 +167,7 @@ class State(Frozen):
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
                         the gradient, not the whole of it
     returns_held        what the allocator holds for the communication stream beside a pipeline it
-                        gives back when pressed (`costmodels.step.queued_launches`)
+                        gives back when pressed (`costmodels.ranks.queued_launches`)
     bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
                         added up in beside themselves and sent from, 0 where there is none; master
                         and moments are then sharded without ZeRO as under its first stage
@@ -214,7 +214,7 @@ class Overlap(Frozen):
                          under an interleaved pipeline, and wherever a run says so
     context_gather       of an all-gather of keys and values, behind the first chunk's attention
     waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
-                         `Tuning.boundary_s` (`costmodels.step.rendezvous`)
+                         `Tuning.boundary_s` (`costmodels.ranks.rendezvous`)
     """
 
     data_reduce: float = Field(ge=0, le=1)

@@ -1,7 +1,7 @@
 """Hypothesis draws the same examples in every run: main cannot fail by luck.
 
 `HYPOTHESIS_PROFILE=nightly pytest` draws new ones: a thousand where a test sets no number, and ten
-thousand for every reader of files (`tests/planner/test_fuzz_readers.py`).
+thousand for every reader of files (`tests/planner/cli/test_fuzz_readers.py`).
 """
 
 import os
@@ -48,7 +48,7 @@ def one_process() -> Iterator[None]:
     has forks.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("meshplan.planner.search.second_core._has_second_core", lambda: False)
+        patch.setattr("meshplan.planner.second_core._has_second_core", lambda: False)
         for command in ("sweep", "what_if"):
             patch.setattr(f"meshplan.planner.cli.{command}.num_cores", lambda: 1)
         yield

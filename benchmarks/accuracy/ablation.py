@@ -17,7 +17,7 @@ from statistics import mean, median
 from benchmarks.accuracy.rows import runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.usage import check_usage
-from meshplan.costmodels.step.stage_split import split_evenly, stages_with
+from meshplan.costmodels.stage_split import split_evenly, stages_with
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_kernels
 from meshplan.hardware_profiles.schema import Link

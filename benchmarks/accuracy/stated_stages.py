@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy.stated_stages    fills the column `stages` of the published runs
 
-nanotron ends a stage once its share of the cost is passed (`costmodels.step.stage_split`). Where
+nanotron ends a stage once its share of the cost is passed (`costmodels.stage_split`). Where
 some layers are exactly a share, as 5 of the 1B's 20 are under four stages, the Ultra-Scale
 Playbook's jobs since `FIRST_JOB` ended it there: 10 and 6 layers instead of 11 and 5, 5 5 5 1
 instead of 6 5 5 0. Their notes state what was allocated after a step. Of the runs without tensor
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from benchmarks.accuracy.run_columns import write_rows
 from benchmarks.usage import check_usage
-from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.runs.rows import SkippedRow

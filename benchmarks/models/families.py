@@ -34,7 +34,7 @@ from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.hardware_profiles.engines import load_engine
 
-OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "family_configs.json"
+OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "model" / "family_configs.json"
 TOKENS = 64
 WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten._grouped_mm")
 OTHERS = ("aten.bmm", "aten.baddbmm")

@@ -21,7 +21,7 @@ from meshplan.hardware_profiles.load_models import load_model_config, model_name
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
-COUNTED = ROOT / "tests" / "costmodels" / "family_configs.json"
+COUNTED = ROOT / "tests" / "costmodels" / "model" / "family_configs.json"
 
 HEAD = """# Models
 

@@ -20,7 +20,7 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.tower_families import TOWERS
 
-OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "tower_configs.json"
+OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "model" / "tower_configs.json"
 NOT_COUNTED = ("kimi_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
 """That transformers does not have, and those whose module has an audio tower too."""
 SAME_AS = ("shieldgemma2", "qwen3_vl_moe", "qwen3_5_moe", "glm46v", "glmga", "pp_chart2table")

@@ -18,7 +18,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits
 
 

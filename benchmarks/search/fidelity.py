@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.step.prices import price
-from meshplan.costmodels.step.recompute_sets import recompute_sets
+from meshplan.costmodels.prices.prices import price
+from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -30,7 +30,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
 from meshplan.planner.stages.solve import Solver

@@ -19,10 +19,10 @@ from benchmarks.search.cases import CASES, Case, question_of
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.stage_problem import stage_problem
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.rows_below import Given
-from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.rows_below import Given
+from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.stages.solve import Solver
 
 QUESTIONS = (

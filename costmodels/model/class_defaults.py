@@ -1,8 +1,8 @@
 """Defaults of fields that a configuration leaves out, where its class gives them a size.
 
 Of each field, the families by their value. A field that is null is stated and has none. Source: the
-configuration classes in huggingface/transformers 5.24; `tests/costmodels/test_families.py` drops
-each field of each family's defaults and asks for the same model or a refusal.
+configuration classes in huggingface/transformers 5.24; `tests/costmodels/model/test_families.py`
+drops each field of each family's defaults and asks for the same model or a refusal.
 """
 
 from typing import Any

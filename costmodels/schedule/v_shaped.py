@@ -13,7 +13,8 @@
 
 Sources: 2401.10241, section 6, and DeepSeek-V3 (2412.19437, section 3.2.1; deepseek-ai/DualPipe,
 dualpipev.py), as PyTorch runs them (torch/distributed/pipelining/schedules.py,
-ScheduleZBVZeroBubble and ScheduleDualPipeV); `tests/executor/test_orders_of_pytorch.py` compares.
+ScheduleZBVZeroBubble and ScheduleDualPipeV); `tests/executor/engine/test_orders_of_pytorch.py`
+compares.
 
 DeepSeek-V3's own DualPipe is no schedule of its own here: over 2 S ranks each rank holds the two
 chunks and waits as long as a rank of dualpipe_v does over S ranks in twice as many replicas

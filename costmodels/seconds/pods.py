@@ -12,7 +12,7 @@ cards, each link gets P / (o b min(s, P)) of a card. Of an all_to_all's bytes 1 
 the pod, all but the part for its own ranks there; of shorter blocks halves at both ends at worst.
 
 Source: 2407.21783 section 3.3.1 (Llama 3: 7:1 between pods of 3,072) names the tier; the shares
-follow from the placement, against flows on the graph in `tests/costmodels/test_pods.py`.
+follow from the placement, against flows on the graph in `tests/costmodels/seconds/test_pods.py`.
 Leaves out: longer latency, jobs on some of a pod's nodes only, and collectives of a hierarchy
 (a tree over pods, or two steps) instead of one ring.
 """

@@ -1,1 +1,1 @@
-"""Time and memory of one training step, of one layout or of many."""
+"""One layout: the stages of its pipeline, the seconds of a step, each rank's memory."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from meshplan.costmodels.layout import MODES, Layout, Stage
 from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.layer import exposed_s
-from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.seconds import slowed_of
-from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 
 NONE, SELECTIVE, FULL = (MODES.index(mode) for mode in ("none", "selective", "full"))

@@ -24,6 +24,13 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.memory.states import Memory, comes_late, update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.ranks.memory import (
+    context_bytes,
+    embedding_gathered_bytes,
+    gathered_bytes,
+    head_gathered_bytes,
+    outliving_bytes,
+)
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.memory import slack_bytes
 from meshplan.costmodels.step.mix_memory import (
@@ -32,13 +39,6 @@ from meshplan.costmodels.step.mix_memory import (
     SELECTIVE,
     RankMixes,
     Span,
-)
-from meshplan.costmodels.step.rank_memory import (
-    context_bytes,
-    embedding_gathered_bytes,
-    gathered_bytes,
-    head_gathered_bytes,
-    outliving_bytes,
 )
 from meshplan.costmodels.step.stages import EMBEDDING, StageModel
 

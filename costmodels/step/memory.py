@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from meshplan.costmodels.memory.states import Memory, activation_peak, comes_late, update_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
-from meshplan.costmodels.schedule.in_flight import Vector, in_flight
-from meshplan.costmodels.step.pass_memory import Known, rank_peak
-from meshplan.costmodels.step.rank_memory import (
+from meshplan.costmodels.ranks.memory import (
     context_bytes,
     embedding_gathered_bytes,
     gathered_bytes,
     head_gathered_bytes,
     outliving_bytes,
 )
+from meshplan.costmodels.schedule.in_flight import Vector, in_flight
+from meshplan.costmodels.step.pass_memory import Known, rank_peak
 from meshplan.costmodels.step.stages import StageModel
 
 

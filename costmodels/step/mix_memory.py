@@ -29,10 +29,10 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.memory.backward_peak import left_bytes
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.ranks.memory import context_bytes, outliving_bytes
 from meshplan.costmodels.schedule.held_micro_batches import Moment, fullest_moments
 from meshplan.costmodels.step.memory import slack_bytes
 from meshplan.costmodels.step.pass_memory import Chunk, KnownPasses
-from meshplan.costmodels.step.rank_memory import context_bytes, outliving_bytes
 from meshplan.costmodels.step.stages import StageModel
 
 NONE, SELECTIVE, FULL = (MODES.index(mode) for mode in ("none", "selective", "full"))

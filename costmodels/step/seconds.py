@@ -15,13 +15,13 @@ evaluation.
 from dataclasses import dataclass, fields
 
 from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.ranks.rendezvous import rendezvous_s
+from meshplan.costmodels.ranks.tied_table import tied_table_s
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.layer import exposed_s
-from meshplan.costmodels.step.rendezvous import rendezvous_s
 from meshplan.costmodels.step.stages import StageModel
-from meshplan.costmodels.step.tied_table import tied_table_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,14 @@ from typing import TypeVar
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.ranks.beside import beside
+from meshplan.costmodels.ranks.first_stage import tower_cost
+from meshplan.costmodels.ranks.memory import constant_slack_bytes
+from meshplan.costmodels.ranks.queued_launches import held_pairs, run_ahead
+from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
-from meshplan.costmodels.step.beside import beside
-from meshplan.costmodels.step.first_stage import tower_cost
-from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
-from meshplan.costmodels.step.rank_memory import constant_slack_bytes
-from meshplan.costmodels.step.ranks import Rank
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 
 T = TypeVar("T")

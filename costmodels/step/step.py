@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from meshplan.costmodels.memory.states import Memory
+from meshplan.costmodels.ranks.memory import context_bytes
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.memory import (
     is_pressed,
     reserved_bytes,
@@ -11,9 +13,7 @@ from meshplan.costmodels.step.memory import (
     slack_bytes,
     step_memory,
 )
-from meshplan.costmodels.step.rank_memory import context_bytes
 from meshplan.costmodels.step.seconds import StepTime, reduce_s, schedule_work, step_time, update_s
-from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.stages import StageModel
 
 __all__ = ["Setting", "StepModel", "StepTime"]

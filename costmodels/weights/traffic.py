@@ -21,7 +21,7 @@ and each of these two groups has its own place: shard groups are neighbours, cop
     copies      once per step, or after each micro-batch if the engine does so
 
 Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, hybrid sharding).
-The second reduction of a tied table is `costmodels/step/tied_table.py`'s.
+The second reduction of a tied table is `costmodels/ranks/tied_table.py`'s.
 """
 
 from dataclasses import dataclass, replace

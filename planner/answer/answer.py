@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
-from meshplan.costmodels.step.recompute_sets import recompute_sets
+from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     AS_FAST,
@@ -26,8 +26,8 @@ from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.found import kind_of_layout
-from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import SearchResult, search
 from meshplan.planner.space.words import space_words
 

@@ -15,8 +15,8 @@ from functools import partial
 
 from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.case.plan_findings import BetterBatch
-from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.progress import Fastest
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.axis_rules import divisors
 from meshplan.planner.space.pins import Pin, Pins
 

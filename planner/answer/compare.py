@@ -34,7 +34,7 @@ from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.trained import BASE_WORDS, lora_words
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES
 from meshplan.planner.space.pins import Pins, parse_pin
 

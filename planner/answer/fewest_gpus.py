@@ -16,7 +16,7 @@ from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.fixes import changes
 from meshplan.planner.search.footprint import minimum_gpus
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 
 LEAST_SAVING = 0.05 * GIB
 

@@ -11,11 +11,12 @@ import numpy as np
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.search.branch_and_bound import BranchAndBound
-from meshplan.planner.search.likely_seeds import seed_likely
-from meshplan.planner.search.priced_space import Question, busy_ns, closed_form, space_of
-from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
+from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.likely_seeds import seed_likely
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, busy_ns, closed_form, space_of
+from meshplan.planner.search.rows.row_prices import RowPrices
+from meshplan.planner.search.search import MOST_STEPS, NEAR
 
 MOST_SIMULATED = 4
 

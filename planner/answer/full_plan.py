@@ -18,7 +18,7 @@ from meshplan.planner.case.plan_file import MeasuredRun, Plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.search import SearchResult
-from meshplan.planner.search.second_core import Begun, done_beside
+from meshplan.planner.second_core import Begun, done_beside
 
 SAME_STEP = 1 - 1e-9  # but for rounding
 SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more

@@ -46,7 +46,7 @@ from meshplan.planner.answer.stated_cluster import network_notes, stated_cluster
 from meshplan.planner.case.learned_file import LEARNT_RANGE, read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.engine_rules import (
     check_adapted,
     check_images,

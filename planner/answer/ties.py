@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout, differing_axes
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, OVERLAPS, figure_errors
 from meshplan.hardware_profiles.layout_ratios import faster_probability, is_tie
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import Solution
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.second_core import done_of_each
 
 ALIKE = 0.001
 ROBUST_CANDIDATES = 12

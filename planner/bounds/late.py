@@ -1,7 +1,8 @@
 """Lower bounds of a rank's exposed gradient reduction, linear in the layers that it holds.
 
 A rank that reduces gradients for T seconds while it computes for R exposes max(shown T, T - R)
-(`costmodels.step.late_traffic`). Each of the two is a lower bound, and linear in the rank's layers:
+(`costmodels.prices.late_traffic`). Each of the two is a lower bound, and linear in the rank's
+layers:
 
     shown     shown T              the fraction that nothing hides
     beyond    T - R*(k)            what does not fit under the last backward
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.step.late_traffic import LateTraffic
-from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.prices.late_traffic import LateTraffic
+from meshplan.costmodels.prices.passes import PassSeconds
 
 FORWARD, BACKWARD = 0, 1
 SHOWN, BEYOND_ALL, BEYOND_ONE, BEYOND_ANY = range(4)

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.planner.bounds.late import (
     BEYOND_ALL,
     SHOWN,

@@ -2,7 +2,7 @@
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.seconds.process_groups import exchanges_between_nodes
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.setting import Setting
 from meshplan.hardware_profiles.intervals import Asked, asked_of
 
 

@@ -4,7 +4,7 @@ even      n / stages each (Megatron-LM without more)
 ends      each rank holds (n + ends - first - last) / (pp - 2), or its stated number, cut into vpp
           equal chunks; the first chunk of all has `embedding` layers less, the last `head` less
 weighted  n + embedding + head over the stages, the longer ones first; the ends pay for their weight
-cost      nanotron's, in `costmodels.step.stage_split`
+cost      nanotron's, in `costmodels.stage_split`
 
 Sources: ends, Megatron-LM@d98e8a64 `core/transformer/transformer_block.py`
 get_num_layers_to_build; weighted, torchtitan v0.2.2 `distributed/pipeline_parallel.py`
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.planner.case.reading import Placement
 
 

@@ -7,7 +7,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.first_stage import tower_parameters_per_rank
+from meshplan.costmodels.ranks.first_stage import tower_parameters_per_rank
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Lora, LoraTargets, Training
 from meshplan.costmodels.units import format_count

@@ -13,9 +13,9 @@ from itertools import chain
 from math import inf
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
-from meshplan.costmodels.step.recompute_sets import replaying
-from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.ranks.recompute_sets import replaying
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.units import in_runs
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case

@@ -216,7 +216,7 @@ def best_layout(case: Case) -> tuple[str, float] | None:
     None when none fits.
     """
     from meshplan.planner.case.memory_limit import with_usual_headroom
-    from meshplan.planner.search.priced_space import Question
+    from meshplan.planner.search.rows.priced_space import Question
     from meshplan.planner.search.search import NoLayoutFits, search
 
     question = Question(

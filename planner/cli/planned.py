@@ -27,7 +27,7 @@ from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
-from meshplan.planner.search.second_core import done_meanwhile
+from meshplan.planner.second_core import done_meanwhile
 from meshplan.planner.text_files import check_writable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshplan.costmodels.layout import InvalidLayout, Layout
-from meshplan.costmodels.step.stage_split import split_evenly, stages_with
+from meshplan.costmodels.stage_split import split_evenly, stages_with
 from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.case.resolve import Case, check_case
 from meshplan.planner.runs.memory import holds

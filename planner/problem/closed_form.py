@@ -20,7 +20,7 @@
     D        the largest sum of once-per-step costs of a rank, and what no rank escapes
 
 Equal stages are exact but for the V shapes, where the forms are the middle of what simulations of
-equal stages show. `tests/planner/test_closed_form.py` holds the distances.
+equal stages show. `tests/planner/problem/test_closed_form.py` holds the distances.
 
 Leaves out: what an overlapped transfer delays; DualPipe's overlap of a forward and a backward.
 """

@@ -1,4 +1,4 @@
-"""Prices in whole numbers: the columns of `costmodels.step.prices.Prices` in ns and KiB.
+"""Prices in whole numbers: the columns of `costmodels.prices.prices.Prices` in ns and KiB.
 
 Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
 down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.prices.prices import Prices
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
-from meshplan.costmodels.step.prices import Prices
 from meshplan.planner.problem.closed_form import ClosedForm, Passes, closed_form
 
 KIB = 1024

@@ -32,7 +32,7 @@ class Pipelines:
     columns     where the three modes stand among the columns of the space's prices
     modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
     pattern     the kind of each layer in model order, and of placed prediction modules after them
-                (`costmodels.step.setting.stack_of`)
+                (`costmodels.setting.stack_of`)
     splits      the layers per stage to choose from, None for any
     empty_ends  the first and the last of several stages may hold no layer
     first       of every virtual stage equally many of the first layers recompute in full, the

@@ -18,7 +18,7 @@ from meshplan.planner.answer.answer import case_at
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.check.verdicts import fullest
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 
 NATIVE = "native"
 

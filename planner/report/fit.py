@@ -23,8 +23,8 @@ from meshplan.planner.search.footprint import (
     NearestMiss,
     fitting_layout,
 )
-from meshplan.planner.search.less_than_priced import memory_is_a_bound
-from meshplan.planner.search.priced_space import Question, space_of
+from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
 

@@ -52,7 +52,7 @@ from meshplan.planner.report.tables import (
     time_line,
     unmeasured_line,
 )
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import SearchResult
 from meshplan.planner.space.axis_rules import divisors
 

@@ -26,8 +26,8 @@ from statistics import median
 
 import numpy as np
 
-from meshplan.costmodels.step.ranks import Rank
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.setting import Setting
 from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family, load_fit
 from meshplan.planner.runs.learning import (

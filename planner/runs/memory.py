@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import stages_with
+from meshplan.costmodels.stage_split import stages_with
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine

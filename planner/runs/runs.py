@@ -31,8 +31,8 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine

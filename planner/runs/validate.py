@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from meshplan.costmodels.model.parameters import active_parameters
-from meshplan.costmodels.step.setting import as_graphed
+from meshplan.costmodels.setting import as_graphed
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.intervals import (

@@ -23,15 +23,15 @@ from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
-from meshplan.planner.search.priced_space import (
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import (
     Pricer,
     Question,
     closed_form,
     price_space,
     space_of,
 )
-from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.search.second_core import done_beside
+from meshplan.planner.second_core import done_beside
 from meshplan.planner.space.legal_layouts import Space, reachable_sizes
 from meshplan.planner.space.legal_schedules import legal_schedules
 from meshplan.planner.space.pins import Pin, Pins, parse_pin

@@ -1,16 +1,16 @@
 """The best layout of a question, with a proof, and the runners-up of other kinds.
 
-Without a simulation, `planner.search.branch_and_bound` proves the best plan over the whole legal
-space under the closed-form prices; on a time limit or Ctrl-C the smallest open bound is the honest
-distance. Runners-up differ in kind (tp, cp, pp, ep): they are the best plans that first plans in
-order of bound found, each solved by CP-SAT for its own layout.
+Without a simulation, `planner.search.closed_form.branch_and_bound` proves the best plan over the
+whole legal space under the closed-form prices; on a time limit or Ctrl-C the smallest open bound is
+the honest distance. Runners-up differ in kind (tp, cp, pp, ep): they are the best plans that first
+plans in order of bound found, each solved by CP-SAT for its own layout.
 
 With one, `search(simulate=...)`, which is what `meshplan plan` asks, the closed form only finds
 first plans, near its bound and no further. These are simulated, then every layout and cut whose
-bound is below the best simulated step (`planner.search.simulated`), then what may be faster than
-the best of its own kind and nearly as fast as the best of all. Status, bound and gap refer to the
-event simulation, and nothing of the closed form is left in them: OPTIMAL says that nothing in the
-space is faster by more than a millionth.
+bound is below the best simulated step (`planner.search.simulation.simulated`), then what may be
+faster than the best of its own kind and nearly as fast as the best of all. Status, bound and gap
+refer to the event simulation, and nothing of the closed form is left in them: OPTIMAL says that
+nothing in the space is faster by more than a millionth.
 """
 
 import math
@@ -24,41 +24,36 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import (
-    CONTEXT_KINDS,
-    DISPATCHERS,
-    SELECTIVE,
     Layout,
-    Stage,
     check_layout,
 )
-from meshplan.costmodels.layouts import Layouts
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
-from meshplan.planner.problem.stage_problem import StagePlan
-from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
-from meshplan.planner.search.counted_memory import CountedMemory, taken_out
+from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
+from meshplan.planner.search.closed_form.likely_seeds import seed_likely
 from meshplan.planner.search.found import Timed
-from meshplan.planner.search.kinds_held import look_beyond_priced
-from meshplan.planner.search.least_held import CountedRows
-from meshplan.planner.search.less_than_priced import (
+from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
+from meshplan.planner.search.held_memory.kinds_held import look_beyond_priced
+from meshplan.planner.search.held_memory.less_than_priced import (
     counting_empty_stages,
     rows_beyond,
     source_of_rows,
 )
-from meshplan.planner.search.likely_mixes import mix_likely
-from meshplan.planner.search.likely_seeds import seed_likely
-from meshplan.planner.search.open_layouts import Open
-from meshplan.planner.search.priced_space import (
+from meshplan.planner.search.progress import Fastest, Progress
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.least_held import CountedRows
+from meshplan.planner.search.rows.priced_space import (
     Pricer,
     Question,
     busy_ns,
     closed_form,
     space_of,
 )
-from meshplan.planner.search.progress import Fastest, Progress
-from meshplan.planner.search.row_prices import RowPrices
-from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.search.rows.row_prices import RowPrices
+from meshplan.planner.search.simulation.likely_mixes import mix_likely
+from meshplan.planner.search.simulation.open_layouts import Open
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Space
 
 FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first
 NEAR, MOST_STEPS = 0.03, 120
@@ -356,43 +351,3 @@ def _solution(
     layout = layout_of_row(space.layouts, found.row, found.variant, found.plan)
     check_layout(layout, space.model, question.training)
     return Solution(layout, step_s, tuple(map(reserved_bytes, found.plan.peak_kib)), proved)
-
-
-def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan) -> Layout:
-    """The layout that `plan` makes of a row and its variant."""
-    zero = int(layouts.zero_stage[row])
-    replicas = int(layouts.data_parallel[row]) * int(layouts.context_parallel[row])
-    group = int(layouts.shard_group[row])
-    stages = layers_of(plan.stages) if variant.placed else plan.stages
-    selective = any(stage.selective_layers for stage in stages)
-    return Layout(
-        data_parallel=int(layouts.data_parallel[row]),
-        tensor_parallel=int(layouts.tensor_parallel[row]),
-        pipeline_parallel=int(layouts.pipeline_parallel[row]),
-        virtual_stages=variant.virtual_stages,
-        context_parallel=int(layouts.context_parallel[row]),
-        expert_parallel=int(layouts.expert_parallel[row]),
-        expert_tensor_parallel=int(layouts.expert_tensor_parallel[row]),
-        sequence_parallel=bool(layouts.sequence_parallel[row]),
-        zero_stage=zero,
-        shard_group=0 if zero == 0 or group == replicas else group,
-        micro_batch_size=int(layouts.micro_batch_size[row]),
-        schedule=variant.schedule,
-        context_kind=("", *CONTEXT_KINDS)[layouts.context_kind[row]],
-        dispatcher=("", *DISPATCHERS)[layouts.dispatcher[row]],
-        stages=stages,
-        selective_modules=variant.replayed if selective else SELECTIVE,
-        optimizer_offload=float(layouts.optimizer_offload[row]),
-        activation_offload=float(layouts.activation_offload[row]),
-        modules_apart=variant.placed and plan.stages[-1].layers == 0,
-    )
-
-
-def layers_of(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """`stages` of a stack without the modules at its end, which nothing replays."""
-    held = list(stages)
-    at = max(j for j, stage in enumerate(stages) if stage.layers)
-    last, left = held[at], held[at].layers - 1
-    full = min(last.full_layers, left)
-    held[at] = Stage(left, min(last.selective_layers, left - full), full)
-    return tuple(held)

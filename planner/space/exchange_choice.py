@@ -2,7 +2,7 @@
 another kind of the same row beats.
 
 A row has a kind where it has the exchange: with cp > 1, with ep > 1. Memory hardly depends on it,
-so one kind is mostly best in everything (`costmodels.step.kind_costs`), and the row stays one row.
+so one kind is mostly best in everything (`costmodels.ranks.kind_costs`), and the row stays one row.
 Where one kind is faster and another keeps less, both stay.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout
 from meshplan.costmodels.layouts import Bools, Floats, Layouts, distinct
+from meshplan.costmodels.prices.tables import work_key
+from meshplan.costmodels.ranks.kind_costs import kind_costs
+from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.process_groups import axis_group
-from meshplan.costmodels.step.kind_costs import kind_costs
-from meshplan.costmodels.step.price_tables import work_key
-from meshplan.costmodels.step.ranks import Rank
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.setting import Setting
 from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
 from meshplan.planner.space.exchange_rules import (
     context_kinds,

@@ -27,7 +27,7 @@ from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
-from meshplan.costmodels.step.setting import places_modules, stack_of
+from meshplan.costmodels.setting import places_modules, stack_of
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.axis_rules import (

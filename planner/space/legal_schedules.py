@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from meshplan.costmodels.layout import MODES, SCHEDULES, VIRTUAL_STAGES, Schedule
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.setting import places_modules
+from meshplan.costmodels.setting import places_modules
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import Pins

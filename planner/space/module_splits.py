@@ -1,6 +1,6 @@
 """The ways to cut a stack whose last part is modules of multi-token prediction into virtual stages.
 
-The stack (`costmodels.step.setting.stack_of`) is the layers and, where an engine may place them,
+The stack (`costmodels.setting.stack_of`) is the layers and, where an engine may place them,
 all modules together as one part behind them. Counts are of parts of the stack:
 
     with the loss   the cuts of the layers alone, and the modules on the last stage
@@ -14,7 +14,7 @@ Apart from the loss the modules need three pipeline ranks: they are not on the f
 from functools import cache
 
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.setting import places_modules
+from meshplan.costmodels.setting import places_modules
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.planner.space.pins import SWITCH, Pins
 from meshplan.planner.space.stage_splits import MOST_OF_FIRST, Counts, Ways, can_split, splits

@@ -1,6 +1,6 @@
 """A pin of what selective recomputation replays: one set of modules, of those the engine has.
 
-Without it a search offers the sets that are worth it (`costmodels.step.recompute_sets`). A pinned
+Without it a search offers the sets that are worth it (`costmodels.ranks.recompute_sets`). A pinned
 set need not be one of these: it stands in their place, and how many layers replay it stays open.
 """
 
@@ -10,8 +10,8 @@ from typing import get_args
 from meshplan.costmodels.layout import SELECTIVE, InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.replayed import replayed_of
-from meshplan.costmodels.step.ranks import Rank
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, RecomputeModule
 from meshplan.hardware_profiles.schema import Cluster

@@ -15,7 +15,7 @@ The others leave a short list:
            take the place of one layer if the engine allows it
     ends   the same per pipeline rank, but the first and the last rank may hold another number
            (Megatron-LM's decoder-first/last-pipeline-num-layers), each cut into vpp equal chunks
-    cost   the engine's own cut (`costmodels.step.stage_split.split_by_cost`)
+    cost   the engine's own cut (`costmodels.stage_split.split_by_cost`)
 
 A stage holds at least one layer, but the first and the last may hold the embedding or the head
 alone where those count as layers.
@@ -27,7 +27,7 @@ from itertools import combinations, product
 from math import ceil, comb
 
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import ends_in_layers, split_by_cost
+from meshplan.costmodels.stage_split import ends_in_layers, split_by_cost
 from meshplan.hardware_profiles.engine_schema import Legality
 
 Counts = tuple[int, ...]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.setting import Setting, places_modules
+from meshplan.costmodels.setting import Setting, places_modules
 from meshplan.hardware_profiles.engine_schema import Dispatcher, Engine, Legality
 from meshplan.planner.space.axis_rules import (
     FEWEST_COPIES,
@@ -47,7 +47,7 @@ RECOMPUTED = {
 }
 """By `Legality.recompute_layers`."""
 BEATEN = "left out: a kind of {} where another takes no longer in any pass"
-"""It may still end earlier: `costmodels.step.kind_costs`."""
+"""It may still end earlier: `costmodels.ranks.kind_costs`."""
 
 
 def space_words(

@@ -14,8 +14,8 @@ from typing import get_args
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.recompute_sets import replaying
-from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.ranks.recompute_sets import replaying
+from meshplan.costmodels.setting import Setting
 from meshplan.hardware_profiles.engine_schema import Legality, RecomputeModule
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.reading import Fact, Reading, Recompute

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshplan.planner.answer.question import Asked, BadQuestion
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.whatif.figures import FIGURES
 
 WIDEST = 64.0

@@ -17,7 +17,7 @@ from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.pinned_modules import check_pinned_modules
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.whatif.figures import FIGURES, fastest_matmul

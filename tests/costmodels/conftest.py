@@ -27,7 +27,7 @@ from meshplan.costmodels.model.transformer import (
     Tower,
 )
 from meshplan.costmodels.operations.rank_share import stated
-from meshplan.costmodels.step.recompute_sets import recompute_sets
+from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.hardware_profiles.engine_schema import Legality

@@ -13,13 +13,13 @@ from stage_problems import problem_of
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
-from meshplan.costmodels.step.prices import Prices
+from meshplan.costmodels.prices.prices import Prices
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.problem.closed_form import Passes
 from meshplan.planner.problem.stage_problem import End, StageProblem
-from meshplan.planner.search.priced_space import Pricer, Question
+from meshplan.planner.search.rows.priced_space import Pricer, Question
 
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
 DENSE = Layer(attention=ATTENTION, ffn=256)

@@ -8,9 +8,9 @@ import numpy as np
 from simulated_oracle import DENSE, MOE, PINNED, random_question
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.prices.passes import pass_seconds
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.price_passes import pass_seconds
-from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -18,8 +18,8 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.space.pins import parse_pins
 
 FREE = ("native", "torchtitan", "generic")

@@ -11,9 +11,9 @@ from simulated_oracle import DENSE, MOE, PINNED, random_question
 from meshplan.costmodels.layouts import Ints
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import parse_pins
 

@@ -18,10 +18,10 @@ from compositions import compositions, mixes
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Stage
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.prices.passes import pass_seconds
+from meshplan.costmodels.ranks.recompute_sets import recompute_sets
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.price_passes import pass_seconds
-from meshplan.costmodels.step.recompute_sets import recompute_sets
-from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -33,8 +33,8 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
-from meshplan.planner.search.priced_space import Question, closed_form, price_space
-from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space
 from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
 from meshplan.planner.space.pins import parse_pins
 

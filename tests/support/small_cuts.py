@@ -14,10 +14,10 @@ from itertools import combinations
 from simulated_oracle import every_kind, recomputed
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.prices.passes import pass_seconds
+from meshplan.costmodels.ranks.recompute_sets import recompute_sets
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.price_passes import pass_seconds
-from meshplan.costmodels.step.recompute_sets import recompute_sets
-from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -29,8 +29,8 @@ from meshplan.planner.problem.stage_problem import (
     StageProblem,
     stage_problem,
 )
-from meshplan.planner.search.priced_space import Question, closed_form, price_space
-from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space
 from meshplan.planner.space.pins import parse_pins
 
 FREE = ("native", "native", "generic", "torchtitan", "internevo", "hai-llm", "automodel")

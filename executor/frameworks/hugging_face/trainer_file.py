@@ -64,8 +64,8 @@ def claims(name: str, text: str) -> bool:
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
     script = read_script(text, start.environment if start else None)
-    commands = zip(script.commands, script.beside, strict=True)
-    found = [(words, held, named) for words, held in commands
+    pairs = zip(script.commands, script.beside, strict=True)
+    found = [(words, held, named) for words, held in pairs
              if (named := _named(words, Path(path)))]  # fmt: skip
     if not found:
         if trainer_command.claims(path, text):

@@ -27,7 +27,7 @@ import yaml
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,

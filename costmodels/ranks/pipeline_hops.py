@@ -1,0 +1,58 @@
+"""Transfers between neighbouring pipeline ranks, of a layout or of each layout of a grid."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.seconds.collectives import send_s
+from meshplan.costmodels.seconds.pods import uplink_cards
+from meshplan.costmodels.seconds.process_groups import Group, axis_group
+from meshplan.costmodels.setting import Setting
+
+
+@dataclass(frozen=True)
+class Hops:
+    """The ways between the ranks of a pipeline; `sent_bytes` is a micro-batch's activation."""
+
+    setting: Setting
+    layout: Layout | Layouts
+    sent_bytes: Number
+
+    @cached_property
+    def group(self) -> Group:
+        """The pipeline's ranks, and on how many nodes they are."""
+        order = self.setting.engine.legality.rank_order
+        return axis_group(self.layout, "pp", order, self.setting.cluster.gpus_per_node)
+
+    @cached_property
+    def crosses_nodes(self) -> Number:
+        """1 where the pipeline leaves a node, be it between some of its neighbours only; else 0."""
+        return ((self.layout.pipeline_parallel > 1) & (self.group.nodes > 1)) * 1.0
+
+    @cached_property
+    def all_cross(self) -> Condition:
+        """Whether all of its neighbours are on different nodes."""
+        return self.group.stride >= self.setting.cluster.gpus_per_node
+
+    @cached_property
+    def hop_s(self) -> Number:
+        """Seconds to hand a micro-batch's activation to the next pipeline rank."""
+        cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
+        cards = uplink_cards(cluster.pod, self.group)
+        sent = send_s(cluster, self.sent_bytes, across_nodes=self.all_cross, cards=cards) * scale
+        return where(self.layout.pipeline_parallel > 1, sent, 0.0)
+
+    @property
+    def blocking_s(self) -> Number:
+        """Seconds of each crossing for which a rank does nothing else."""
+        shown = 1.0 - self.setting.engine.overlap.pipeline
+        return where(self.layout.pipeline_parallel > 1, shown * self.hop_s, 0.0)
+
+    @property
+    def module_outputs_s(self) -> Number:
+        """Seconds for which a rank waits where prediction modules are apart from the loss: what
+        each put out crosses beside what the last layer did, and its gradient back.
+        """
+        return self.setting.model.mtp_layers * self.blocking_s

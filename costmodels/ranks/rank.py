@@ -1,0 +1,369 @@
+"""One rank of a layout, or of each layout of a grid: what it computes and sends, and its weights.
+
+Everything here holds for any number of layers on a stage: the costs of one layer of each kind and
+of the two ends, the parameters that they have, what the traffic of these weights takes beside the
+passes of a micro-batch and once per step. What else it holds is in `ranks.memory`, its ways to
+the ranks beside it in the pipeline in `ranks.pipeline_hops`. `StageModel` adds it up for the stages
+of one layout, `price` looks it up for many.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, anywhere, where
+from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
+from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
+from meshplan.costmodels.memory.states import (
+    Frozen,
+    Memory,
+    frozen_weights,
+    kept_state,
+    state_memory,
+)
+from meshplan.costmodels.model.parameters import (
+    RankParameters,
+    embedding_parameters_per_rank,
+    final_norm_parameters,
+    head_parameters_per_rank,
+    layer_parameters_per_rank,
+    mtp_parameters_per_rank,
+)
+from meshplan.costmodels.operations.adapters import adapter_parameters, quantised_parameters
+from meshplan.costmodels.operations.embedding_head import (
+    embedding_operations,
+    head_operations,
+    module_operations,
+)
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import Operation, matrices
+from meshplan.costmodels.operations.layers import input_bytes, layer_operations
+from meshplan.costmodels.operations.rank_share import shard_of
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.ranks.beside import ZERO_2, Sent
+from meshplan.costmodels.ranks.first_stage import tower_cost, tower_parameters_per_rank
+from meshplan.costmodels.ranks.pipeline_hops import Hops
+from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.costmodels.seconds.cost import Cost
+from meshplan.costmodels.seconds.kernels import Device
+from meshplan.costmodels.seconds.layer import Pricer
+from meshplan.costmodels.seconds.process_groups import (
+    Group,
+    hidden_exchange,
+    layer_groups,
+    shard_group,
+)
+from meshplan.costmodels.setting import (
+    Setting,
+    gradient_bytes,
+    kernels_of,
+    weight_gradient_bytes,
+)
+from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
+from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
+from meshplan.costmodels.weights.update import moved_of
+from meshplan.hardware_profiles.engine_schema import State
+
+
+class Rank:
+    """One rank under `layout`, or an array of them under each layout of a grid."""
+
+    layout: Layout | Layouts
+
+    def __init__(self, setting: Setting, layout: Layout | Layouts) -> None:
+        self.setting, self.layout = setting, layout
+        self._operations: dict[int, tuple[Operation, ...]] = {}
+        self._costs: dict[tuple[int, Mode], Cost] = {}
+        self._saved: dict[tuple[int, Mode], Number] = {}
+        self._parameters: dict[int, RankParameters] = {}
+        self._stand_ins: dict[tuple[tuple[int, ...], bool], Number] = {}
+
+    @cached_property
+    def site(self) -> Site:
+        """Its share of the tokens and the matrices, and the engine's kernels."""
+        setting = self.setting
+        recipe = RECIPES[setting.training.precision]
+        shard = shard_of(self.layout, setting.training)
+        per_node = (self.groups[axis].ranks_per_node for axis in ("cp", "ep"))
+        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize, *per_node)
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        """The process groups of a layer's collectives."""
+        order = self.setting.engine.legality.rank_order
+        return layer_groups(self.layout, order, self.setting.cluster.gpus_per_node)
+
+    @cached_property
+    def hops(self) -> Hops:
+        """The transfers to the ranks before and after it in the pipeline."""
+        tokens = self.site.itemsize * self.site.shard.tokens_outside
+        return Hops(self.setting, self.layout, tokens * self.setting.model.stream_width)
+
+    @cached_property
+    def device(self) -> Device:
+        """The accelerator under this training's number formats."""
+        setting, cluster = self.setting, self.setting.cluster
+        recipe, kernels = RECIPES[setting.training.precision], setting.engine.kernels
+        assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
+        if recipe.cast_bytes and kernels.cast_bytes:
+            recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
+        held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
+        return Device(
+            cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
+            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
+            kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
+            weight_gradient_bytes(setting.engine),
+        )  # fmt: skip
+
+    @cached_property
+    def pricer(self) -> Pricer:
+        """What turns operations into costs."""
+        setting, cluster, engine = self.setting, self.setting.cluster, self.setting.engine
+        order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
+        return Pricer(
+            self.device,
+            cluster,
+            engine.overlap,
+            self.groups,
+            self.hops.crosses_nodes,
+            self.site.sends_single_copies,
+            setting.training.lora,
+            self.packed_bytes,
+            self._expert_overlap,
+            (shard_group(la, order, g).nodes > 1) * 1.0,
+            gradient_bytes(engine, self.site.itemsize),
+            engine.kernels.graphed,
+            engine.kernels.products_apart,
+            engine.kernels.drops_unread_replay,
+        )
+
+    @property
+    def _expert_overlap(self) -> Number:
+        """Fraction of an exchange between experts that may be hidden."""
+        setting, la = self.setting, self.layout
+        one, several = hidden_exchange(la, setting.engine.overlap, setting.cluster.gpus_per_node)
+        return where(la.virtual_stages > 1, several, one)
+
+    # Computing: a layer, and the ends.
+
+    def operations(self, kind: int) -> tuple[Operation, ...]:
+        """What one layer of `kind` computes and sends."""
+        if self.is_modules(kind):
+            return self.end_operations[2]
+        if kind not in self._operations:
+            self._operations[kind] = layer_operations(self.site, self.setting.model.kinds[kind])
+        return self._operations[kind]
+
+    def is_modules(self, kind: int) -> bool:
+        """Whether this part of the stack is modules of multi-token prediction, which nothing
+        replays.
+        """
+        return kind == len(self.setting.model.kinds)
+
+    def _replayed(self, mode: Mode) -> tuple[RecomputeModule, ...]:
+        """The modules that a layer under `mode` replays, where it does not replay all."""
+        if mode == "selective":
+            assert isinstance(self.layout, Layout), "of many layouts the modules say it"
+            return self.layout.selective_modules
+        return () if isinstance(mode, str) else mode
+
+    def plain_cost(self, kind: int, mode: Mode) -> Cost:
+        """One layer of `kind` under recompute `mode`, without the traffic of its weights."""
+        if self.is_modules(kind):
+            return self.ends[2]
+        if (kind, mode) not in self._costs:
+            operations, saved_bytes = self.operations(kind), self.layer_saved_bytes(kind, mode)
+            if mode == "none":
+                self._costs[kind, mode] = self.pricer.cost(operations)
+            else:
+                again = None if mode == "full" else self._replayed(mode)
+                plain = self.plain_cost(kind, "none")
+                cost = self.pricer.replaying(plain, operations, again, saved_bytes)
+                self._costs[kind, mode] = cost
+        return self._costs[kind, mode]
+
+    def layer_saved_bytes(self, kind: int, mode: Mode) -> Number:
+        """What a layer keeps of a micro-batch for its backward."""
+        if self.is_modules(kind):
+            mode = "none"
+        if (kind, mode) not in self._saved:
+            saved_bytes = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
+            self._saved[kind, mode] = input_bytes(self.site) if mode == "full" else saved_bytes
+        return self._saved[kind, mode]
+
+    def replay_bytes(self, kind: int, mode: Mode) -> Number:
+        """What a replayed layer holds beyond what it kept."""
+        return self.layer_saved_bytes(kind, "none") - self.layer_saved_bytes(kind, mode)
+
+    @cached_property
+    def ends(self) -> tuple[Cost, ...]:
+        """The costs of the embedding (and of the tower), of the head, and of multi-token
+        prediction, if there are any, without the traffic of their weights.
+        """
+        embedding, *head = map(self.pricer.cost, self.end_operations)
+        return embedding + tower_cost(self.site, self.pricer, self.setting), *head
+
+    @cached_property
+    def end_operations(self) -> tuple[tuple[Operation, ...], ...]:
+        """What each of `ends` computes and sends, the tower apart."""
+        plain = embedding_operations(self.site), head_operations(self.site)
+        return (*plain, module_operations(self.site)) if self.has_modules else plain
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether the model predicts several tokens."""
+        return self.setting.model.mtp_layers > 0
+
+    def stand_in_bytes(self, kinds: Iterable[int], *, with_modules: bool) -> Number:
+        """Bytes of stand-in gradients of layers of `kinds`, and of prediction modules."""
+        key = tuple(kinds), with_modules
+        if key not in self._stand_ins:
+            operations = [op for kind in key[0] for op in self.operations(kind)]
+            operations += self.end_operations[2] if with_modules else ()
+            self._stand_ins[key] = stand_in_bytes(self.site, operations)
+        return self._stand_ins[key]
+
+    # Weights: how many there are, what is sent of them, and the seconds of that.
+
+    @cached_property
+    def traffic(self) -> WeightTraffic:
+        """What is sent of the weights and the gradients."""
+        s = self.setting
+        scale, engine = s.tuning.collective_scale, s.engine
+        bf16 = s.training.precision == "bf16"
+        if s.training.precision == "fp32":  # what is sent is as wide as what is kept
+            engine = engine.model_copy(update={"state": self.state})
+        return weight_traffic(self.layout, s.cluster, engine, scale, frozen=self.frozen, bf16=bf16)
+
+    @cached_property
+    def host(self) -> HostTraffic | None:
+        """Copies to the host and updates on it, None where nothing is kept there."""
+        if not offloads(self.layout):
+            return None
+        return HostTraffic(self.layout, host_of(self.setting.cluster), self.traffic)
+
+    @cached_property
+    def state(self) -> State:
+        """Bytes per trained parameter that the engine keeps under this training."""
+        return kept_state(self.setting.engine.state, self.setting.training)
+
+    @property
+    def packed_bytes(self) -> float:
+        """Bytes of a quantised frozen number, which is unpacked for each product; 0 without any."""
+        lora = self.setting.training.lora
+        return self.frozen.quantised if lora and lora.base_precision != "bf16" else 0.0
+
+    @cached_property
+    def frozen(self) -> Frozen:
+        """Bytes of a parameter that is not trained."""
+        return frozen_weights(self.setting.engine.state, self.setting.training)
+
+    def state_memory(self, parameters: RankParameters) -> Memory:
+        """Weights, gradients and optimizer state of `parameters`."""
+        return state_memory(self.state, parameters, self.traffic.sharding, self.frozen)
+
+    def layer_parameters(self, kind: int) -> RankParameters:
+        """Parameters of one layer of `kind`, its adapters among them."""
+        if self.is_modules(kind):
+            return self.end_parameters[2]
+        if kind not in self._parameters:
+            self._parameters[kind] = self._layer_parameters(kind)
+        return self._parameters[kind]
+
+    def _layer_parameters(self, kind: int) -> RankParameters:
+        layer = self.setting.model.kinds[kind]
+        whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
+        if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:
+            whole = replace(whole, eight_bit=whole.dense + whole.expert)  # norms, router are few
+        if self.setting.engine.state.gather_bucket:
+            whole = replace(whole, matrices=matrices(self.operations(kind)))
+        return self._beside_adapters(whole, lambda: self.operations(kind))
+
+    def _beside_adapters(
+        self, parameters: RankParameters, operations: Callable[[], tuple[Operation, ...]]
+    ) -> RankParameters:
+        """The weights of these operations, frozen beside adapters where those alone are trained."""
+        lora = self.setting.training.lora
+        if lora is None:
+            return parameters
+        listed = operations()
+        adapters = adapter_parameters(listed, lora)
+        return parameters.beside(adapters, quantised_parameters(listed, lora))
+
+    @cached_property
+    def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
+        """Parameters of the embedding, of the head and of multi-token prediction."""
+        model, (tp, ep, etp) = self.setting.model, self._degrees
+        head, norm = head_parameters_per_rank(model, tp), final_norm_parameters(model)
+        head = where(self.shares_table, norm * 1.0, head) if model.tied else head
+        embedding = RankParameters(dense=embedding_parameters_per_rank(model, tp))
+        embedding = self._beside_adapters(embedding, lambda: embedding_operations(self.site))
+        listed = module_operations if self.has_modules else lambda site: ()
+        return (
+            embedding + tower_parameters_per_rank(self.setting, tp),
+            self._beside_adapters(RankParameters(dense=head), lambda: head_operations(self.site)),
+            self._beside_adapters(
+                mtp_parameters_per_rank(model, tp, ep, etp), lambda: listed(self.site)
+            ),
+        )
+
+    @property
+    def shares_table(self) -> Condition:
+        """Whether a tied head reads the embedding's own table: on one stage, or on one rank of a
+        V-shaped pipeline if the engine keeps one table per rank.
+        """
+        la, one = self.layout, self.setting.engine.state.one_table_per_rank
+        alone = la.pipeline_parallel == 1
+        v_shaped = (
+            np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+            if isinstance(la, Layouts)
+            else la.schedule in V_SHAPED
+        )
+        return (alone & (la.virtual_stages <= 1)) | (one & (alone | v_shaped))
+
+    @property
+    def _degrees(self) -> tuple[Number, Number, Number]:
+        la = self.layout
+        degrees = (la.tensor_parallel, la.expert_parallel, la.expert_tensor_parallel)
+        tp, ep, etp = (degree * 1.0 for degree in degrees)
+        return tp, ep, etp
+
+    def sent(self, parameters: RankParameters, *, again: Number) -> Sent:
+        """What these weights send of each micro-batch, gathered `again` so often."""
+        gradients_s = self.host.gradients_s(parameters) if self.host else 0.0
+        if not anywhere(self.layout.zero_stage >= ZERO_2):
+            return Sent(0.0, 0.0, 0.0, 0.0, gradients_s, 0.0)
+        traffic = self.traffic
+        unpacked_s = traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy")
+        listed_s = traffic.listed_s(parameters)
+        return Sent(
+            traffic.forward_s(parameters), traffic.backward_s(parameters, again=again),
+            unpacked_s + listed_s, again * (unpacked_s + listed_s) + listed_s, gradients_s,
+            traffic.interference(self.setting.tuning.interference),
+        )  # fmt: skip
+
+    def gathered_again(self, kind: int, mode: Mode) -> Number:
+        """How often ZeRO-3 gathers the weights of a layer for its backward."""
+        replayed = mode == "full" and not self.is_modules(kind)
+        return 1.0 + (self.traffic.given_back(self.layer_parameters(kind)) if replayed else 0.0)
+
+    @property
+    def reduce_overlap(self) -> Number:
+        """Fraction of the gradients' traffic once per step that may run beside a backward."""
+        overlap = self.setting.engine.overlap.data_reduce
+        return where(self.traffic.reduces_late, 0.0, overlap)
+
+    def optimizer_s(self, parameters: RankParameters) -> Number:
+        """The update of this rank's share of `parameters`, where it runs."""
+        device, moved = self.device, moved_of(self.setting.training)
+        each_s = moved.update_bytes / device.moved_bytes_per_s("adamw")
+        each_s = each_s + moved.around_bytes / device.moved_bytes_per_s("copy")
+        on_device = self.traffic.updated(parameters) * each_s
+        if self.host is None:
+            return on_device
+        on_host = self.host.update_s(parameters, moved.update_bytes, self.setting.engine.overlap)
+        fraction = self.layout.optimizer_offload
+        return fraction * on_host + (1 - fraction) * on_device

@@ -1,0 +1,163 @@
+"""One cut with several chunks per rank, where every moment is counted: its fastest mix that fits.
+
+Each rank has some ways that fit (`planner.search.held_memory.counted_ranks`). A step lasts at least
+as long as where each chunk is as fast as in the rank's fastest way for that chunk alone. From there
+ranks are decided one after the other: each way of the next rank makes a case with a bound of its
+own, the case with the smallest bound goes on, and one in which all ranks are decided is a plan.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.schedule.actions import Work
+from meshplan.costmodels.schedule.simulation import end_s
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.cuts.known_chains import Shape, actions_of, shape_of
+from meshplan.planner.problem.stage_problem import StageProblem, starts_of
+from meshplan.planner.search.held_memory.counted_ranks import CountedRanks, RankWays
+
+MOST_PLAYED = 64  # steps of a cut
+FEWEST_ACTIONS = 500  # a shorter step takes no less time
+
+
+class CutAnswer(NamedTuple):
+    """A lower bound of a cut's step, infinite where it is not below the limit, and the mix that has
+    a step below it, if one was found; so many steps were `played`.
+    """
+
+    bound_s: float
+    stages: tuple[Stage, ...] | None
+    played: int
+
+
+class CountedCut:
+    """The cut `bare`, with nothing recomputed."""
+
+    def __init__(
+        self,
+        problem: StageProblem,
+        times: CutTimes,
+        ranks: CountedRanks,
+        bare: tuple[Stage, ...],
+        limit_s: float,
+        most_played: int = MOST_PLAYED,
+    ) -> None:
+        self.problem, self.times, self.ranks = problem, times, ranks
+        self.bare, self.limit_s, self.played, self.most_played = bare, limit_s, 0, most_played
+        self.after = times.least_after_s(bare, range(problem.pp), limit_s)
+        self.bare_work = times.work(bare)
+
+    @property
+    def shape(self) -> Shape:
+        """What decides the order of its actions."""
+        return shape_of(self.problem)
+
+    @property
+    def work(self) -> int:
+        """The actions that were played."""
+        return self.played * max(FEWEST_ACTIONS, actions_of(self.shape))
+
+    @cached_property
+    def bare_s(self) -> float:
+        """A lower bound of its step in any mix: with nothing recomputed."""
+        return self._played_s(np.zeros(self.problem.chunks))
+
+    def answer(self, by_rank_s: Floats) -> CutAnswer:
+        """The fastest mix below the limit; `by_rank_s` is the longest known chain of each rank with
+        nothing recomputed.
+        """
+        bare_s = self.bare_s
+        if bare_s >= self.limit_s:
+            return CutAnswer(math.inf, None, self.played)
+        ways, bound_s = self._ways(by_rank_s)
+        if ways is None:
+            return CutAnswer(max(bare_s, bound_s), None, self.played)
+        return self._searched(ways)
+
+    def _ways(self, by_rank_s: Floats) -> tuple[list[RankWays] | None, float]:
+        """Of each rank; none where the cut is settled, or a rank has too many ways: with a bound.
+        First is asked the rank that settled another cut.
+        """
+        p, starts, found = self.problem, starts_of(self.bare), dict[int, RankWays]()
+        each_s, bound_s = p.m * SAFETY, 0.0
+        rest_s = (self.limit_s - by_rank_s) / each_s
+        killer = self.ranks.killer
+        for rank in (killer, *np.argsort(rest_s, kind="stable").tolist()):
+            if rank not in found and rest_s[rank] >= 0:
+                spans = self.ranks.spans(rank, starts)
+                found[rank] = self.ranks.ways(rank, spans, float(rest_s[rank]))
+                bound_s = max(bound_s, float(by_rank_s[rank] + each_s * found[rank].least_s))
+            if rest_s[rank] < 0 or bound_s >= self.limit_s:
+                self.ranks.killer = rank
+                return None, math.inf
+        if not all(ways.every for ways in found.values()):
+            return None, bound_s
+        return [found[rank] for rank in range(p.pp)], bound_s
+
+    def _searched(self, ways: list[RankWays]) -> CutAnswer:
+        """Best first; of those that take equally long at least, the one with most ranks decided."""
+        best_s, best, left_s = self.limit_s, None, math.inf
+        number, open_ = count(), list[tuple[float, int, int, tuple[int, ...]]]()
+
+        def push(decided: tuple[int, ...]) -> None:
+            step_s = self._least_s(ways, decided)
+            if step_s < self.limit_s:
+                heapq.heappush(open_, (step_s, -len(decided), next(number), decided))
+
+        push(())
+        while open_:
+            step_s, _, _, decided = heapq.heappop(open_)
+            if step_s >= best_s:
+                break
+            if self.played > self.most_played:
+                left_s = step_s
+                break
+            if len(decided) == len(ways):
+                stages = self._stages(ways, decided)
+                found_s = self.times.step_s(stages)
+                if found_s < best_s:
+                    best_s, best = found_s, stages
+                continue
+            for way in range(len(ways[len(decided)].added_s)):
+                push((*decided, way))
+        return CutAnswer(left_s if left_s < best_s else math.inf, best, self.played)
+
+    def _least_s(self, ways: Sequence[RankWays], decided: tuple[int, ...]) -> float:
+        """The step with the first ranks in these ways, and each other chunk as fast as it can."""
+        added_s = np.zeros(self.problem.chunks)
+        for rank, (of_rank, held) in enumerate(zip(ways, self.problem.chunks_of_rank, strict=True)):
+            each = of_rank.added_s
+            added_s[list(held)] = each[decided[rank]] if rank < len(decided) else each.min(axis=0)
+        return self._played_s(added_s)
+
+    def _played_s(self, added_s: Floats) -> float:
+        """A lower bound of the step whose chunks take at least so much more of a micro-batch."""
+        self.played += 1
+        work, la = self.bare_work, self.times.layout
+        slower = Work(
+            work.forward_s,
+            tuple(a + b for a, b in zip(work.input_grad_s, added_s.tolist(), strict=True)),
+            work.weight_grad_s, work.send_s,
+        )  # fmt: skip
+        m = self.problem.m
+        ends = end_s(la.schedule, la.pipeline_parallel, la.virtual_stages, m, slower)
+        last = max(end + after for end, after in zip(ends, self.after.reduce_s, strict=True))
+        rounding_s = (m + 1) * len(self.problem.pattern) * 1e-9
+        return (last + self.after.rest_s) * SAFETY - rounding_s
+
+    def _stages(self, ways: Sequence[RankWays], decided: tuple[int, ...]) -> tuple[Stage, ...]:
+        stages = list(self.bare)
+        for of_rank, way, held in zip(ways, decided, self.problem.chunks_of_rank, strict=True):
+            full, selective = of_rank.full[way].tolist(), of_rank.selective[way].tolist()
+            for chunk, f, s in zip(held, full, selective, strict=True):
+                stages[chunk] = Stage(stages[chunk].layers, s, f)
+        return tuple(stages)

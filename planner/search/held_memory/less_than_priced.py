@@ -1,0 +1,55 @@
+"""Where ranks may need less than the memory that is priced: which rows a proof has to look at."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.setting import Setting
+from meshplan.planner.search.rows.least_held import CountedRows, rows_that_may_fit
+from meshplan.planner.search.rows.least_of_kinds import (
+    RowsOfKinds,
+    rows_of_kinds_that_may_fit,
+)
+from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.search.rows.row_prices import RowPrices
+from meshplan.planner.search.rows.rows_below import Given, Source
+from meshplan.planner.space.legal_layouts import Space
+
+
+def memory_is_a_bound(setting: Setting) -> bool:
+    """Whether what is priced may be more than a rank needs: passes are counted, or what stages hold
+    is of several kinds.
+    """
+    return setting.engine.kernels.counts_passes or setting.has_several_kinds
+
+
+def counting_empty_stages(question: Question) -> Question:
+    """Where the first or the last stage may be without layers, whose buffers it is priced with, the
+    same question by what each stage holds. It takes a tenth longer, so only refusals are asked so.
+    """
+    engine = question.engine
+    empty = engine.legality.layers_count_ends and engine.kernels.keeps_buffers
+    return replace(question, empty_stages=True) if empty else question
+
+
+def source_of_rows(space: Space, prices: RowPrices, setting: Setting, *, fits: bool) -> Source:
+    """The rows that may fit: by their prices or, where these are a bound, by less; where no plan
+    `fits` by them, of a small space all that may.
+    """
+    if not memory_is_a_bound(setting):
+        return prices
+    if not fits:
+        return Given(rows_beyond(space, prices, setting), prices)
+    if setting.engine.kernels.counts_passes:
+        return CountedRows(space, prices, setting)
+    return RowsOfKinds(space, prices, setting)
+
+
+def rows_beyond(space: Space, prices: RowPrices, setting: Setting) -> Ints:
+    """Of a small space of which nothing fits by its prices, the rows that may fit all the same."""
+    if setting.engine.kernels.counts_passes:
+        return rows_that_may_fit(space, prices, setting)
+    if setting.has_several_kinds:
+        return rows_of_kinds_that_may_fit(space, setting)
+    return np.arange(0)

@@ -1,0 +1,1 @@
+"""The rows of a space: their prices and bounds, which of them another row dominates."""

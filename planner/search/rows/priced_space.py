@@ -1,0 +1,151 @@
+"""What is asked of the search, and the prices of every row of its space."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.prices.passes import PassSeconds
+from meshplan.costmodels.prices.prices import (
+    Prices,
+    least_micro_batch_s,
+    mean_states_bytes,
+    memory_bytes,
+)
+from meshplan.costmodels.prices.prices import price as closed_form_price
+from meshplan.costmodels.prices.tables import work_key
+from meshplan.costmodels.ranks.recompute_sets import recompute_sets
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
+from meshplan.planner.second_core import blocks, done_of_each, done_of_many
+from meshplan.planner.space.exchange_choice import open_exchanges
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
+from meshplan.planner.space.pinned_modules import replaying_pinned
+from meshplan.planner.space.pins import Pins
+
+ROWS_PER_PRICE = 32_768
+ROWS_PER_GLANCE = 65_536  # rows whose least busy time is found at once
+ROWS_PER_TABLE = 8_192  # distinct rows whose work is found at once: some 2 KiB each meanwhile
+Pricer = Callable[[Layouts, "Question"], Prices]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be trained, on what, by which engine, and what the user fixed.
+
+    empty_stages   as in `Setting`
+    """
+
+    model: Model
+    training: Training
+    gpus: int
+    cluster: Cluster
+    engine: Engine
+    pins: Pins = field(default_factory=Pins)
+    empty_stages: bool = False
+
+    @property
+    def setting(self) -> Setting:
+        """What its layouts are priced against, with what was fitted for this engine and GPU; of a
+        pinned set of modules that set is all that selective recomputation may replay.
+        """
+        engine = replaying_pinned(self.engine, self.pins)
+        fitted = Setting.fitted(self.model, self.training, self.cluster, engine)
+        return replace(fitted, empty_stages=True) if self.empty_stages else fitted
+
+    def counted(self, number: int) -> str:
+        """So many of what it runs on: "8 GPUs", or "2 processes" of a CPU."""
+        return counted(number, *self.cluster.device_nouns)
+
+
+def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
+    """Every legal row, of the question's GPUs or of each count of `gpus`."""
+    q = question
+    per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
+    job = q.model, q.training, counts, q.engine, q.pins, per_node
+    space = enumerate_space(*job, done_of=done_of_each)
+    setting = q.setting
+    return open_exchanges(space.replaying(recompute_sets(setting)), setting, blocks, done_of_each)
+
+
+def closed_form(layouts: Layouts, question: Question) -> Prices:
+    """The cost model's own prices."""
+    return closed_form_price(layouts, question.setting)
+
+
+def busy_ns(question: Question, space: Space) -> Floats:
+    """For how long the mean rank of each row is surely busy, in nanoseconds: no step is shorter.
+    What a micro-batch takes is asked once of all rows that it cannot differ between.
+    """
+    layouts, setting = space.layouts, question.setting
+    rows = np.arange(len(layouts))
+    if not len(rows):
+        return np.empty(0)
+    firsts = blocks(len(rows), ROWS_PER_GLANCE)
+
+    def block(first: int) -> tuple[Ints, NDArray[np.int32]]:
+        some = layouts.take(rows[first : first + firsts.step])
+        different, which = distinct(work_key(setting, some))
+        return first + different, which.astype(np.int32)
+
+    done, found = done_of_many(block, firsts), np.empty(len(rows))
+    different = np.concatenate([rows for rows, _ in done])
+    parts = blocks(len(different), ROWS_PER_TABLE)
+
+    def micro_batch_s(first: int) -> Floats:
+        some = different[first : first + parts.step]
+        return least_micro_batch_s(layouts.take(some), setting)
+
+    each_s = np.concatenate(done_of_each(micro_batch_s, parts))
+    of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])
+    for first, of_block, (_, which) in zip(firsts, of_blocks, done, strict=True):
+        some = slice(first, first + len(which))
+        work_s = of_block[which] * layouts.num_micro_batches[some]
+        found[some] = np.floor(work_s / layouts.pipeline_parallel[some] * (SAFETY * NS_PER_S))
+    return found
+
+
+def may_hold(question: Question, space: Space, rows: Ints) -> Ints:
+    """Those of `rows` that may fit, by what their mean rank keeps of states and then by all that is
+    kept: most of a large space do not, so that no seconds are priced of them.
+    """
+    kept = mean_states_bytes(space.layouts.take(rows), question.setting) * SAFETY
+    rows = rows[kept <= question.cluster.fillable_bytes]
+    some = space.take(rows)
+    columns = memory_bytes(some.layouts, question.setting)
+    return rows[row_fits(some, Held.of(columns, question.cluster.fillable_bytes))]
+
+
+def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
+    """Every row of `space` priced, in blocks so that memory stays small."""
+    rows = np.arange(len(space.layouts))
+    firsts = blocks(len(rows), ROWS_PER_PRICE)
+
+    def block(first: int) -> Coefficients:
+        some = rows[first : first + firsts.step]
+        return Coefficients.of(price(space.layouts.take(some), question))
+
+    return Coefficients.joined(done_of_each(block, firsts))
+
+
+def as_simulated(coefficients: Coefficients, passes: PassSeconds) -> Coefficients:
+    """The prices with the times of passes that the simulation sums."""
+    columns = (
+        passes.layer_s.sum(axis=3),
+        passes.embedding_s.sum(axis=1),
+        passes.head_s.sum(axis=1),
+    )
+    layer, embedding, head = (
+        np.where(np.isfinite(each), np.rint(each * NS_PER_S), ABSENT).astype(np.int64)
+        for each in columns
+    )
+    return replace(coefficients, layer_ns=layer, embedding_ns=embedding, head_ns=head)

@@ -1,0 +1,168 @@
+"""The prices of the rows of a space, found in the order in which they may be asked for.
+
+A row's prices take some 350 bytes and most of the time that is spent on it, and of a large space
+few rows are ever opened. Where each row has a least time that costs little, rows are priced in its
+order, as far as is asked. Of the first their prices stay; of the others their bound, and whether
+they may fit, and they are priced again when they are opened.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints, each_once
+from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.search.rows.priced_space import (
+    Pricer,
+    Question,
+    may_hold,
+    price_space,
+)
+from meshplan.planner.second_core import blocks, done_of_each
+from meshplan.planner.space.legal_layouts import Space
+
+ALL = 16_384  # rows whose prices are all kept
+TOGETHER = 16_384  # rows that are priced at a time, in order
+AHEAD = 4096  # rows that are priced again together when one of them is opened
+
+
+class _Fitting(NamedTuple):
+    """Of rows that were priced together those that may fit, their bounds and prices."""
+
+    rows: Ints
+    bounds: Floats
+    prices: Coefficients | None
+
+
+class RowPrices:
+    """Which rows may fit, in order of their bounds (`planner.bounds.inner`), and prices of any row.
+
+    busy_ns  of each row, below which no step of its plans is; None: they are priced at once. Bounds
+             of the closed form that are below it (some of V shapes) are raised to it
+    rows     those that may fit, of those that are priced, in order of `bounds`. The first of them
+             are settled: no row that is not priced comes before
+    """
+
+    def __init__(
+        self, question: Question, space: Space, price: Pricer, busy_ns: Floats | None = None
+    ) -> None:
+        self.question, self.space, self.price = question, space, price
+        number = len(space.layouts)
+        self.is_busy = busy_ns is not None
+        self.busy_ns = np.zeros(number) if busy_ns is None else busy_ns
+        self._order = np.argsort(self.busy_ns, kind="stable")
+        self._priced = 0  # of the order
+        self.rows, self.bounds = self._order[:0], np.full(number, np.inf)
+        self._slot, self._misfits = np.full(number, -1, np.int32), np.zeros(number, bool)
+        self._held: Coefficients | None = None
+        if busy_ns is None:
+            self._price_next(number)
+
+    @property
+    def next_ns(self) -> int | None:
+        """The least time of the rows that are not priced; None: all are."""
+        return int(self._next) if self._priced < len(self._order) else None
+
+    @property
+    def _next(self) -> float:
+        left = self._order[self._priced : self._priced + 1]
+        return float(self.busy_ns[left[0]]) if len(left) else np.inf
+
+    @property
+    def priced(self) -> Ints:
+        """The rows that are priced."""
+        return self._order[: self._priced]
+
+    def settle(self, number: int, below_ns: int | None = None) -> None:
+        """Price on until the first `number` of `rows` are settled, or all below a limit."""
+        limit = np.inf if below_ns is None else below_ns
+        while self._next < limit and not self._settled(number):
+            self._price_next(TOGETHER)
+
+    def _settled(self, number: int) -> bool:
+        last = self.rows[number - 1 : number]
+        return len(last) == 1 and float(self.bounds[last[0]]) < self._next
+
+    def _price_next(self, number: int) -> None:
+        """Price some more of the order."""
+        settled = self.rows[self.bounds[self.rows] < self._next]
+        some = self._order[self._priced : self._priced + number]
+        firsts, kept = blocks(len(some), TOGETHER), self._priced < ALL
+        found = done_of_each(
+            lambda first: self._fitting(some[first : first + firsts.step], kept), firsts
+        )
+        self._misfits[some] = True
+        for block in found:
+            self._misfits[block.rows] = False
+            self.bounds[block.rows] = block.bounds
+            if block.prices is not None:
+                self._keep(block.rows, block.prices)
+        left = np.sort(np.concatenate([self.rows[len(settled) :], *(each.rows for each in found)]))
+        left = left[np.argsort(self.bounds[left], kind="stable")]
+        self.rows, self._priced = np.concatenate([settled, left]), self._priced + len(some)
+
+    def _fitting(self, rows: Ints, kept: bool) -> _Fitting:
+        """Those of `rows` that may fit, with their bounds; and their prices if these are kept."""
+        rows, prices = self.fitting(rows)
+        bounds = np.maximum(row_bounds(self.space.take(rows), prices), self.busy_ns[rows])
+        return _Fitting(rows, bounds, prices if kept else None)
+
+    def unpriced(self, below_ns: int | None) -> Ints:
+        """The rows that are not priced and may be below a limit, in their order."""
+        left = self._order[self._priced :]
+        return left if below_ns is None else left[: np.searchsorted(self.busy_ns[left], below_ns)]
+
+    def below(self, limit_s: float) -> Ints:
+        """The rows that are not surely slower."""
+        return np.flatnonzero(self.busy_ns < limit_s * NS_PER_S)
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        rows = rows[~self._misfits[rows]]
+        held = self._slot[rows] >= 0
+        parts = [self._fit(each) for each in (rows[held], rows[~held]) if len(each)]
+        if not parts:
+            return rows, self._prices_of(rows)
+        rows = np.concatenate([each for each, _ in parts])
+        prices = Coefficients.joined(each for _, each in parts)
+        order = np.argsort(rows)
+        return rows[order], prices.take(order)
+
+    def _fit(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices: all are held, or none is."""
+        if self.is_busy and not self.holds(rows):  # else prices are made up
+            rows = may_hold(self.question, self.space, rows)
+            return rows, self._prices_of(rows)
+        prices = self.take(rows) if self.holds(rows) else self._prices_of(rows)
+        fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
+        return rows[fit], prices.take(fit)
+
+    def hold(self, rows: Ints) -> None:
+        """Price those of `rows`, all different, that are not priced yet."""
+        new = rows[self._slot[rows] < 0]
+        if len(new):
+            self._keep(new, self._prices_of(new))
+
+    def _keep(self, rows: Ints, prices: Coefficients) -> None:
+        kept = 0 if self._held is None else len(self._held.fixed_kib)
+        self._slot[rows] = kept + np.arange(len(rows))
+        self._held = prices if self._held is None else Coefficients.joined([self._held, prices])
+
+    def holds(self, rows: Ints) -> bool:
+        """Whether all of `rows` are priced."""
+        return bool((self._slot[rows] >= 0).all())
+
+    def take(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`; of many that are not held they are not kept."""
+        if not self.holds(rows):
+            if len(rows) > AHEAD:
+                return self._prices_of(rows)
+            self.hold(each_once(rows))
+        held = self._held if self._held is not None else self._prices_of(rows)
+        return held.take(self._slot[rows].astype(np.int64))
+
+    def _prices_of(self, rows: Ints) -> Coefficients:
+        if not len(rows):  # tables have an entry at least
+            return self._prices_of(self._order[:1]).take(rows)
+        return price_space(self.question, self.space.take(rows), self.price)

@@ -1,0 +1,123 @@
+"""The rows that a proof looks at: those whose bound is below a limit, with their passes."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
+from meshplan.costmodels.setting import Setting
+from meshplan.planner.bounds.late import mean_update_s, reduce_lines
+from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.search.rows.dominated import dominated
+from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
+from meshplan.planner.search.rows.priced_space import as_simulated
+from meshplan.planner.second_core import blocks, done_of_each
+from meshplan.planner.space.legal_layouts import Space
+
+NEARLY = 1.05  # times the best step: runners-up up to here are looked for, as the budget goes
+BLOCK = 32_768  # rows that are priced and bounded together
+
+
+class RowsBelow(NamedTuple):
+    """Rows, their passes, and their prices with the seconds of these passes."""
+
+    rows: Ints
+    passes: PassSeconds
+    prices: Coefficients
+
+    def take(self, places: Ints) -> "RowsBelow":
+        """Some of them."""
+        return RowsBelow(self.rows[places], self.passes.take(places), self.prices.take(places))
+
+
+class Source(Protocol):
+    """What rows are looked for among."""
+
+    def below(self, limit_s: float) -> Ints:
+        """The rows that may be faster, by what costs little."""
+        ...
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        ...
+
+
+class Given(NamedTuple):
+    """Just these rows."""
+
+    rows: Ints
+    prices: Priced
+
+    def below(self, limit_s: float) -> Ints:
+        """All of them."""
+        return self.rows
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """All of `rows`."""
+        return rows, self.prices.take(rows)
+
+
+def rows_below(
+    space: Space, source: Source, setting: Setting, limit_s: float, planned: Iterable[int] = ()
+) -> RowsBelow:
+    """The rows of `source` whose bound is below the limit: in blocks, so that what is not kept
+    takes no memory. Of rows of one kind in a block those stay that no other one of them beats
+    (`planner.search.rows.dominated`), and those that are `planned`.
+    """
+    known = np.array(sorted(set(planned)), np.int64)
+    rows = source.below(limit_s)
+    firsts = blocks(len(rows), BLOCK)
+
+    def block(first: int) -> RowsBelow:
+        some, prices = source.fitting(rows[first : first + firsts.step])
+        part = space.take(some)
+        passes = pass_seconds(part.layouts, setting)
+        below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
+        passes = passes.take(below)
+        found = RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
+        beaten = _beaten_in_kind(space.take(found.rows), found, setting)
+        return found.take(np.flatnonzero(~beaten | np.isin(found.rows, known)))
+
+    done = done_of_each(block, firsts)
+    kept = np.concatenate([each.rows for each in done])
+    passes, priced = [each.passes for each in done], [each.prices for each in done]
+    done.clear()  # `joined` lets go what it has joined
+    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each_released(priced)))
+
+
+def _beaten_in_kind(space: Space, found: RowsBelow, setting: Setting) -> Bools:
+    """Which rows of `found`, those of `space`, another one of the same kind beats."""
+    layouts, rows = space.layouts, np.arange(len(space.layouts))
+    kind = (layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel)
+    prices: Priced = found.prices
+    if setting.has_several_kinds:
+        prices = LeastOfKinds(prices, layouts, setting, rows)
+    return dominated(space, found.passes, prices, rows, kind)
+
+
+def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:
+    """Each of `parts`, which is let go."""
+    while parts:
+        yield parts.pop(0)
+
+
+def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
+    """A lower bound of every variant and cut of each row: the mean over the ranks of the mean work
+    and the way down to them, on which each rank before does the first forward of a layer at least.
+    """
+    p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
+    modes = space.mode_columns
+    rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
+    layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
+    work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
+    each = work / pp + 2 * p.blocking_s + p.micro_batch_s
+    late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
+    bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
+    forward = p.layer_s[:, :, modes, 0].min(axis=(1, 2))
+    later = (pp - 1) / 2  # the ranks before the mean rank
+    first = later * 2 / pp  # the ranks behind the first, of all
+    layers = later - first * space.legality.layers_count_ends
+    bounds += layers * forward + later * (p.blocking_s + p.hop_s) + first * p.embedding_s[:, 0]
+    return bounds

@@ -1,0 +1,1 @@
+"""The search and its proof under the event simulation."""

@@ -1,0 +1,130 @@
+"""Cuts of several chunks that must recompute: what the mixes of one take at least, and plans; and
+of several, each in its turn.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+
+from meshplan.costmodels.schedule.program import Chain
+from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
+from meshplan.planner.cuts.known_chains import Shape, shape_of
+from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer, RecomputeChains
+from meshplan.planner.cuts.simulated_cuts import Cut
+from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.simulation.open_layouts import Open
+from meshplan.planner.second_core import done_of_each, is_idle
+
+RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
+
+
+class CutMixes:
+    """The mixes of a cut of `problem` whose step has to be below `limit_s`."""
+
+    def __init__(self, problem: StageProblem, times: CutTimes, cut: Cut, limit_s: float) -> None:
+        counts = tuple(stage.layers for stage in cut.least)
+        self.problem = replace(problem, splits=(counts,))
+        self.times, self.cut, self.bare, self.limit_s = times, cut, cut.least, limit_s
+
+    @cached_property
+    def after(self) -> After:
+        """What follows the pipeline at least."""
+        return self.times.least_after_s(self.bare, self.cut.recomputes(), self.limit_s)
+
+    @cached_property
+    def _chains(self) -> RecomputeChains:
+        return RecomputeChains(self.problem, self.times, self.bare, self.after)
+
+    @property
+    def shape(self) -> Shape:
+        """What decides the order of its actions."""
+        return shape_of(self.problem)
+
+    def by_known(self, mean: Mean) -> MixAnswer:
+        """The bound by a mean that was found for another cut."""
+        return MixAnswer(self._chains.bound_s(mean), math.inf, None, knapsacks=1)
+
+    def by_chains(self) -> MixAnswer:
+        """The answer by means of this cut's own chains: a bound, and plans that it led to."""
+        return self._chains.answer(self.limit_s)
+
+    def exactly(self, known: Iterable[Chain], most_s: float) -> MixAnswer:
+        """The answer in whole layers by CP-SAT, which begins with the `known` chains; in at most
+        `most_s` deterministic seconds.
+        """
+        exact = ExactMixes(self.problem, self.times, self.bare, self.after, self.limit_s)
+        return exact.answer(known, most_s=min(most_s, MOST_S))
+
+
+class AheadOfTurn:
+    """Finds the means of chains of cuts when it is their turn, unless the last mean found for their
+    shape settles them. A second processor finds those of the next few cuts meanwhile; such an
+    answer is used if the cut's limit has not changed when its turn comes, else it is found again.
+    """
+
+    def __init__(self, mixes_of: Callable[[Open, float], CutMixes]) -> None:
+        self.mixes_of = mixes_of
+        self._known: dict[tuple[int, ...], tuple[float, MixAnswer]] = {}
+        self._means: dict[Shape, tuple[int, Mean | None]] = {}
+
+    def by_chains(
+        self,
+        entry: Open,
+        limit_s: Callable[[int], float],
+        following: Callable[[], Iterable[Open]],
+    ) -> MixAnswer:
+        """The answer for the cut of `entry`; `limit_s` of its row, `following` the next cuts."""
+        own_s = limit_s(entry.row)
+        mixes = self.mixes_of(entry, own_s)
+        known = self._by_known(entry, mixes)
+        if known:
+            return known
+        found = self._in_full(entry, mixes, limit_s, following)
+        if found.mean:
+            number, _ = self._means.get(mixes.shape, (0, None))
+            self._means[mixes.shape] = number + 1, found.mean
+        return found
+
+    def number(self, shape: Shape) -> int:
+        """The number of the last mean that was found for a shape."""
+        return self._means.get(shape, (0, None))[0]
+
+    def _by_known(self, entry: Open, mixes: CutMixes) -> MixAnswer | None:
+        """The answer by the last mean of the shape: None where the cut was bounded by that mean
+        before, or where it neither settles the cut nor raises its bound enough for others to come
+        first.
+        """
+        number, mean = self._means.get(mixes.shape, (0, None))
+        if mean is None or entry.mean == number:
+            return None
+        found = mixes.by_known(mean)
+        least_s = min(mixes.limit_s * SETTLED, entry.bound_s * RAISED)
+        return found if found.bound_s >= least_s else None
+
+    def _in_full(
+        self,
+        entry: Open,
+        mixes: CutMixes,
+        limit_s: Callable[[int], float],
+        following: Callable[[], Iterable[Open]],
+    ) -> MixAnswer:
+        known_s, known = self._known.pop(entry.order, (None, None))
+        if known is not None and known_s == mixes.limit_s:
+            return known
+        new = [each for each in following() if each.order not in self._known] if is_idle() else []
+        asked = [(each, limit_s(each.row)) for each in new]
+        pieces = [(entry, mixes), *((each, self.mixes_of(each, at_s)) for each, at_s in asked)]
+
+        def done(piece: tuple[Open, CutMixes]) -> MixAnswer | None:
+            known = piece[0] is not entry and self._by_known(*piece)
+            return None if known else piece[1].by_chains()
+
+        first, *rest = done_of_each(done, pieces)
+        for (each, at_s), answer in zip(asked, rest, strict=True):
+            if answer is not None:  # else it will be settled in its turn
+                self._known[each.order] = at_s, answer
+        assert first is not None
+        return first

@@ -1,0 +1,75 @@
+"""Cuts near those that a search has found: its kinds from which single layers are moved, each once.
+
+Where the moves of a kind begin, and what they find, says `planner.search.simulation.near_cuts`.
+"""
+
+from collections.abc import Sequence
+
+from meshplan.planner.search.found import SETTLED, Kind, Timed
+from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.simulation.near_cuts import (
+    Beginning,
+    Looked,
+    NearCuts,
+    Start,
+    rows_near,
+)
+from meshplan.planner.search.simulation.open_layouts import OpenLayouts
+from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
+from meshplan.planner.second_core import done_of_each
+
+
+class LayerMoves:
+    """Moves of layers from `plans`, which get what they find; of `open` bounds and chains."""
+
+    def __init__(self, plans: SimulatedPlans, open_layouts: OpenLayouts) -> None:
+        self.plans, self.open = plans, open_layouts
+        self._moved: dict[Kind, Timed] = {}
+        self._ended: dict[Start, float] = {}
+        self._beside = set[int]()
+
+    def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
+        """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
+        fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
+        twice the pipeline ranks of the first, and of a kind that no cut of the list brought near,
+        each row once: its cuts had to beat a longer step then. Each has a budget, but what is
+        looked at beside the first shares one.
+        """
+        plans = self.plans
+        if plans.space.legality.uneven_stages != "free" or not kinds:
+            return
+        kinds = [each for each in kinds if each is not self._moved.get(plans.kind(each))]
+        kinds = [each for each in kinds if each.step_s < plans.best_s * NEARLY]
+        ended = dict[Start, float]()
+        for looked in done_of_each(self._looked, self._parts(kinds, beside)):
+            plans.tally.left -= looked.work
+            plans.tally.simulated += looked.simulated
+            ended |= looked.ended
+            for plan in looked.faster:
+                plans.judged_s(*plan)
+        self._ended |= ended
+        self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
+
+    def _parts(self, kinds: Sequence[Timed], beside: bool) -> list[list[Beginning]]:
+        """Where moves begin, in parts of a budget each: from each kind; `beside`: from the fastest,
+        and from all others.
+        """
+        plans, bounds, variants = self.plans, self.open.row_bounds, self.plans.space.variants
+        near = [
+            Beginning(each, row, variants(row), True) for each in kinds
+            if bounds[row := plans.row_of(each)] < each.step_s
+        ]  # fmt: skip
+        if not beside:
+            return [[each] for each in near]
+        first, known = plans.ranked()[0], {*self._moved, *(plans.kind(each) for each in kinds)}
+        rows = rows_near(plans.space, bounds, plans.row_of(first), known, plans.best_s * SETTLED)
+        own = [each for each in near if each.found is first]
+        new = [row for row in rows if row not in self._beside]
+        others = [Beginning(first, row, variants(row), False) for row in new]
+        self._beside.update(new)
+        return [own, [*near[len(own) :], *others]]
+
+    def _looked(self, beginnings: Sequence[Beginning]) -> Looked:
+        ended = dict(self._ended)
+        near = NearCuts(self.plans.problem, self.plans.times_of, self.open.chains, ended)
+        return near.looked(beginnings, self.plans.tally)

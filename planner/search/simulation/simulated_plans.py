@@ -1,0 +1,105 @@
+"""What a search under the simulation has found, and of which rows: the best plan of each kind."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.problem.coefficients import Priced
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.search.closed_form.branch_and_bound import Found
+from meshplan.planner.search.found import Kind, Timed, kind_of
+from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
+from meshplan.planner.search.rows.rows_below import NEARLY, Source, rows_below
+from meshplan.planner.space.legal_layouts import Space, Variant
+
+
+class SimulatedPlans:
+    """The best simulated plan of each kind that is faster than `limit_s`, and the rows that are
+    left, which are numbered anew: `kept` is what they were.
+
+    `judged` says what the whole simulation of a layout takes, infinite where it does not fit after
+    all; `layout_of` makes the layout of a row, a variant and a plan.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        space: Space,
+        judged: Callable[[Layout], float],
+        layout_of: Callable[[int, Variant, StagePlan], Layout],
+        limit_s: float,
+        tally: Tally,
+    ) -> None:
+        self.setting, self.space, self.layouts = setting, space, space.layouts
+        self.judged, self.layout_of = judged, layout_of
+        self.limit_s, self.tally = limit_s, tally
+        self.best: dict[Kind, Timed] = {}
+        self._times: dict[tuple[int, Variant], CutTimes] = {}
+
+    def keep(self, source: Source) -> None:
+        """Of the rows of a source those that may be nearly as fast as what is found; where priced
+        memory is a bound for kinds of layers, prices of the `least` that ranks need beside it.
+        """
+        most_s = min(self.limit_s, self.best_s * NEARLY)
+        planned = [timed.row for timed in self.best.values()]
+        below = rows_below(self.space, source, self.setting, most_s, planned)
+        self.kept, self.passes, self.prices = below
+        self.space = replace(self.space, layouts=self.layouts.take(self.kept))
+        self.least: Priced = self.prices
+        if self.setting.has_several_kinds:
+            every = np.arange(len(self.kept))
+            self.least = LeastOfKinds(self.prices, self.space.layouts, self.setting, every)
+
+    @property
+    def best_s(self) -> float:
+        """The fastest simulated step, or the limit."""
+        return min([self.limit_s, *(found.step_s for found in self.best.values())])
+
+    def ranked(self) -> list[Timed]:
+        """The best of each kind, the fastest first."""
+        return sorted(self.best.values(), key=lambda found: found[:2])
+
+    def offer(self, found: Found) -> None:
+        """A plan of the search under the closed form."""
+        self.tally.simulated += 1
+        self._judge(found.row, found.variant, found.plan)
+
+    def kind(self, found: Timed) -> Kind:
+        """Its kind."""
+        return kind_of(self.layouts, found.row)
+
+    def row_of(self, found: Timed) -> int:
+        """Its row among those that are left."""
+        return int(np.flatnonzero(self.kept == found.row)[0])
+
+    def problem(self, row: int, variant: Variant) -> tuple[StageProblem, Passes]:
+        """The inner problem of a row that is left, and its passes."""
+        problem = stage_problem(self.space, self.prices, row, variant)
+        return problem, Passes.of(self.passes, np.array([row]), problem.alone)
+
+    def times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
+        """The simulation of a row that is left, of cuts like the given one."""
+        if (row, variant) not in self._times:
+            layout = self.layout_of(int(self.kept[row]), variant, StagePlan(stages, 0, ()))
+            priced = self.passes, row, variant.columns
+            self._times[row, variant] = CutTimes(self.setting, layout, *priced)
+        return self._times[row, variant]
+
+    def judged_s(self, row: int, variant: Variant, plan: StagePlan | None) -> float:
+        """`_judge` of a row that is left; infinite where nothing fits."""
+        return self._judge(int(self.kept[row]), variant, plan) if plan else math.inf
+
+    def _judge(self, row: int, variant: Variant, plan: StagePlan) -> float:
+        """The whole simulation of a plan, which is kept if it is the best of its kind."""
+        step_s, kind = self.judged(self.layout_of(row, variant, plan)), kind_of(self.layouts, row)
+        known = self.best.get(kind)
+        if step_s < (known.step_s if known else self.limit_s):
+            self.best[kind] = Timed(step_s, row, variant, plan)
+        return step_s

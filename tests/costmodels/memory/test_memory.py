@@ -1,0 +1,326 @@
+"""Memory of a rank: the totals of two papers, recompute and schedules by hand, laws of ZeRO."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.memory.states import (
+    Sharding,
+    activation_peak,
+    gathered_bytes,
+    kept_state,
+    state_memory,
+)
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.model.transformer import Attention, Layer, Model
+from meshplan.costmodels.ranks.memory import gathered_bytes as rank_gathered_bytes
+from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import State
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.tunings import Tuning
+
+ZERO = State(weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8, reduce_bytes=2)
+
+BF16_STATES = Training(seq_len=1, global_batch_size=1, optimizer_states="bf16")
+
+
+def sharding(zero_stage: int, ranks: float, pipelined: float = 0.0) -> Sharding:
+    return Sharding(
+        zero_stage=zero_stage, dense_ranks=ranks, expert_ranks=ranks, pipelined=pipelined
+    )
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "gigabytes"),
+    [
+        pytest.param(0, 120.0, id="16 bytes x 7.5e9"),
+        pytest.param(1, 31.4, id="(4 + 12 / 64) x 7.5e9"),
+        pytest.param(2, 16.6, id="(2 + 14 / 64) x 7.5e9"),
+        pytest.param(3, 1.9, id="16 / 64 x 7.5e9"),
+    ],
+)
+def test_states_of_the_zero_paper(zero_stage: int, gigabytes: float):
+    """Published: 7.5e9 parameters over 64 ranks (1910.02054, figure 1)."""
+    states = state_memory(ZERO, RankParameters(dense=7.5e9), sharding(zero_stage, 64.0))
+    assert float(states.allocated) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "each"),
+    [
+        pytest.param(0, 2 + 2 + 4, id="the weight itself, its gradient, two moments"),
+        pytest.param(
+            2, 2 + (2 + 2 + 4) / 8, id="whole weights beside eighths of them and the rest"
+        ),
+        pytest.param(3, (2 + 2 + 4) / 8, id="eighths"),
+    ],
+)
+def test_weights_that_are_trained_in_16_bits(zero_stage: int, each: float):
+    """Unsharded they are there once: FSDP2's whole weights are gathered copies of its shards."""
+    states = kept_state(load_engine("accelerate").state, BF16_STATES)
+    memory = state_memory(states, RankParameters(dense=8e9), sharding(zero_stage, 8.0))
+    assert memory.allocated == pytest.approx(each * 8e9)
+
+
+@given(
+    dense=st.floats(0, 1e11), expert=st.floats(0, 1e11), ranks=st.sampled_from((1, 2, 8, 512)),
+    pipelined=st.sampled_from((0.0, 1.0)),
+    name=st.sampled_from(("megatron", "native", "nanotron", "deepspeed", "torchtitan")),
+)  # fmt: skip
+def test_a_higher_zero_stage_never_holds_more(dense, expert, ranks, pipelined, name):
+    """Each ZeRO stage divides what the one below it divides, and more."""
+    state, parameters = load_engine(name).state, RankParameters(dense=dense, expert=expert)
+    held = [
+        float(state_memory(state, parameters, sharding(zero, ranks, pipelined)).allocated)
+        for zero in range(4)
+    ]
+    assert all(held[zero + 1] <= held[zero] * (1 + 1e-12) for zero in range(3))
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "more"),
+    [
+        pytest.param("megatron", "fp8", 2 * 32 * 218_112_000, id="32 layers, 2 bytes a parameter"),
+        pytest.param("megatron", "bf16", 0, id="16 bits: none"),
+        pytest.param("megatron-bridge", "fp8", 0, id="the weight itself is in 8 bits: none"),
+    ],
+)
+def test_8_bit_copies_stay_beside_16_bit_weights(engine: str, precision: str, more: int):
+    """A layer of Llama 3.1 8B: 2 x 4096 x (4096 + 1024) + 3 x 4096 x 14336 + 2 x 4096 parameters;
+    embedding and head stay in 16 bits.
+    """
+    model = model_from_config(load_model_config("llama-3.1-8b"), "8B")
+    cluster, stages = load_cluster("dgx-h100"), even_stages(32, 1)
+    la = Layout(data_parallel=8, tensor_parallel=1, pipeline_parallel=1, zero_stage=1,
+                micro_batch_size=1, stages=stages)  # fmt: skip
+    kept = []
+    for precise in (precision, "bf16"):
+        training = Training(seq_len=8192, global_batch_size=8, precision=precise)  # type: ignore[arg-type]
+        setting = Setting(model, training, cluster, load_engine(engine), Tuning())
+        kept.append(StepModel(setting, la).memory()[0].weights)
+    assert kept[0] - kept[1] == pytest.approx(more, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "pipeline", "zero", "gradients", "optimizer"),
+    [
+        pytest.param("megatron-deepspeed", "bf16", 1, 0, 2 + 4, 12 / 4, id="fp32 sums, and / dp 4"),
+        pytest.param("bigscience", "bf16", 2, 1, 2 + 4, 12 / 4, id="the same in stage 1"),
+        pytest.param("megatron-deepspeed", "fp16", 1, 0, 2, 12, id="fp16: another optimizer"),
+        pytest.param("deepspeed", "bf16", 2, 0, 2 + 2, 12 / 4, id="a pipeline: 16-bit sums"),
+        pytest.param("deepspeed", "bf16", 1, 0, 2, 12, id="no pipeline: nothing is sharded"),
+        pytest.param("deepspeed", "bf16", 2, 1, 2, 12 / 4, id="ZeRO's own optimizer"),
+    ],
+)  # fmt: skip
+def test_bf16_sums_of_deepspeed(
+    engine: str, precision: str, pipeline: int, zero: int, gradients: float, optimizer: float
+):
+    """Bytes of a parameter on a rank of four replicas, from 2 bytes of its weight."""
+    la = Layout(data_parallel=4, pipeline_parallel=pipeline, zero_stage=zero,
+                stages=even_stages(4, pipeline))  # fmt: skip
+    training = Training(seq_len=2048, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
+    setting = Setting(
+        gpt(16, 1024, 4), training, load_cluster("dgx-a100"), load_engine(engine), Tuning()
+    )
+    memory = StepModel(setting, la).memory()[0]
+    parameters = float(memory.weights) / 2
+    assert float(memory.gradients) / parameters == pytest.approx(gradients)
+    assert float(memory.optimizer) / parameters == pytest.approx(optimizer)
+
+
+def test_zero_3_gathers_one_layer_at_a_time():
+    """While a layer of 1e9 parameters computes, 2 + 2 bytes of each are whole; below it none."""
+    billion = RankParameters(dense=1e9)
+    assert gathered_bytes(ZERO, billion, sharding(3, 64.0)) == 4e9
+    assert gathered_bytes(ZERO, billion, sharding(2, 64.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("pipelined", "zero", "expected"),
+    [
+        pytest.param(0.0, 3, 4 / 8, id="each micro-batch's are scattered: 4 / 8"),
+        pytest.param(1.0, 3, 4, id="whole until the last micro-batch: 4"),
+        pytest.param(1.0, 2, 4, id="as in stage 2"),
+    ],
+)
+def test_gradients_wait_whole_under_pytorchs_pipelines(
+    pipelined: float, zero: int, expected: float
+):
+    """Bytes of a parameter on one of 8 ranks. AutoModel keeps shards in 16 bits and adds up in 32;
+    the native engine's do not wait.
+    """
+    billion = RankParameters(dense=1e9)
+    for engine, narrower in (("torchtitan", 1.0), ("automodel", 1.0 if pipelined else 0.5)):
+        held = state_memory(load_engine(engine).state, billion, sharding(zero, 8.0, pipelined))
+        assert float(held.gradients) == narrower * expected * 1e9
+    native = state_memory(load_engine("native").state, billion, sharding(3, 8.0, pipelined))
+    assert float(native.gradients) == 4 / 8 * 1e9
+
+
+@pytest.mark.parametrize(
+    ("engine", "embedding"),
+    [
+        pytest.param("torchtitan", 0, id="a unit of its own: given back"),
+        pytest.param("accelerate", 2, id="in one unit with the head: 2 V h"),
+    ],
+)
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_what_zero_3_holds_of_the_ends_at_the_loss(engine: str, embedding: int, pipeline: int):
+    """The head, 2 bytes of a number and 4 of its gradient, and of the embedding on its rank at most
+    its weights.
+    """
+    model = replace(gpt(16, 1024, 4), tied=False)
+    training = Training(seq_len=2048, global_batch_size=8)
+    la = Layout(data_parallel=4, pipeline_parallel=pipeline, zero_stage=3,
+                stages=even_stages(4, pipeline))  # fmt: skip
+    setting = Setting(model, training, load_cluster("dgx-a100"), load_engine(engine), Tuning())
+    layers = [replace(model, vocab=vocab) for vocab in (model.vocab, 128)]
+    big, small = (
+        StepModel(replace(setting, model=each), la).memory()[-1].transient for each in layers
+    )
+    numbers = (model.vocab - 128) * model.hidden
+    kernels = setting.engine.kernels
+    logits = (model.vocab - 128) * 2048 / kernels.loss_chunks * kernels.logits_bytes
+    held = 2 + min(setting.engine.state.gradient_bytes, 4.0)
+    expected = (held + embedding * (pipeline == 1)) * numbers + logits
+    assert big - small == pytest.approx(expected)
+
+
+def test_fp32_is_gathered_and_reduced_as_it_is_kept():
+    """4 + 4 bytes of a number whole where 16 bits have 2 + 2, and twice the seconds of either."""
+    la = Layout(data_parallel=4, zero_stage=3, stages=even_stages(4, 1))
+    billion, found = RankParameters(dense=1e9), []
+    for precision in ("fp32", "bf16"):
+        training = Training(seq_len=2048, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
+        setting = Setting(
+            gpt(16, 1024, 4), training, load_cluster("dgx-a100"), load_engine("deepspeed"), Tuning()
+        )
+        model = StepModel(setting, la)
+        seconds = model.traffic.forward_s(billion), model.traffic.backward_s(billion, again=False)
+        found.append((rank_gathered_bytes(model, billion), *map(float, seconds)))
+    assert [found[0][0], found[1][0]] == [8e9, 4e9]
+    for wide, narrow in zip(found[0][1:], found[1][1:], strict=True):
+        assert wide / narrow == pytest.approx(2.0, rel=1e-2)
+
+
+def test_fullest_moment_by_hand():
+    """Two chunks of 10 and 30 bytes: (3, 1) holds 60, (2, 2) holds 80."""
+    assert activation_peak([(3, 1), (2, 2)], [10.0, 30.0]) == 80.0
+
+
+def gpt(heads: int, hidden: int, layers: int) -> Model:
+    width = hidden // heads
+    attention = Attention(heads=heads, kv_heads=heads, head_dim=width, v_head_dim=width)
+    return Model(
+        name="gpt", hidden=hidden, vocab=51200, kinds=(Layer(attention=attention, ffn=4 * hidden),),
+        pattern=(0,) * layers, gated=False, norm="layernorm", bias=True,
+    )  # fmt: skip
+
+
+def paper_rank_0(model: Model, b: int, p: int, batch: int, *, full: bool) -> float:
+    """Activations of the first rank, tensor and sequence parallel 8, 1F1B, as the paper counts."""
+    engine = load_engine("megatron")
+    kernels = engine.kernels.model_copy(
+        update={
+            "flash_attention": False, "dropout": True, "logits_bytes": 4.0, "keeps_buffers": False,
+        }
+    )  # fmt: skip
+    layout = Layout(
+        tensor_parallel=8, sequence_parallel=True, pipeline_parallel=p, micro_batch_size=b,
+        stages=even_stages(model.num_layers, p, "full" if full else "none"),
+    )  # fmt: skip
+    setting = Setting(
+        model, Training(seq_len=2048, global_batch_size=batch), load_cluster("dgx-a100"),
+        engine.model_copy(update={"kernels": kernels}), Tuning(),
+    )  # fmt: skip
+    memory = StepModel(setting, layout).memory()[0]
+    return float(memory.activations + (0.0 if full else memory.transient))
+
+
+PAPER = [  # table 3 of arXiv 2205.05198: heads a, hidden h, layers L, micro-batch b, p, batch
+    pytest.param(64, 6144, 48, 4, 1, 4, id="22B: p 1, so head and logits too"),
+    pytest.param(96, 12288, 96, 1, 8, 64, id="175B: p 8"),
+    pytest.param(128, 20480, 105, 1, 35, 280, id="530B: p 35"),
+    pytest.param(160, 25600, 128, 1, 64, 512, id="1T: p 64"),
+]
+
+
+@pytest.mark.parametrize(("a", "h", "layers", "b", "p", "batch"), PAPER)
+def test_first_rank_holds_equation_5(a: int, h: int, layers: int, b: int, p: int, batch: int):
+    """s b h / t (L (34 + 5 a s / h) + p), and 4 (1 + v / h) where the last stage is the first."""
+    s, t, v = 2048, 8, 51200
+    ends = p + (4 * (1 + v / h) if p == 1 else 0)
+    expected = s * b * h / t * (layers * (34 + 5 * a * s / h) + ends)
+    activations = paper_rank_0(gpt(a, h, layers), b, p, batch, full=False)
+    assert activations == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("a", "h", "layers", "b", "p", "batch"), PAPER[1:])
+def test_full_recompute_keeps_inputs(a: int, h: int, layers: int, b: int, p: int, batch: int):
+    """2 s b h / t for each layer in flight, p dropout masks, beside the one that is replayed."""
+    expected = 2048 * b * h / 8 * (2 * layers + p)
+    activations = paper_rank_0(gpt(a, h, layers), b, p, batch, full=True)
+    assert activations == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "m", "expected"),
+    [
+        pytest.param("gpipe", 4, 1, 16, [16, 16, 16, 16], id="gpipe: all m"),
+        pytest.param("1f1b", 4, 1, 16, [4, 3, 2, 1], id="1f1b: p - s"),
+        pytest.param("1f1b", 4, 1, 2, [2, 2, 2, 1], id="1f1b: no more than m"),
+        pytest.param("zb_h1", 4, 1, 16, [4, 4, 4, 4], id="zb_h1: p everywhere"),
+        pytest.param("interleaved_1f1b", 4, 3, 16, [15, 13, 11, 9], id="vp + p - 1 - 2 s chunks"),
+        pytest.param("zb_v", 4, 2, 16, [8, 8, 8, 8], id="zb_v: 2 p chunks"),
+        pytest.param("dualpipe_v", 4, 2, 16, [9, 9, 9, 9], id="dualpipe_v: 2 p + 1 chunks"),
+    ],
+)
+def test_micro_batches_in_flight(schedule, pp: int, vpp: int, m: int, expected: list[int]):
+    """The most chunk-activations that each rank holds at once."""
+    assert [max(map(sum, rank)) for rank in in_flight(schedule, pp, vpp, m)] == expected
+
+
+@pytest.mark.parametrize(("p", "v"), [(4, 2), (8, 3), (16, 4)])
+def test_interleaving_holds_the_papers_factor_more(p: int, v: int):
+    """The first rank holds 1 + (p - 1) / (p v) of what 1F1B holds (2205.05198, section 4.2.3)."""
+    chunks = max(map(sum, in_flight("interleaved_1f1b", p, v, 8 * p)[0]))
+    assert chunks / (p * v) == pytest.approx(1 + (p - 1) / (p * v))
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_recompute_never_keeps_more(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """None keeps at least what selective keeps, and that at least what full keeps."""
+    case = data.draw(cases(pipelined=False, uniform=True))
+    layers = case.setting.model.num_layers
+    kept = [
+        float(
+            StepModel(
+                case.setting, replace(case.layout, stages=even_stages(layers, 1, mode))
+            ).stage_costs[0].saved_bytes
+        )
+        for mode in ("none", "selective", "full")
+    ]  # fmt: skip
+    assert kept[0] >= kept[1] >= kept[2] > 0
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_categories_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """Allocated is the sum of the five categories, none of them negative."""
+    for memory in data.draw(cases()).step.memory():
+        parts = (
+            memory.weights, memory.gradients, memory.optimizer, memory.activations,
+            memory.transient,
+        )  # fmt: skip
+        assert min(map(float, parts)) >= 0
+        assert float(memory.allocated) == pytest.approx(sum(map(float, parts)))

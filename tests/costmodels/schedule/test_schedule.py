@@ -1,0 +1,401 @@
+"""Schedules: published bubbles, golden grids of actions, and the laws that every timeline obeys.
+
+Regenerate the grids with `python tests/costmodels/schedule/test_schedule.py` after a change that is
+meant.
+"""
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule import steady_state
+from meshplan.costmodels.schedule.actions import Action, Timeline, Work
+from meshplan.costmodels.schedule.held_micro_batches import fullest_moments, moments
+from meshplan.costmodels.schedule.in_flight import (
+    _counted,
+    _rank_vectors,
+    in_flight,
+    rank_of_chunk,
+)
+from meshplan.costmodels.schedule.orders import numbered_order, order
+from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.schedule.simulation import end_s, play
+from meshplan.costmodels.schedule.steady_state import Leap, repeating
+
+GRIDS = Path(__file__).parents[2] / "data" / "schedules"
+GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (
+    ("gpipe", 4, 1, 6), ("1f1b", 4, 1, 6), ("interleaved_1f1b", 2, 2, 4), ("zb_h1", 4, 1, 6),
+    ("zb_v", 3, 2, 6), ("dualpipe_v", 2, 2, 5),
+)  # fmt: skip
+ONLY_SPLIT = {"zb_h1", "zb_v"}  # whose backward is always I and W
+CHUNKS = {"interleaved_1f1b": 2, "zb_v": 2, "dualpipe_v": 2}
+EVEN = settings(max_examples=60)
+
+
+def even(chunks: int, f: float = 1.0, i: float = 1.0, w: float = 1.0, send: float = 0.0) -> Work:
+    return Work((f,) * chunks, (i,) * chunks, (w,) * chunks, send)
+
+
+def draw_grid(timeline: Timeline) -> str:
+    """One line per rank: actions in order, dots for whole units of waiting."""
+    lines = []
+    for rank, actions in enumerate(timeline.actions):
+        cells, free = [], 0.0
+        for action, start, end in actions:
+            cells += ["."] * round(start - free)
+            cells.append(str(action))
+            free = end
+        lines.append(f"{rank}: " + " ".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def golden_grid(schedule: Schedule, pp: int, vpp: int, m: int) -> str:
+    return draw_grid(play(schedule, pp, vpp, m, even(pp * vpp)))
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), GOLDEN)
+def test_golden_grid(schedule: Schedule, pp: int, vpp: int, m: int):
+    """Who does what when, with every action a unit long (B two), is as drawn in the file."""
+    drawn = (GRIDS / f"{schedule}.txt").read_text(encoding="utf-8")
+    assert golden_grid(schedule, pp, vpp, m) == drawn
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 4), (2, 1), (4, 4), (4, 32), (8, 20), (16, 5)])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_bubble_of_1f1b(schedule: Schedule, pp: int, m: int):
+    """Equal stages idle (p-1) / (p-1+m) of the time (2006.09503); GPipe takes the same time."""
+    makespan = play(schedule, pp, 1, m, even(pp)).makespan_s
+    assert 1 - 3 * m / makespan == pytest.approx((pp - 1) / (pp - 1 + m))
+
+
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 4), (8, 4, 32)])
+def test_bubble_of_interleaved(pp: int, vpp: int, m: int):
+    """Over the ideal time it is (p-1) / (v m): v times less (2104.04473, section 2.2)."""
+    makespan = play("interleaved_1f1b", pp, vpp, m, even(pp * vpp)).makespan_s
+    ideal = 3 * vpp * m
+    assert makespan / ideal - 1 == pytest.approx((pp - 1) / (vpp * m))
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 16), (4, 40), (16, 64)])
+@pytest.mark.parametrize(
+    ("f", "i", "w"),
+    [
+        pytest.param(1.0, 1.0, 1.0, id="F = I = W"),
+        pytest.param(1.0, 1.2, 0.8, id="I is longer than W"),
+    ],
+)
+def test_bubble_of_zb_h1(pp: int, m: int, f: float, i: float, w: float):
+    """ZB-H1 idles (p-1)(F + I - W): 2401.10241, table 1."""
+    makespan = play("zb_h1", pp, 1, m, even(pp, f, i, w)).makespan_s
+    bubble = makespan - m * (f + i + w)
+    assert bubble == pytest.approx((pp - 1) * (f + i - w))
+    assert bubble < play("1f1b", pp, 1, m, even(pp, f, i, w)).makespan_s - m * (f + i + w)
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 8), (4, 16), (8, 32)])
+def test_v_shapes_hide_more_than_zb_h1(pp: int, m: int):
+    """With F = I = W the V schedules wait for the first micro-batch to return, and hardly more."""
+    for schedule in ("zb_v", "dualpipe_v"):
+        makespan = play(schedule, pp, 2, m, even(2 * pp, 0.5, 0.5, 0.5)).makespan_s
+        assert makespan <= play("zb_h1", pp, 1, m, even(pp)).makespan_s
+        assert makespan >= 3 * m / 2
+
+
+@pytest.mark.parametrize(("pp", "m"), [(4, 32), (8, 60), (16, 120)])
+@pytest.mark.parametrize(
+    ("schedule", "bubble"),
+    [
+        pytest.param("zb_v", 1.3, id="1 + 1.2 - 0.9 for each rank but one"),
+        pytest.param("dualpipe_v", 1.5, id="2 x 1.2 - 0.9, of DualPipe's pairs one by one"),
+    ],
+)  # fmt: skip
+def test_v_shapes_bear_unequal_passes(schedule: Schedule, bubble: float, pp: int, m: int):
+    """F 1, I 1.2, W 0.9: a bubble of ranks, not one of each micro-batch."""
+    makespan = play(schedule, pp, 2, m, even(2 * pp, 1.0, 1.2, 0.9)).makespan_s
+    assert makespan - 2 * m * 3.1 <= bubble * (pp - 1) + 1e-9
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[Schedule, int, int, int, Work]:
+    """A schedule on uneven stages."""
+    schedule = draw(st.sampled_from([name for name, *_ in GOLDEN]))
+    pp, vpp = draw(st.sampled_from((2, 3, 4))), CHUNKS.get(schedule, 1)
+    m = draw(st.integers(2 * pp if schedule == "dualpipe_v" else 1, 12))
+    m = -(-m // pp) * pp if schedule == "interleaved_1f1b" else m
+    times = st.lists(st.floats(0.1, 3), min_size=pp * vpp, max_size=pp * vpp).map(tuple)
+    send = draw(st.sampled_from((0.0, 0.3)))
+    return schedule, pp, vpp, m, Work(draw(times), draw(times), draw(times), send)
+
+
+def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Timeline:
+    """A schedule of fixed order, each rank doing what it can until it waits for another."""
+    orders, last = [order(schedule, pp, vpp, m, s) for s in range(pp)], pp * vpp - 1
+    holder = [rank_of_chunk(schedule, pp, j) for j in range(pp * vpp)]
+    arrived: dict[tuple[int, str, int], float] = {}
+    played: list[list[tuple[Action, float, float]]] = [[] for _ in orders]
+    while any(len(done) < len(actions) for done, actions in zip(played, orders, strict=True)):
+        for done, actions in zip(played, orders, strict=True):
+            for action in actions[len(done) :]:
+                stage, kind, i = action
+                backward = (stage + 1, "I", i) if stage < last else (stage, "F", i)
+                source = (stage - 1, "F", i) if kind == "F" else backward
+                if kind == "W" or (kind == "F" and stage == 0):
+                    ready = 0.0
+                elif source in arrived:
+                    near = holder[source[0]] == holder[stage]  # nothing is sent
+                    ready = arrived[source] + (0.0 if near else work.send_s)
+                else:
+                    break
+                start = max(done[-1][2] if done else 0.0, ready)
+                end = start + work.seconds(action)
+                arrived[stage, "I" if kind == "B" else kind, i] = end
+                done.append((action, start, end))
+    return Timeline(tuple(map(tuple, played)))
+
+
+@pytest.mark.parametrize("pp", [2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2),
+                          ("interleaved_1f1b", 3)],
+)  # fmt: skip
+def test_long_runs_hold_no_more(schedule: Schedule, vpp: int, pp: int):
+    """What is counted of a few micro-batches is what a long run holds."""
+    for m in (2 * pp, 2 * pp + 1, 3 * pp - 1, 4 * pp + 1, 6 * pp + 2):
+        assert in_flight(schedule, pp, vpp, m) == tuple(
+            _rank_vectors(schedule, pp, vpp, m, rank) for rank in range(pp)
+        )
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1"])
+def test_what_one_chunk_holds_is_what_is_counted_along_its_order(schedule: Schedule):
+    """The formulas, and the most that a rank holds after any of its actions."""
+    for pp, m in product(range(1, 7), range(1, 15)):
+        for rank in range(pp):
+            counted = _counted(numbered_order(schedule, pp, 1, m, rank) // m, pp, 1)
+            assert _rank_vectors(schedule, pp, 1, m, rank) == ((counted.max(),),)
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), [*GOLDEN, ("zb_v", 4, 2, 20)])
+def test_the_fullest_moments_are_as_full_as_any(schedule: Schedule, pp: int, vpp: int, m: int):
+    """Whatever a micro-batch takes in each chunk, of each action on each rank."""
+    sizes, fewer = np.random.default_rng(1).random((20, 2 * vpp)), 0
+    for every, fullest in zip(
+        moments(schedule, pp, vpp, m), fullest_moments(schedule, pp, vpp, m), strict=True
+    ):
+        kept = fullest.each
+        assert set(kept) <= every
+        fewer += len(kept) < len(every)
+        for action in {moment[:4] for moment in every}:
+            most = [
+                np.max([
+                    sizes @ (*each.held, *each.deferred) for each in some if each[:4] == action
+                ], axis=0)
+                for some in (every, kept)
+            ]  # fmt: skip
+            assert most[0] == pytest.approx(most[1], rel=1e-12)
+    assert fewer
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_written_out_orders_play_as_one_by_one(pipeline):
+    """The recurrence over places gives the very floats of playing action by action."""
+    expected = played_one_by_one(*pipeline)
+    assert play(*pipeline) == expected
+    schedule, pp, vpp, m, work = pipeline
+    assert program(schedule, pp, vpp, m).end_s(work) == expected.end_s
+
+
+def test_a_message_to_oneself_takes_no_time():
+    """Two ranks, one micro-batch: there and back are two messages, the turn is none."""
+    assert play("1f1b", 2, 1, 1, even(2, send=0.25)).makespan_s == 2 * (1 + 2) + 2 * 0.25
+    assert play("zb_v", 1, 2, 1, even(2, send=0.25)).makespan_s == 2 * 3
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_every_action_once_and_no_two_at_once(pipeline):
+    """Each chunk runs F, and B or I and W, of each micro-batch once, one action at a time."""
+    schedule, pp, vpp, m, work = pipeline
+    timeline = play(schedule, pp, vpp, m, work)
+    for rank, actions in enumerate(timeline.actions):
+        held = [j for j in range(pp * vpp) if rank_of_chunk(schedule, pp, j) == rank]
+        done = [tuple(action) for action, *_ in actions]
+        whole = {(j, i) for j, kind, i in done if kind == "B"}
+        assert not whole or schedule not in ONLY_SPLIT
+        kinds = {(j, i): "FB" if (j, i) in whole else "FIW" for j in held for i in range(m)}
+        expected = [(j, kind, i) for (j, i), both in kinds.items() for kind in both]
+        assert sorted(done) == sorted(expected)
+        assert all(a[2] <= b[1] + 1e-9 for a, b in pairwise(actions))
+        assert all(end - start == pytest.approx(work.seconds(a)) for a, start, end in actions)
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_actions_wait_for_their_input(pipeline):
+    """F after the stage before, B or I after the one behind, each plus the send; W after its I."""
+    schedule, pp, vpp, m, work = pipeline
+    spans = {
+        tuple(action): (start, end)
+        for actions in play(schedule, pp, vpp, m, work).actions
+        for action, start, end in actions
+    }
+    for (stage, kind, i), (start, _) in spans.items():
+        behind = next(
+            (each for each in ((stage + 1, "I", i), (stage + 1, "B", i)) if each in spans),
+            (stage, "F", i),
+        )
+        before = {
+            "F": (stage - 1, "F", i) if stage else None, "B": behind, "I": behind,
+            "W": (stage, "I", i),
+        }[kind]  # fmt: skip
+        ranks = {rank_of_chunk(schedule, pp, j) for j in (stage, before[0] if before else stage)}
+        sent = work.send_s if len(ranks) > 1 else 0.0
+        assert before is None or start >= spans[before][1] + sent - 1e-9
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_no_rank_holds_more_than_in_flight_says(pipeline):
+    """Micro-batches between F and the end of B (or W), chunks together, stay within the vectors."""
+    schedule, pp, vpp, m, work = pipeline
+    vectors = in_flight(schedule, pp, vpp, m)
+    for rank, actions in enumerate(play(schedule, pp, vpp, m, work).actions):
+        most, held = max(map(sum, vectors[rank])), 0
+        for action, *_ in actions:
+            held += (action.kind == "F") - (action.kind in "BW")
+            assert held <= most
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_no_schedule_beats_its_slowest_rank(pipeline):
+    """A step lasts at least its busiest rank's work, and one micro-batch's way out and back."""
+    schedule, pp, vpp, m, work = pipeline
+    makespan = play(schedule, pp, vpp, m, work).makespan_s
+    chunks = range(pp * vpp)
+    each = [work.forward_s[j] + work.input_grad_s[j] + work.weight_grad_s[j] for j in chunks]
+    busy = [sum(each[j] for j in chunks if rank_of_chunk(schedule, pp, j) == s) for s in range(pp)]
+    assert makespan >= m * max(busy) - 1e-9
+    assert makespan >= sum(work.forward_s) + sum(work.input_grad_s) - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), pp=st.sampled_from((1, 2, 3, 4)), more=st.integers(0, 60))
+@pytest.mark.parametrize("schedule", [name for name, *_ in GOLDEN])
+def test_long_steps_are_what_playing_all_of_them_gives(schedule: Schedule, data, pp, more):
+    """`end_s` leaps over what repeats, and every rank ends when playing every action says."""
+    vpp, m = CHUNKS.get(schedule, 1), 5 * pp + more
+    m -= m % pp if schedule == "interleaved_1f1b" else 0
+    each = data.draw(st.sampled_from((st.floats(1, 1.5), st.floats(1, 1.001), st.just(1.0))))
+    times = st.lists(each, min_size=pp * vpp, max_size=pp * vpp).map(tuple)
+    work = Work(data.draw(times), data.draw(times), data.draw(times), 0.05)
+    played = play(schedule, pp, vpp, m, work).end_s
+    assert end_s(schedule, pp, vpp, m, work) == pytest.approx(played, rel=1e-9)
+
+
+@pytest.mark.parametrize("pp", [2, 3])
+@pytest.mark.parametrize("slower", [0.01, 0.003, 0.001])
+def test_a_leap_ends_where_the_drift_does(pp: int, slower: float):
+    """In zb_h1 each rank may run ahead of a slower one behind it, until it has put off as many W as
+    it may: the ends that a leap keeps are those of playing every period, not only the step's.
+    """
+    held = repeating("zb_h1", pp, 1, 2000)
+    assert held is not None
+    backward = tuple(1 + slower * rank for rank in range(pp))
+    played = held.played(Work((1.0,) * pp, backward, (1.0,) * pp, 0.05))
+    periods, start = played.periods, played.head[-1]
+    leaps = [each for each in periods.passed if isinstance(each, Leap)]
+    assert len(leaps) > 1
+    begun = ends = [end - start for end in played.head[-held.reach :]]
+    for _ in range(held.repeats):
+        ends = periods.ends_after(ends)[-held.reach :]
+    assert periods.advanced(begun, held.repeats, pp) == pytest.approx(ends, rel=1e-9)
+
+
+@pytest.mark.parametrize(("pp", "busy_s"), [(1, 1.5e6), (2, 1.5e6 + 1.5)])
+def test_a_step_of_a_million_micro_batches_is_not_played_one_by_one(pp, busy_s):
+    """One rank of 0.5 s forward and 1 s backward, and two of them: 1.5 s x (m + pp - 1)."""
+    m, held = 10**6, repeating("1f1b", pp, 1, 10**6)
+    assert held is not None
+    assert len(held.head) + len(held.body) + len(held.tail) < 100
+    work = Work((0.5,) * pp, (1.0,) * pp, (0.0,) * pp, 0.0)
+    assert max(end_s("1f1b", pp, 1, m, work)) == pytest.approx(busy_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), [
+    ("1f1b", 8, 1, 100), ("interleaved_1f1b", 4, 3, 64), ("zb_h1", 8, 1, 100),
+    ("zb_v", 4, 2, 101), ("dualpipe_v", 8, 2, 163),
+])  # fmt: skip
+def test_what_repeats_is_found(schedule: Schedule, pp: int, vpp: int, m: int):
+    """The middle of a long step is its body many times: no schedule is played from end to end."""
+    found = repeating(schedule, pp, vpp, m)
+    assert found is not None
+    assert found.repeats > 3
+    actions = len(found.head) + found.repeats * len(found.body) + len(found.tail)
+    assert actions == len(program(schedule, pp, vpp, m).steps)
+
+
+@pytest.mark.parametrize("m", [100, 101, 1000])
+def test_extrapolation_of_a_long_step_by_hand(m: int):
+    """Equal stages: (m + p - 1) (F + B), whatever m."""
+    assert max(end_s("1f1b", 4, 1, m, even(4))) == pytest.approx(3 * (m + 3))
+
+
+@pytest.fixture
+def played(monkeypatch) -> list[int]:
+    """How many actions of each run are played."""
+    found, run = list[int](), steady_state.run
+
+    def counted(*given) -> None:
+        found.append(len(given[1]))
+        run(*given)
+
+    monkeypatch.setattr(steady_state, "run", counted)
+    return found
+
+
+@pytest.mark.parametrize("more_s", [
+    pytest.param(13.8, id="4 ranks x (1 + 2) and 6 messages of 0.3 for every 4 micro-batches"),
+])  # fmt: skip
+def test_a_cycle_of_several_micro_batches_is_leapt_over(more_s: float, played: list[int]):
+    """With messages the way down and back is the slowest: a rank has 4 micro-batches on it."""
+    work = Work((1.0,) * 4, (1.0,) * 4, (1.0,) * 4, 0.3)
+    long, longer = (max(end_s("1f1b", 4, 1, m, work)) for m in (10_000, 10_004))
+    assert longer - long == pytest.approx(more_s, rel=1e-9)
+    assert sum(played) < 160_000 / 40
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2)]
+)
+def test_a_leap_over_many_unequal_stages_is_found_at_once(
+    schedule: Schedule, vpp: int, played: list[int]
+):
+    """The more micro-batches, the more rounding would hide in the ends that a leap is tried at:
+    24,000 of 16 ranks are some million actions, of which few thousand are played.
+    """
+    draw = np.random.default_rng(2)
+    forward, backward, weight = (
+        tuple(draw.uniform(0.1, 0.15, 16 * vpp).tolist()) for _ in range(3)
+    )
+    long, longer = (
+        max(end_s(schedule, 16, vpp, m, Work(forward, backward, weight, 0.005)))
+        for m in (24_000, 48_000)
+    )
+    busy = np.zeros(16)
+    for chunk, each in enumerate(zip(forward, backward, weight, strict=True)):
+        busy[rank_of_chunk(schedule, 16, chunk)] += sum(each)
+    assert longer - long == pytest.approx(24_000 * busy.max(), rel=1e-6)
+    assert sum(played) < 60_000
+
+
+if __name__ == "__main__":
+    for name, ranks, chunks, count in GOLDEN:
+        text = golden_grid(name, ranks, chunks, count)
+        (GRIDS / f"{name}.txt").write_text(text, encoding="utf-8")

@@ -1,0 +1,190 @@
+"""What commands print and keep on unusual occasions: odd names, a full disk, Ctrl-C, prices."""
+
+import importlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.case.seal import sealed
+from meshplan.planner.cli.main import app
+from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.simulation.layer_moves import LayerMoves
+from meshplan.planner.search.simulation.open_layouts import OpenLayouts
+from meshplan.planner.search.simulation.simulated import Simulated
+
+SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
+
+
+def run(*arguments: str) -> Result:
+    """The command with these arguments, in this process."""
+    return CliRunner().invoke(app, arguments)
+
+
+def test_refused_config_is_named(tmp_path: Path) -> None:
+    """What is wrong with the config to compare with is not taken for a fault of the question."""
+    config = tmp_path / "overrides.yaml"
+    config.write_text("model: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 8}\n"
+                      "train: {global_batch_size: 64, micro_batch_size: 1}\n")  # fmt: skip
+    result = run(*SMALL, "--compare", str(config))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: --compare {config}: 16 GPUs are not a multiple of")
+
+
+def test_json_document_is_a_plan_file(tmp_path: Path) -> None:
+    """What `--json` prints can be kept, explained and checked, whose numbers YAML would not read
+    (rms_norm_eps is 1e-05).
+    """
+    path = tmp_path / "plan.json"
+    document = run(*SMALL, "--top", "1", "--json").stdout
+    assert "1e-05" in document
+    path.write_text(document)
+    assert sealed(read_plan(path).model_dump(mode="json")) == json.loads(document)
+    assert run("check", str(path)).exit_code == 0
+
+
+def test_document_with_what_stands_beside_the_plan_is_one_too(tmp_path: Path) -> None:
+    """Its price and its comparison are of the moment, and no reason not to read the plan."""
+    path, again = tmp_path / "plan.json", tmp_path / "again.json"
+    path.write_text(run(*SMALL, "--top", "1", "--json").stdout)
+    beside = ("--price-per-gpu-hour", "2", "--compare", str(path))
+    again.write_text(run(*SMALL, "--top", "1", "--json", *beside).stdout)
+    assert json.loads(again.read_text()).keys() >= {"cost", "comparison"}
+    assert read_plan(again).layout == read_plan(path).layout
+
+
+def test_ctrl_c_before_any_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the search, which has found nothing: exit 3, as docs/commands.md has it."""
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("meshplan.planner.search.search.seed_likely", lambda run: None)
+    monkeypatch.setattr(BranchAndBound, "_advance", interrupted)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout) == {"status": "UNKNOWN", "gpus": 16}
+
+
+def test_price_is_in_the_json_document() -> None:
+    """The price that people are told of is in the document too, by the same figures."""
+    found = json.loads(run(*SMALL, "--top", "1", "--json", "--price-per-gpu-hour", "2").stdout)
+    step_s = found["prediction"]["step_time_s"]
+    assert found["cost"]["step"] == pytest.approx(16 * 2 * step_s / 3600)
+    per_token = found["cost"]["step"] / (64 * 4096)
+    assert found["cost"]["trillion_tokens"] == pytest.approx(1e12 * per_token)
+
+
+@pytest.mark.parametrize("folder", ["[red]", "a[/b]", ":smile: x"])
+def test_names_are_no_markup(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is printed as it is, whatever rich would make of its brackets and colons."""
+    monkeypatch.setenv("COLUMNS", "300")
+    path = tmp_path / folder / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(load_model_config("llama-3.2-1b")))
+    result = run("models", str(path))
+    assert result.exit_code == 0, result.output
+    assert f"plan {shlex.quote(str(path))} " in result.stdout
+
+
+def test_ctrl_c_between_two_stages_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the simulation is prepared keeps what was found; another ends it."""
+    left = [KeyboardInterrupt]
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return Simulated(*arguments, **options)
+
+    monkeypatch.setattr("meshplan.planner.search.search.Simulated", interrupted)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["search"]["status"] == "FEASIBLE"
+    left += [KeyboardInterrupt, KeyboardInterrupt]
+    assert run(*SMALL, "--json").exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "left_out", "runners_up"),
+    [
+        ("planner.runs.evidence.nearest_runs", "reasons", 2),
+        ("planner.answer.answer.chosen", "runners-up", 0),
+    ],
+)
+def test_ctrl_c_after_the_search_keeps_the_plan(
+    monkeypatch: pytest.MonkeyPatch, interrupted: str, left_out: str, runners_up: int
+) -> None:
+    """A plan that is found is printed with its proof, and what is missing beside it is said."""
+    whole = json.loads(run(*SMALL, "--json").stdout)
+    module, _, name = f"meshplan.{interrupted}".rpartition(".")
+    left, real = [KeyboardInterrupt], getattr(importlib.import_module(module), name)
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"{module}.{name}", once)
+    monkeypatch.setattr("meshplan.planner.second_core.is_idle", lambda: False)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert f"interrupted: the plan is printed without {left_out}" in result.stderr
+    found = json.loads(result.stdout)
+    assert found["search"]["bound_s"] == whole["search"]["bound_s"]
+    assert found["layout"] == whole["layout"]
+    assert (len(found["runners_up"]), found["reasons"]) == (runners_up, [])
+
+
+@pytest.mark.parametrize("interrupted", [OpenLayouts.reopen, LayerMoves.look])
+def test_ctrl_c_while_runners_up_are_found_keeps_the_proof(
+    monkeypatch: pytest.MonkeyPatch, interrupted: Callable[..., None]
+) -> None:
+    """What was proved before stands."""
+
+    def once(*arguments: Any, **options: Any) -> None:
+        if interrupted is OpenLayouts.reopen or not options.get("beside"):
+            raise KeyboardInterrupt
+        interrupted(*arguments, **options)
+
+    owner = {OpenLayouts.reopen: OpenLayouts, LayerMoves.look: LayerMoves}[interrupted]
+    monkeypatch.setattr(owner, interrupted.__name__, once)
+    result = run(*SMALL, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["search"]["status"] == "OPTIMAL"
+
+
+def test_ctrl_c_while_the_fewest_gpus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand beside the plan, which is printed without them."""
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("meshplan.planner.cli.planned.fewest_gpus", interrupted)
+    monkeypatch.setattr("meshplan.planner.second_core.is_idle", lambda: False)
+    result = run(*SMALL)
+    assert result.exit_code == 0
+    assert "printed without the fewest GPUs" in result.stderr
+    assert result.stdout.startswith("llama-3.1-8b (8.03B parameters) on 16 x")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_standard_output_is_one_line(unbuffered: str) -> None:
+    """Output that cannot be written is no fault of ours: one line, whenever it is noticed."""
+    command = [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write standard output: No space left on device\n"

@@ -1,0 +1,82 @@
+"""Engines that cut anywhere, against every cut and mix of small models that are short of memory."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from small_cuts import faster_than, small_question
+
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.search.search import NoLayoutFits
+
+EQUAL = 1 - 1.1e-6  # what the proof says of a step
+
+
+def ended(question: Question, seed: int) -> str:
+    """How one question ended; raises where anything that fits is faster than what was proved."""
+    try:
+        result = solve(question, 1)
+    except NoLayoutFits:
+        result = None
+    best_s = result.solutions[0].step_time_s * EQUAL if result else math.inf
+    least_s = faster_than(question, best_s)
+    if least_s is None:
+        return "too large"
+    if result is None:
+        assert math.isinf(least_s), (seed, question.engine.name, least_s)
+        return "refused"
+    if result.status == "FEASIBLE":
+        assert result.bound_s <= least_s / EQUAL, (seed, result.bound_s, least_s)
+    else:
+        assert least_s == best_s, (seed, question.engine.name, best_s / least_s - 1)
+        assert result.cuts == "all"
+    return result.status
+
+
+def questions(seeds: range, most_layers: int) -> Iterator[str]:
+    """How they ended."""
+    return (ended(small_question(seed, most_layers), seed) for seed in seeds)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_no_cut_of_a_small_model_is_faster(block: int) -> None:
+    """Of 4 or 5 layers."""
+    found = Counter(questions(range(10 + block * 7, 17 + block * 7), 5))
+    assert found["OPTIMAL"] >= 2
+    assert found["FEASIBLE"] <= 1
+
+
+def of_native(seeds: range, most_layers: int, chunks: str) -> Iterator[str]:
+    """How they ended in `native`, whose plans fit by every moment."""
+    native = load_engine("native")
+    for seed in seeds:
+        yield ended(replace(small_question(seed, most_layers, chunks), engine=native), seed)
+
+
+@pytest.mark.parametrize("chunks", ["1..", "2.."])
+def test_no_plan_that_fits_by_every_moment_is_faster(chunks: str) -> None:
+    """Of 4 layers, on ranks of one chunk and of several, by the memory that `check` says."""
+    found = Counter(of_native(range(4), 4, chunks))
+    assert found["OPTIMAL"] >= 1
+    assert found["FEASIBLE"] <= 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("chunks", ["1..", "2.."])
+@pytest.mark.parametrize("block", range(5))
+def test_no_plan_that_fits_by_every_moment_is_faster_at_length(block: int, chunks: str) -> None:
+    """Of 4 to 6 layers."""
+    found = Counter(of_native(range(100 + block * 20, 120 + block * 20), 6, chunks))
+    assert found["OPTIMAL"] >= found["FEASIBLE"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(10))
+def test_no_cut_of_a_small_model_is_faster_at_length(block: int) -> None:
+    """Of 4 to 8 layers."""
+    found = Counter(questions(range(1000 + block * 20, 1020 + block * 20), 8))
+    assert found["OPTIMAL"] >= found["FEASIBLE"]

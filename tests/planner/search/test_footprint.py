@@ -1,0 +1,187 @@
+"""What fits, from how many GPUs on, and why nothing does."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.report.fit import misfit_lines
+from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
+from meshplan.planner.search.rows.priced_space import Pricer, Question
+from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.space.legal_layouts import enumerate_space, reachable_sizes
+from meshplan.planner.space.pins import parse_pins
+
+Questions = Callable[..., Question]
+Pricers = Callable[[int, float, int], Pricer]
+PATTERN = (0, 0, 0, 1, 1, 1)
+
+
+@pytest.mark.parametrize("capacity", [1.2e7, 2e7, 3e7, 4e7, 6e7])
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
+def test_it_fits_exactly_when_the_search_finds_a_layout(
+    gpus: int, capacity: float, question: Questions, pricer: Pricers
+) -> None:
+    """The memory test alone and the whole search agree on whether anything fits."""
+    asked, price = question(PATTERN, gpus, 8), pricer(4, capacity, 2)
+    found = fitting_layout(asked, price)
+    try:
+        search(asked, price=price)
+    except NoLayoutFits:
+        assert found is None
+    else:
+        assert found is not None
+        assert max(found.peak_bytes) <= capacity
+
+
+def test_minimum_gpus_is_the_first_size_that_fits(question: Questions, pricer: Pricers) -> None:
+    """Every smaller size is refused by the search, and the one found is not."""
+    asked, price = question(PATTERN, 32, 8), pricer(4, 2e7, 2)
+    found = minimum_gpus(asked, price=price)
+    assert found is not None
+    assert found.gpus > 1
+    for gpus in sizes(asked, found.gpus - 1):
+        with pytest.raises(NoLayoutFits):
+            search(replace(asked, gpus=gpus), price=price)
+    assert search(replace(asked, gpus=found.gpus), price=price).solutions
+
+
+def test_sizes_priced_together_have_the_layouts_of_each(question: Questions) -> None:
+    """No size with a layout is left out, some without one are, and all the layouts together are
+    those of each size.
+    """
+    asked = question(PATTERN, 32, 12)
+    q, every = asked, np.arange(1, 100)
+
+    def layouts(counts: int | list[int]) -> set[tuple[int, ...]]:
+        space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, 8)
+        columns = [getattr(space.layouts, field.name) for field in fields(space.layouts)]
+        return set(zip(*(column.tolist() for column in columns), strict=True))
+
+    legal = [gpus for gpus in every.tolist() if layouts(gpus)]
+    reached = reachable_sizes(q.model, q.training, every, q.engine, q.pins, 8).tolist()
+    assert len(legal) < len(every)
+    assert set(legal) <= set(reached) < set(every.tolist())
+    assert layouts(legal) == set().union(*map(layouts, legal))
+
+
+def test_sizes_are_counts_within_a_node_and_then_nodes(question: Questions) -> None:
+    """Nodes of eight: 1 to 8, then 16, 24, 32."""
+    assert list(sizes(question(PATTERN, 32, 8), 35)) == [*range(1, 9), 16, 24, 32]
+
+
+def test_the_core_is_minimal_and_each_relaxation_fits(question: Questions, pricer: Pricers) -> None:
+    """Without any one pin of the core something fits, with all of them nothing does."""
+    pins = parse_pins({
+        "tensor_parallel": "1", "pipeline_parallel": "1", "recompute": "none",
+        "micro_batch_size": "1", "expert_parallel": "1..4",
+    })  # fmt: skip
+    asked, price = replace(question(PATTERN, 8, 8), pins=pins), pricer(4, 3e7, 2)
+    told = explain(asked, price=price)
+    assert told.core
+    only = parse_pins(dict(pin.split(" ", 1) for pin in told.core))
+    assert fitting_layout(replace(asked, pins=only), price) is None
+    for axis in only.axes:
+        assert fitting_layout(replace(asked, pins=only.without(axis)), price) is not None
+    assert set(told.relaxations) == set(told.core)
+    for fit in told.relaxations.values():
+        assert max(fit.peak_bytes) <= 3e7
+
+
+PINNED_APART = [
+    ({"schedule": "dualpipe_v", "data_parallel": "8", "micro_batch_size": "2"}, 2),
+    ({"schedule": "zb_v", "tensor_parallel": "3", "pipeline_parallel": "1"}, 2),
+    ({"recompute": "full", "tensor_parallel": "3", "micro_batch_size": "2"}, 1),
+]
+"""On 8 GPUs, a batch of 8, in megatron: no dualpipe_v or zb_v at all; 8 replicas have no 2
+sequences each, and 3 ranks are no divisor.
+"""
+
+
+@pytest.mark.parametrize(("texts", "lifted"), PINNED_APART, ids=["schedule", "axis", "single"])
+def test_pins_that_forbid_everything_each_alone_are_lifted_together(
+    texts: dict[str, str], lifted: int, question: Questions
+) -> None:
+    """What is said to fit without some pins does with all the others, and keeps to them."""
+    asked = replace(question(PATTERN, 8, 8), pins=parse_pins(texts), engine=load_engine("megatron"))
+    why = explain(asked)
+    assert why.relaxations
+    for said, fit in why.relaxations.items():
+        names = [part.split(" ")[0] for part in said.split(" and ")]
+        assert len(names) == lifted
+        kept = parse_pins({axis: text for axis, text in texts.items() if axis not in names})
+        assert fitting_layout(replace(asked, pins=kept)) is not None
+        assert all(pin.allows(getattr(fit.layout, axis)) for axis, pin in kept.axes.items())
+        plural = "s" * (lifted > 1)
+        assert any(f"without the pin{plural} {said}" in line for line in misfit_lines(asked, why))
+
+
+def test_no_other_number_of_processes_is_asked_of_one_cpu(
+    question: Questions, pricer: Pricers
+) -> None:
+    """What 2 GPUs do not hold more do; processes of a CPU share its memory, however many."""
+    asked, price = question(PATTERN, 2, 8), pricer(4, 1.2e7, 2)
+    assert explain(asked, price=price, most_gpus=16).enough is not None
+    gpu = asked.cluster.gpu.model_copy(update={"vendor": "cpu"})
+    on_cpu = replace(asked, cluster=asked.cluster.model_copy(update={"gpu": gpu}))
+    told = explain(on_cpu, price=price, most_gpus=16)
+    assert (told.enough, told.fewer) == (None, None)
+
+
+def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Pricers) -> None:
+    """With the missing bytes added something fits, with 2 % less of them nothing does."""
+    asked, capacity = question(PATTERN, 2, 8), 1.2e7
+    told = explain(asked, price=pricer(4, capacity, 2))
+    assert told.core == ()
+    assert told.nearest is not None
+    enough = capacity + told.nearest.lacking_bytes
+    assert fitting_layout(asked, pricer(4, enough + 2048, 2)) is not None
+    assert fitting_layout(asked, pricer(4, enough * 0.98, 2)) is None
+    assert told.enough is None or told.enough.gpus > 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "chunks", "said"),
+    [
+        pytest.param("torchtitan", "2", True, id="any cut, of which some are tried"),
+        pytest.param("torchtitan", "1", False, id="one chunk per rank: every cut"),
+        pytest.param("megatron-bridge", "2", False, id="no other cut is legal"),
+    ],
+)
+def test_a_refusal_says_where_other_cuts_might_fit(engine: str, chunks: str, said: bool) -> None:
+    """Of several chunks per rank cuts of a list alone are tried, so one beside it may fit."""
+    asked = Question(
+        model=read_model("jamba-v0.1")[1], training=Training(seq_len=8192, global_batch_size=8),
+        gpus=8, cluster=load_cluster("dgx-h100"), engine=load_engine(engine),
+        pins=parse_pins({"virtual_stages": chunks, "pipeline_parallel": "2"}),
+    )  # fmt: skip
+    lines = misfit_lines(asked, explain(asked, most_gpus=8))
+    assert any("another cut may fit" in line for line in lines) == said
+
+
+@pytest.mark.parametrize(
+    ("axis", "text", "said"),
+    [
+        pytest.param(
+            "zero_stage", "2", "it can be 0, 1, 3 there", id="Megatron-Bridge has no ZeRO-2"
+        ),
+        pytest.param("tensor_parallel", "3", "1, 2, 4, 8 there", id="32 heads in 3"),
+        pytest.param("expert_parallel", "2", "it can be 1 there", id="a dense model"),
+        pytest.param("virtual_stages", "40", "fits: ", id="no single number of a row"),
+    ],
+)
+def test_a_pin_that_nothing_obeys_is_told_what_would(axis: str, text: str, said: str) -> None:
+    """Where no layout is legal, each pin that forbids them is shown its axis's legal values."""
+    _, model = read_model("llama-3.1-8b")
+    asked = Question(
+        model=model, training=Training(seq_len=4096, global_batch_size=64), gpus=8,
+        cluster=load_cluster("dgx-h100"), engine=load_engine("megatron-bridge"),
+        pins=parse_pins({axis: text}),
+    )  # fmt: skip
+    (line,) = [line for line in misfit_lines(asked, explain(asked)) if "without the pin" in line]
+    assert said in line

@@ -1,0 +1,111 @@
+"""What of a model of several kinds of layers fits beyond its priced memory, and its budget."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from meshplan.costmodels.layout import Layout, Stage
+from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.memory_limit import with_usable
+from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.search import search
+from meshplan.planner.search.held_memory.kinds_held import KindsHeld
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "left", "more", "expected"),
+    [
+        pytest.param(0.96, -200_000, 5_000_000, 800_000, id="0.96 < 0.97: -0.2 + 1 million"),
+        pytest.param(0.96, -2_300_000, 5_000_000, 700_000, id="-2.3 + 3 x 1 million"),
+        pytest.param(0.96, 400_000, 5_000_000, 1_400_000, id="0.4 million may end amid a layout"),
+        pytest.param(0.96, 600_000, 5_000_000, 600_000, id="0.6 million are enough to begin"),
+        pytest.param(0.98, -200_000, 5_000_000, -200_000, id="0.98 > 0.97: the gap is not wide"),
+        pytest.param(0.96, -2_300_000, 1_000_000, -1_300_000, id="no more than 1 million left"),
+    ],
+)
+def test_a_wide_gap_has_more_of_the_budget(
+    bound_s: float, left: int, more: int, expected: int
+) -> None:
+    """A million at a time, as long as a bound is below 0.97 of the best step."""
+    held = KindsHeld.__new__(KindsHeld)
+    held.__dict__ |= {
+        "proof": SimpleNamespace(best_s=1.0),
+        "tally": Tally(left=left),
+        "_more": more,
+    }
+    held._widen(bound_s)
+    assert held.tally.left == expected
+    assert held._more == more - (expected - left)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "cluster", "seq_len", "batch", "engine", "headroom", "gain"),
+    [
+        pytest.param(
+            "deepseek-v2-lite", 8, "l40s-8", 2048, 64, "nemo", "20%", 0.035,
+            id="the first layer dense: 3.9 % faster",
+        ),
+        pytest.param(
+            "qwen3.5-27b", 16, "dgx-h100", 16384, 16, "mlperf", "40%", 0.01,
+            id="linear and full attention: 1 % faster",
+        ),
+    ],
+)  # fmt: skip
+def test_what_fits_beyond_the_priced_memory_is_planned(
+    monkeypatch: pytest.MonkeyPatch, model: str, gpus: int, cluster: str, seq_len: int, batch: int,
+    engine: str, headroom: str, gain: float,
+) -> None:  # fmt: skip
+    """Faster than the best that fits by the bound, and it fits by the memory of `check`."""
+    question = ask(Arguments(
+        model=model, gpus=gpus, cluster=cluster, seq_len=str(seq_len), global_batch=batch,
+        engine=engine, headroom=headroom, pins={"pipeline_parallel": "4", "virtual_stages": "1"},
+    )).question  # fmt: skip
+    found = solve(question, 1)
+    monkeypatch.setattr(search, "look_beyond_priced", lambda proof: None)
+    priced = solve(question, 1)
+    best = found.solutions[0]
+    assert best.step_time_s < (1 - gain) * priced.solutions[0].step_time_s
+    assert found.status == "OPTIMAL"
+    model_of = step_model_of(case_at(question, best.layout))
+    needed = max(float(stage.reserved) for stage in stage_memory(model_of))
+    assert needed <= question.cluster.fillable_bytes
+
+
+def test_what_needs_no_less_than_is_priced_is_not_asked_again() -> None:
+    """Granite's ranks need less only where layers are replayed. None of the layouts that may be
+    faster replays any, so asking ranks of those took the budget for nothing: a gap of 1.8 %.
+    """
+    found = solve(ask(Arguments(
+        model="granite-4.0-h-small", gpus=12288, cluster="dgx-h100", global_batch=16384,
+        engine="internevo",
+    )).question, 1)  # fmt: skip
+    assert found.status == "OPTIMAL"
+
+
+@pytest.mark.parametrize(("spare_bytes", "fits"), [(2**20, True), (-(2**20), False)])
+def test_a_stage_without_layers_has_no_buffers_of_theirs(spare_bytes: int, fits: bool) -> None:
+    """Three layers on three ranks, whose last has the head alone and the most memory: what `check`
+    says that fits is no refusal, though the priced memory has each rank keep stand-in gradients.
+    """
+    pins = {"pipeline_parallel": "3", "recompute": "full", "tensor_parallel": "1"}
+    question = ask(Arguments(
+        model="llama-3.1-8b", gpus=3, cluster="mi300x-8", seq_len="65536", global_batch=6,
+        engine="megatron", pins=pins | {"context_parallel": "1"},
+    )).question  # fmt: skip
+    model = replace(question.model, pattern=question.model.pattern[:3])
+    question = replace(question, model=model)
+    stages = Stage(1, full_layers=1), Stage(2, full_layers=2), Stage(0)
+    memory = stage_memory(
+        step_model_of(case_at(question, Layout(pipeline_parallel=3, stages=stages)))
+    )
+    assert max(range(3), key=lambda rank: memory[rank].needed) == 2
+    usable = with_usable(question.cluster, memory[2].needed + spare_bytes)
+    question = replace(question, cluster=usable)
+    if fits:
+        assert solve(question, 1).solutions[0].layout.stages[2] == Stage(0)
+    else:
+        with pytest.raises(search.NoLayoutFits):
+            solve(question, 1)

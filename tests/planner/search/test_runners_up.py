@@ -1,0 +1,184 @@
+"""Runners-up begin with what the proof knows, and are the best of their kinds."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at, plan_of, simulated_s, solve
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.bounds.any_split import bounds_of_any_split
+from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
+from meshplan.planner.cuts import budget
+from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.report.runners_up import open_runners_line
+from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
+
+LONG_S = 1e6
+PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
+
+
+def question(model: str, gpus: int, engine: str) -> Question:
+    """A small one, short of memory."""
+    return Question(
+        model=read_model(model)[1], training=Training(seq_len=8192, global_batch_size=32),
+        cluster=load_cluster("dgx-a100"), engine=load_engine(engine), gpus=gpus,
+    )  # fmt: skip
+
+
+QUESTIONS = [
+    pytest.param(question("qwen2.5-14b", 16, "megatron"), id="no layers mixed"),
+    pytest.param(question("olmoe-7b-a1b", 8, "torchtitan"), id="experts, any cut"),
+]
+
+
+FEW_KINDS = question("qwen3.5-9b", 8, "hai-llm")
+ASKED = ask(
+    Arguments(model="qwen3.5-9b", gpus=8, cluster="dgx-a100", engine="hai-llm", global_batch=32)
+)
+
+
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
+    """As fast as the plan of a question that pins its degrees, if within 5 % of the best."""
+    found = solve(asked, 4)
+    best, *others = found.solutions
+    near = [each for each in others if each.step_time_s < NEARLY * best.step_time_s]
+    assert near
+    for each in near:
+        pins = Pins({name: parse_pin(name, str(getattr(each.layout, name))) for name in KIND_AXES})
+        alone = solve(replace(asked, pins=pins), 1).solutions[0]
+        assert each.step_time_s <= alone.step_time_s * (1 + 2e-6)
+
+
+@pytest.fixture(name="every_kind", scope="module")
+def every_kind_fixture() -> dict[Kind, float]:
+    """Each kind of `FEW_KINDS`, pinned: its fastest step."""
+    layouts = space_of(FEW_KINDS).layouts
+    found = dict[Kind, float]()
+    for kind in sorted({kind_of(layouts, row) for row in range(len(layouts))}):
+        axes = zip(KIND_AXES, map(str, kind), strict=True)
+        pins = Pins({name: parse_pin(name, degree) for name, degree in axes})
+        try:
+            found[kind] = solve(replace(FEW_KINDS, pins=pins), 1).solutions[0].step_time_s
+        except NoLayoutFits:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("work", "top", "proved"), [
+    pytest.param(budget.RUNNERS, 3, True, id="the budget is enough for three"),
+    pytest.param(30_000, 3, False, id="it is not"),
+    pytest.param(budget.RUNNERS, 8, False, id="some of eight are slower than is looked for"),
+])  # fmt: skip
+def test_what_is_missing_is_no_faster_than_is_said(
+    every_kind: dict[Kind, float], monkeypatch: pytest.MonkeyPatch,
+    work: int, top: int, proved: bool,
+) -> None:  # fmt: skip
+    """No kind that is left out, and no other layout of one that is shown; and that something may
+    be missing is said, where it may.
+    """
+    monkeypatch.setattr(budget, "RUNNERS", work)
+    found = solve(FEW_KINDS, top)
+    assert found.kinds_bound_s is not None
+    shown = {kind_of_layout(each.layout): each.step_time_s for each in found.solutions}
+    missing = [s for kind, s in every_kind.items() if s < shown.get(kind, math.inf) * (1 - 2e-6)]
+    assert found.kinds_bound_s <= min(missing) * (1 + 2e-6)
+    assert (found.kinds_bound_s >= found.solutions[-1].step_time_s * (1 - 2e-6)) == proved
+    slowest_s = found.solutions[-1].step_time_s
+    assert found.kinds_bound_s <= slowest_s or len(found.solutions) < top
+    plan = plan_of(replace(ASKED, question=FEW_KINDS), found)
+    assert bool(open_runners_line(plan)) == (not proved)
+    assert plan.search is not None
+    assert plan.search.kinds_bound_s == found.kinds_bound_s
+
+
+@pytest.fixture(name="proof")
+def proof_fixture() -> Simulated:
+    """One that ended with a proof."""
+    found = simulated(PINNED)
+    assert math.isinf(found.prove(None))
+    return found
+
+
+def simulated(pinned: dict[str, str]) -> Simulated:
+    """Of `qwen3.5-9b` on 8 GPUs."""
+    asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(pinned))
+    space = space_of(asked)
+    return Simulated(
+        asked, space, price_space(asked, space, closed_form),
+        lambda layout: simulated_s(case_at(asked, layout)),
+        partial(layout_of_row, space.layouts), limit_s=LONG_S,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("open_part", "known_part"), [(None, 1.0), (0.95, 0.95), (0.8, 0.9)])
+def test_what_was_settled_is_no_faster_than_the_best(
+    proof: Simulated, open_part: float | None, known_part: float
+) -> None:
+    """Runners-up go on from there, not from its first bound; but from a cut that stays open."""
+    entry = proof._settled[0]._replace(bound_s=0.9 * proof.best_s)
+    proof._settled = [entry]
+    if open_part:
+        proof._left = [entry._replace(bound_s=open_part * proof.best_s)]
+    (known,) = proof._slower()
+    assert known.bound_s == known_part * proof.best_s
+
+
+@pytest.mark.parametrize(("proved", "part"), [(1.0, 1), (0.98, budget.OPEN)])
+def test_an_open_proof_leaves_runners_up_a_part_of_the_budget(
+    proof: Simulated, monkeypatch: pytest.MonkeyPatch, proved: float, part: int
+) -> None:
+    """The rest of it would go on with what the proof could not settle."""
+    left = list[int]()
+    monkeypatch.setattr(Simulated, "_settle_below", lambda own, *_: left.append(own.tally.left))
+    proof.proved_s = proved * proof.best_s
+    proof.find_runners_up(3, None)
+    assert left == [budget.RUNNERS // part]
+
+
+def test_what_is_left_open_is_rows_crowds_and_layouts(proof: Simulated) -> None:
+    """Its least bound is that of all that is open, whichever of these holds it; and of what is not
+    below its own limit there is none.
+    """
+    opened, holders = OpenLayouts(proof.space, proof.prices, proof.passes), set[int]()
+    while math.isfinite(opened.least_s):
+        holders.add([opened._row_s, opened._crowd_s, opened.first_s].index(opened.least_s))
+        assert opened.least_asked_s() == opened.least_s
+        if not opened.closer(math.inf):
+            opened.pop()
+    assert holders == {0, 1, 2}
+    anew = OpenLayouts(proof.space, proof.prices, proof.passes)
+    anew.reopen([], lambda rows: np.zeros(len(rows)))
+    assert anew.least_asked_s() == math.inf > anew.least_s
+
+
+def test_rows_bounded_roughly_together_are_bounded_as_alone() -> None:
+    """What is looked up once for all variants of the same rows is what each would look up."""
+    proof = simulated({"micro_batch_size": "1"})
+    opened = OpenLayouts(proof.space, proof.prices, proof.passes)
+    groups = proof.space.by_variant(np.arange(len(proof.space.layouts)))
+    parts = of_the_same_rows(groups)
+    assert sorted(at for part in parts for at in part) == list(range(len(groups)))
+    assert max(map(len, parts)) > 1
+    for part in parts:
+        together = opened._roughly([groups[at] for at in part], math.inf)
+        for at, bounds in zip(part, together, strict=True):
+            variant, rows = groups[at]
+            same = run_as(proof.space, proof.prices, rows, variant)
+            bound = bounds_of_any_split if variant.virtual_stages > 1 else mean_rank_bounds
+            alone = bound(same, Passes.of(proof.passes, rows, same))
+            assert (bounds == np.maximum(alone, opened.row_bounds[rows])).all()

@@ -1,0 +1,303 @@
+"""Pieces of work on two processors: the same answers in the same order, wherever they are done."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import pytest
+
+from meshplan.planner import second_core
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cuts.recompute_chains import MixAnswer
+from meshplan.planner.search.simulation import cut_mixes
+from meshplan.planner.search.simulation.open_layouts import Open
+from meshplan.planner.second_core import AHEAD, blocks
+from meshplan.planner.space.legal_layouts import Variant
+
+PROGRAM = """
+import json, os, sys, time
+from meshplan.planner.second_core import done_of_each
+
+def work(piece):
+    if isinstance(piece, list):
+        return done_of_each(work, piece)
+    time.sleep(piece and 0.02)  # so that both processes take part
+    if piece == 3 and os.getpid() != own:
+        raise MemoryError  # only where it is forked
+    return 12 // piece, os.getpid()
+
+def answers(pieces):
+    try:
+        return done_of_each(work, pieces)
+    except ZeroDivisionError:
+        return "divided by nothing"
+
+own = os.getpid()
+told, tell = os.pipe()
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[: int(sys.argv[1])])
+print(json.dumps([len(os.sched_getaffinity(0)), own, *map(answers, json.loads(sys.argv[2]))]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> None:
+    """In a process of its own, since this one may have threads; an error is the caller's, whichever
+    process meets it.
+    """
+    asked = [[1, 2, 4, 6], [3, 3, 3], [12], [[1, 2], [4, 6]], [0, 1], [1, 0]]
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(cores), json.dumps(asked)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    has, own, shared, failed, alone, nested, *errors = json.loads(found.stdout)
+    assert [answer for answer, _ in shared] == [12, 6, 3, 2]
+    assert len({process for _, process in shared}) == has  # each did a part
+    assert failed == [[4, own]] * 3
+    assert alone == [[1, own]]
+    assert [[answer for answer, _ in piece] for piece in nested] == [[12, 6], [3, 2]]
+    assert all(one == other for (_, one), (_, other) in nested)  # a piece is not divided again
+    assert errors == ["divided by nothing"] * 2
+
+
+MEANWHILE = """
+import json, os, sys, time
+from meshplan.planner.second_core import done_meanwhile, done_of_each, is_idle
+
+def other():
+    if os.getpid() != own:
+        os.read(told, 1)  # the other process is not done before it was seen at work
+    if os.getpid() != own and len(sys.argv) > 2:
+        raise MemoryError  # only where it is forked
+    return os.getpid(), [pid for pid in done_of_each(lambda _: os.getpid(), [1, 2])]
+
+def work():
+    busy = not is_idle()
+    alone = done_of_each(lambda _: os.getpid(), [1, 2])
+    os.write(tell, b".")
+    deadline = time.monotonic() + 20
+    while not is_idle() and len(os.sched_getaffinity(0)) > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)  # until the other process is done
+    shared = done_of_each(lambda piece: time.sleep(piece) or os.getpid(), [0.05, 0.05])
+    return busy, alone, shared
+
+own = os.getpid()
+told, tell = os.pipe()
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[: int(sys.argv[1])])
+(busy, alone, shared), (process, its) = done_meanwhile(work, other)
+try:
+    done_meanwhile(lambda: 1 // 0, lambda: time.sleep(60))
+except ZeroDivisionError:
+    print(json.dumps([len(os.sched_getaffinity(0)), own, busy, alone, shared, process, its]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
+def test_one_thing_is_found_while_another_runs(cores: int, fails: bool) -> None:
+    """The second processor is the other process's until that is done, and neither it nor what fails
+    in it is divided again; where the first fails, nobody waits for the other.
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", MEANWHILE, str(cores), *["fails"] * fails],
+        capture_output=True, text=True, check=True, timeout=50,
+    )  # fmt: skip
+    has, own, busy, alone, shared, process, its = json.loads(found.stdout)
+    assert (process == own) == (has == 1 or fails)
+    assert len(set(shared)) == has
+    if has > 1:
+        assert busy
+        assert alone == [own] * 2
+        assert fails or its == [process] * 2
+
+
+BEGUN = """
+import json, os, sys, time
+from meshplan.planner.second_core import Begun, is_idle
+
+def piece(number):
+    def find():
+        if number == 0 and os.getpid() != own:
+            os.write(tell, b".")
+            os.read(told_on, 1)  # until the others were begun here
+        if number == 2:
+            os.write(tell_on, b".")
+        if number == 0 and os.getpid() != own and len(sys.argv) > 2:
+            raise MemoryError  # only where it is forked
+        return number, os.getpid()
+    return find
+
+own, cores = os.getpid(), int(sys.argv[1])
+told, tell = os.pipe()
+told_on, tell_on = os.pipe()
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:cores])
+has = len(os.sched_getaffinity(0))
+Begun()
+idle_still = is_idle()
+begun = Begun(*map(piece, range(3)))
+if has > 1:
+    os.read(told, 1)  # the first piece is begun
+idle = is_idle()
+done = begun.done()
+begun.end()  # there is nothing to end
+started = time.monotonic()
+Begun(lambda: time.sleep(60)).end()
+ended_s = time.monotonic() - started
+print(json.dumps([has, own, idle_still, idle, done, is_idle(), ended_s]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
+def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
+    """It does the first, those that it has not begun are done here, and so is what fails there.
+    What is ended is not waited for. No pieces need no process.
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", BEGUN, str(cores), *["fails"] * fails],
+        capture_output=True, text=True, check=True, timeout=50,
+    )  # fmt: skip
+    has, own, idle_still, idle, done, idle_then, ended_s = json.loads(found.stdout)
+    assert idle_still == (has > 1)
+    assert not idle
+    assert [number for number, _ in done] == [0, 1, 2]
+    assert [process == own for _, process in done] == [has == 1 or fails, True, True]
+    assert idle_then == (has > 1)
+    assert ended_s < 30
+
+
+@pytest.mark.parametrize(("rows", "most", "expected"), [
+    pytest.param(0, 100, [0], id="none: one empty block"),
+    pytest.param(4096, 9000, [0], id="4096 are few"),
+    pytest.param(4097, 9000, [0, 2049], id="4097 / 2, rounded up"),
+    pytest.param(20_000, 9000, [0, 5000, 10_000, 15_000], id="3 of 9000 at most: 4 equal ones"),
+])  # fmt: skip
+def test_blocks_of_rows(rows: int, most: int, expected: list[int]) -> None:
+    """An even number of equal ones, so that two processors end together."""
+    assert list(blocks(rows, most)) == expected
+
+
+def test_what_was_found_ahead_of_its_turn_is_told_at_the_same_limit_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With cut 1 its followers 2 and 3 are asked at the limit of 10 s. In its turn 2 is known, and
+    after the limit fell to 9 s 3 is asked anew.
+    """
+    asked, limit_s = list[tuple[int, float]](), 10.0
+
+    @dataclass
+    class Mixes:
+        entry: Open
+        limit_s: float
+        shape = ("interleaved_1f1b", 2, 2, 8)
+
+        def by_chains(self) -> MixAnswer:
+            asked.append((self.entry.row, self.limit_s))
+            return MixAnswer(self.entry.row * self.limit_s, math.inf, None)
+
+    monkeypatch.setattr(cut_mixes, "is_idle", lambda: True)
+    monkeypatch.setattr(cut_mixes, "done_of_each", lambda work, pieces: [work(p) for p in pieces])
+    variant = Variant("interleaved_1f1b", 2, (0, 2))
+    cuts = [Open(1.0, (row, 0, row), row, variant, None, 0) for row in range(4)]
+    turns = cut_mixes.AheadOfTurn(Mixes)  # type: ignore[arg-type]
+
+    def bound_s(row: int) -> float:
+        return turns.by_chains(cuts[row], lambda _: limit_s, lambda: cuts[row + 1 :]).bound_s
+
+    assert bound_s(1) == 1 * 10
+    assert asked == [(1, 10), (2, 10), (3, 10)]
+    assert bound_s(2) == 2 * 10
+    assert len(asked) == 3
+    limit_s = 9.0
+    assert bound_s(3) == 3 * 9
+    assert asked[3:] == [(3, 9)]
+
+
+@pytest.mark.parametrize(("two", "done"), [
+    pytest.param(False, 3, id="one processor: what is asked for"),
+    pytest.param(True, AHEAD, id="two: so many ahead"),
+])  # fmt: skip
+def test_what_is_done_ahead(monkeypatch: pytest.MonkeyPatch, two: bool, done: int) -> None:
+    """Three of twenty pieces asked for; the answers are the same."""
+    monkeypatch.setattr(second_core, "is_idle", lambda: two)
+    asked = list[list[int]]()
+
+    def noted(work: Callable[[int], int], pieces: Sequence[int]) -> list[int]:
+        asked.append(list(pieces))
+        return [work(piece) for piece in pieces]
+
+    monkeypatch.setattr(second_core, "done_of_many", noted)
+    found = second_core.done_ahead(lambda piece: piece * piece, range(20))
+    assert list(islice(found, 3)) == [(0, 0), (1, 1), (2, 4)]
+    assert [piece for pieces in asked for piece in pieces] == list(range(done))
+    assert list(found) == [(piece, piece * piece) for piece in range(3, 20)]
+
+
+EXPERTS_OF_FOUR_NODES = Arguments(
+    model="mixtral-8x7b", gpus=32, cluster="dgx-h100", global_batch=256, engine="nemo"
+)
+CUTS_BESIDE_A_LIST = Arguments(
+    model="llama-3.2-1b", gpus=8, cluster="l40s-8", global_batch=32, engine="native",
+    pins={"pipeline_parallel": "4"},
+)  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("asked", "fewest"), [
+    pytest.param(EXPERTS_OF_FOUR_NODES, 8, id="kinds of exchange, rows, crowds of one degree"),
+    pytest.param(CUTS_BESIDE_A_LIST, 6, id="cuts beside a list, moved layers"),
+])  # fmt: skip
+def test_answers_are_the_same_with_a_fork(
+    monkeypatch: pytest.MonkeyPatch, asked: Arguments, fewest: int
+) -> None:
+    """Plans, runners-up, status and bound, where most rooms of the search divide their work."""
+    forks, forked = list[object](), second_core._forked
+
+    def counted(work: Callable[[], object]) -> tuple[int, int]:
+        forks.append(work)
+        return forked(work)
+
+    monkeypatch.setattr(second_core, "_forked", counted)
+    monkeypatch.setattr(second_core, "WORTH_S", 0.0)  # however quick this machine is
+    alone = solve(ask(asked).question, 5)
+    assert not forks
+    monkeypatch.setattr(second_core, "_has_second_core", lambda: True)
+    shared = solve(ask(asked).question, 5)
+    assert len(forks) >= fewest
+    assert shared.solutions == alone.solutions
+    assert (shared.status, shared.bound_s) == (alone.status, alone.bound_s)
+
+
+@pytest.mark.parametrize(("seconds", "here"), [
+    pytest.param([0.0] * 20, 20, id="short ones"),
+    pytest.param([0.01, 0.01, 0.01], 1, id="long ones"),
+    pytest.param([0.0, 0.01, 0.015, 0.0], 4, id="what is left is short"),
+    pytest.param([1.0], 1, id="one"),
+    pytest.param([], 0, id="none"),
+])  # fmt: skip
+def test_a_second_process_takes_part_where_what_is_left_is_worth_it(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], here: int
+) -> None:
+    """20 ms are, if the others take as long as the mean of what is done: 0.01 x 2, but not
+    (0.01 + 0.015) / 3 x 1.
+    """
+    now, shared = [0.0], list[float]()
+
+    def work(piece: float) -> float:
+        now[0] += piece
+        return 2 * piece
+
+    def noted(work: Callable[[float], float], pieces: Sequence[float]) -> list[float]:
+        shared.extend(pieces)
+        return [work(piece) for piece in pieces]
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(second_core, "done_of_each", noted)
+    assert second_core.done_of_many(work, seconds) == [2 * each for each in seconds]
+    assert shared == seconds[here:]

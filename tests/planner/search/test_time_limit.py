@@ -1,0 +1,148 @@
+"""No question runs away from its time limit: what takes long is cut short inside too."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.cli.main import app
+from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search.footprint import nearest_miss
+from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.search.search import SearchEnded
+from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.stages import least_path
+from meshplan.planner.stages.least_path import solve_path
+from meshplan.planner.stages.path import Intervals
+from meshplan.planner.stages.solve import Solver
+
+TWO_KINDS: dict[str, Any] = {
+    "modes": (0, 1, 2), "cap_kib": 6000, "schedule": "1f1b", "empty_ends": False,
+    "layer_ns": ((1000, 1100, 1333), (2500, 2600, 3333)), "state_kib": (200, 300),
+    "saved_kib": ((400, 300, 80), (800, 600, 160)), "update_kib": (0, 0), "step_ns": (900, 100),
+}  # fmt: skip
+"""Layers of two kinds that must recompute."""
+
+
+def asking(
+    model: str, cluster: str, engine: str, counts: tuple[int, int, int], **pins: str
+) -> Question:
+    """`counts`: GPUs, sequences of a batch, tokens of a sequence."""
+    gpus, batch, tokens = counts
+    return Question(
+        model=read_model(model)[1], training=Training(seq_len=tokens, global_batch_size=batch),
+        cluster=load_cluster(cluster), engine=load_engine(engine), gpus=gpus,
+        pins=parse_pins(pins),
+    )  # fmt: skip
+
+
+def test_a_search_keeps_its_limit_in_deep_pipelines() -> None:
+    """92 layers on up to 64 ranks with 4 to 16 micro-batches: 1 s; took 13 s, and 10 after that.
+
+    A solver had no plan after 12 s, and the beginnings of cuts were counted as if they were few.
+    """
+    question = asking("glm-4.6", "gh200-vista", "hai-llm", (512, 16, 4096), tensor_parallel="1")
+    started = time.process_time()
+    result = solve(question, 3, time_limit_s=1.0)
+    assert result.wall_s > 1.0, "a question that ends before its limit says nothing of it"
+    assert time.process_time() - started < 4.0
+
+
+def test_a_late_solve_leaves_a_bound(problem: Callable[..., StageProblem]) -> None:
+    """After its deadline a solve of the stages has no plan, and no bound above the best one."""
+    late = solve_path(Intervals(problem(3, 1, cap_kib=10**6)), None, deadline=0.0)
+    best = solve_path(Intervals(problem(3, 1, cap_kib=10**6)), None).plan
+    assert (late.status, late.plan) == ("UNKNOWN", None)
+    assert late.bound is not None
+    assert best is not None
+    assert 0 < late.bound <= best.objective
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_solve_that_ends_early_has_a_plan_and_a_bound_on_both_sides_of_the_best(
+    seed: int, problem: Callable[..., StageProblem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After as many sweeps as it may make, however few."""
+    case = problem(seed, 1, pp=3, pattern=(0, 1) * 4, **TWO_KINDS)
+    best = solve_path(Intervals(case), None)
+    assert best.plan is not None
+    statuses = set()
+    for sweeps in range(12):
+        monkeypatch.setattr(least_path, "MOST_SWEEPS", sweeps)
+        early = solve_path(Intervals(case), None)
+        assert early.bound is not None
+        assert early.bound <= best.plan.objective
+        assert early.plan is None or early.plan.objective >= best.plan.objective
+        statuses.add(early.status)
+    assert statuses >= {"UNKNOWN", "FEASIBLE"}
+
+
+def test_a_refusal_plans_no_chunks_that_no_mix_makes_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of layouts of several chunks, each planned before it was refused, few are."""
+    planned = []
+
+    def counted(solver: Solver, problem: StageProblem) -> Any:
+        planned.append(problem)
+        return first_plan(solver, problem)
+
+    first_plan = Solver.first_plan
+    monkeypatch.setattr(Solver, "first_plan", counted)
+    counts = 12, 12, 2**20
+    question = asking("qwen2.5-14b", "alps-gh200", "torchtitan", counts, virtual_stages="2..")
+    found = nearest_miss(question)
+    assert found is not None
+    assert found.layout.virtual_stages > 1
+    assert 0 < len(planned) < 100
+
+
+def test_no_plan_in_time_is_not_that_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without first plans and time nothing is known: no miss, no pin and no other size is named."""
+    monkeypatch.setattr("meshplan.planner.search.search.seed_likely", lambda _: None)
+    asked = ("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--global-batch", "16")
+    result = CliRunner().invoke(app, (*asked, "--time-limit", "0", "--json"))
+    assert result.exit_code == 3
+    assert json.loads(result.stdout) == {"status": "UNKNOWN", "gpus": 2}
+    ended = "the search was ended before it found a layout that fits, and one may"
+    assert result.stderr == f"error: {ended}: give it longer\n"
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_limit_holds_for_the_question_of_a_config_too(
+    found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A config of another question is asked that one within the limit; where nothing is found by
+    then this is what is said, after the plan, and not that nothing fits.
+    """
+    asked = ("plan", "llama-3.1-8b", "--cluster", "dgx-h100", "--global-batch", "64", "--gpus")
+    yours, limits = str(tmp_path / "yours.yaml"), []
+    assert CliRunner().invoke(app, (*asked, "8", "-o", yours)).exit_code == 0
+
+    def solved(question: Question, top: int, time_limit_s: float | None) -> Any:
+        limits.append(time_limit_s)
+        if not found:
+            raise SearchEnded("the search was ended before it found a layout that fits")
+        return solve(question, top, time_limit_s)
+
+    limited = ("--time-limit", "30", "--compare", yours)
+    monkeypatch.setattr("meshplan.planner.cli.planned.searched", searched_first)
+    monkeypatch.setattr("meshplan.planner.cli.planned.solve", solved)
+    result = CliRunner().invoke(app, (*asked, "16", *limited))
+    assert limits == [30.0]
+    assert result.exit_code == (0 if found else 3)
+    assert "Maximise throughput" in result.stdout
+    assert ("both sides: " in result.stdout) == found
+    assert ("a layout that fits of its question (your config runs on 8" in result.stderr) != found
+
+
+def searched_first(asked: Any, top: int, time_limit_s: float | None, proved: object) -> Any:
+    """The question's own search, which the limit leaves time."""
+    return solve(asked.question, top, time_limit_s)

@@ -1,0 +1,249 @@
+"""What a plan says of the space that was searched, and of what was left open in it."""
+
+import pytest
+
+from meshplan.costmodels.layout import SELECTIVE
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.case.plan_file import SearchReport
+from meshplan.planner.report.proof import proof_lines
+from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.search.search import search
+from meshplan.planner.space.pins import Pins, parse_pins
+from meshplan.planner.space.stage_splits import can_split
+from meshplan.planner.space.words import space_words
+
+ENDS_OR_EVEN = ("ends", "even")
+REPORT = SearchReport(
+    price="event simulation", space=(), status="FEASIBLE", bound_s=9.0, gap=0.0, candidates=1,
+    priced=1, cpsat_solves=0, simulated=1, wall_s=0.1, dropped={},
+)  # fmt: skip
+
+
+ON_HOST = {"activation_offload": "0,0.5"}
+
+
+def words_of(
+    model: Model,
+    engine: Engine,
+    pins: dict[str, str] | None = None,
+    *,
+    all_degrees: bool = True,
+) -> tuple[str, ...]:
+    """What is said where all cuts were looked at, on 64 H100."""
+    training = Training(seq_len=4096, global_batch_size=64)
+    setting = Setting.fitted(model, training, load_cluster("dgx-h100"), engine)
+    allowed = parse_pins(pins or {})
+    return space_words(setting, 64, allowed, (SELECTIVE,), "all", all_degrees=all_degrees)
+
+
+@pytest.mark.parametrize("draw", [("mixtral-8x7b", False), ("jamba-v0.1", True)])
+@pytest.mark.parametrize("name", engine_names())
+def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bool]) -> None:
+    """Where layers differ and may be on the host a rank may need less than decides what fits, but
+    where every moment is counted.
+    """
+    name_of_model, differ = draw
+    _, model = read_model(name_of_model)
+    engine = load_engine(name)
+    counts = engine.kernels.counts_passes
+    for fractions, on_host in (("0", False), ("0,0.5", True)):
+        words = words_of(model, engine, {"activation_offload": fractions})
+        bounded = differ and on_host and not counts
+        assert any("a bound of the need" in line for line in words) == bounded
+        assert any("in every moment" in line for line in words) == counts
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each for each in engine_names() if load_engine(each).legality.uneven_stages in ENDS_OR_EVEN],
+)
+def test_ends_in_place_of_a_layer_are_said(name: str) -> None:
+    """79 layers in 2 chunks of 4 ranks: only where the embedding or the head counts as the 80th."""
+    config, _ = read_model("llama-3.1-70b")
+    model = model_from_config({**config, "num_hidden_layers": 79}, "79 layers")
+    engine = load_engine(name)
+    cut, *_ = words_of(model, engine)
+    told = "embedding and head may each count as one" in cut
+    assert told == can_split(model, engine.legality, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("pins", "told"),
+    [
+        pytest.param({}, "context parallelism or dispatcher", id="several of each"),
+        pytest.param({"context_kind": "ring"}, "dispatcher", id="one kind"),
+        pytest.param({"context_kind": "ring", "dispatcher": "deepep"}, "", id="one of each"),
+    ],
+)
+def test_kinds_that_are_left_out_are_said(pins: dict[str, str], told: str) -> None:
+    """A kind than which another takes no longer in any pass may still end a little earlier."""
+    _, model = read_model("qwen3-30b-a3b")
+    words = words_of(model, load_engine("megatron"), pins)
+    said = [f"left out: a kind of {told} where another takes no longer in any pass"]
+    assert [line for line in words if "another takes no longer" in line] == said * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("gap", "said"),
+    [
+        pytest.param(0.0001, "less than 0.1% below", id="0.01 % was left open: not 0.0%"),
+        pytest.param(0.0005, "0.1% below", id="0.05 % rounds up"),
+        pytest.param(0.0235, "2.4% below", id="2.35 %"),
+    ],
+)
+def test_a_gap_is_never_called_nothing(gap: float, said: str) -> None:
+    """A plan that was not proved says by how much it might be beaten."""
+    claim = proof_lines(REPORT.model_copy(update={"gap": gap}))[0]
+    assert claim.startswith("FEASIBLE")
+    assert said in claim
+
+
+@pytest.mark.parametrize(("solves", "said"), [(0, "0 CP-SAT solves,"), (1, "1 CP-SAT solve,")])
+def test_one_solve_is_singular(solves: int, said: str) -> None:
+    """In the last line, which says what the search did."""
+    work = proof_lines(REPORT.model_copy(update={"cpsat_solves": solves}))[-1]
+    assert work.startswith(f"1 layout, 1 priced, {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("megatron", "equally many"), ("torchtitan", "all layers alike"), ("native", "asks for it")],
+)
+def test_which_layers_may_recompute_is_said(name: str, said: str) -> None:
+    """As the options of each engine have it."""
+    _, model = read_model("mixtral-8x7b")
+    words = words_of(model, load_engine(name))
+    (line,) = (line for line in words if line.startswith("recomputed:"))
+    assert line.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("engine", "pins", "cuts"),
+    [
+        pytest.param("native", {}, "listed", id="chunks may be cut anyhow"),
+        pytest.param("native", {"virtual_stages": "1"}, "all", id="one chunk: any cut is solved"),
+        pytest.param("native", {"pipeline_parallel": "1"}, "all", id="one rank: nothing to cut"),
+        pytest.param("megatron", {}, "all", id="its options say every cut"),
+    ],
+)
+def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: str) -> None:
+    """A proof over a list of cuts is not called one over all."""
+    _, model = read_model("qwen3-8b")
+    question = Question(
+        model=model, training=Training(seq_len=4096, global_batch_size=64), gpus=8,
+        cluster=load_cluster("dgx-h100"), engine=load_engine(engine), pins=parse_pins(pins),
+    )  # fmt: skip
+    result = search(question, simulate=lambda layout: simulated_s(case_at(question, layout)))
+    assert (result.status, result.cuts) == ("OPTIMAL", cuts)
+    report = REPORT.model_copy(update={"status": "OPTIMAL", "cuts": result.cuts})
+    assert ("over the listed cuts" in proof_lines(report)[0]) == (cuts == "listed")
+    ended = report.model_copy(update={"status": "FEASIBLE", "gap": 0.1})
+    # Of moved layers nothing is known when it ends early.
+    assert ("nothing in the space is faster" in proof_lines(ended)[0]) == (cuts == "all")
+
+
+@pytest.mark.parametrize("status", ["OPTIMAL", "FEASIBLE"])
+@pytest.mark.parametrize(
+    ("name", "engine", "pins", "all_degrees", "said"),
+    [
+        pytest.param("mixtral-8x7b", "megatron", {}, True, "", id="alike: the bound is the need"),
+        pytest.param("deepseek-v3", "megatron", {}, True, "", id="they differ"),
+        pytest.param("deepseek-v3", "megatron", ON_HOST, True, "that fits by the bound",
+                     id="they differ, and may be on the host"),
+        pytest.param("qwen3-8b", "native", {}, False, "leaves out degrees", id="some left open"),
+        pytest.param("qwen3-8b", "native", {}, True, "", id="all are settled"),
+    ],
+)  # fmt: skip
+def test_a_proof_says_what_decides_which_layouts_fit(
+    name: str, engine: str, pins: dict[str, str], all_degrees: bool, said: str, status: str
+) -> None:
+    """Where a bound of memory may leave out what fits, in the claim itself."""
+    space = words_of(read_model(name)[1], load_engine(engine), pins, all_degrees=all_degrees)
+    report = REPORT.model_copy(update={"status": status, "gap": 0.1, "space": tuple(space)})
+    claim = proof_lines(report)[0]
+    assert "nothing in the space" in claim
+    assert ("bound of its memory" in claim, "bound of their memory" in claim) == (
+        said == "that fits by the bound", said == "leaves out degrees",
+    )  # fmt: skip
+    assert said in claim
+
+
+@pytest.mark.parametrize(
+    ("name", "pins", "said"),
+    [
+        ("generic", {}, {"optimizer", "activations"}),
+        ("generic", {"optimizer_offload": "0,0.5"}, {"activations"}),
+        ("deepspeed", {}, {"optimizer"}),
+        ("torchtitan", {}, set()),
+    ],
+)  # fmt: skip
+def test_what_may_wait_on_the_host_is_said(name: str, pins: dict[str, str], said: set[str]) -> None:
+    """Of what a pin would move there, in engines that can: without it a plan keeps all."""
+    _, model = read_model("llama-3.1-8b")
+    lines = words_of(model, load_engine(name), pins)
+    (line,) = (line for line in lines if line.startswith("only with a pin"))
+    assert {each for each in ("optimizer", "activations") if f"{each} on the host" in line} == said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sequences", "said"),
+    [
+        pytest.param(16, 64, "tensor parallelism of over 8 ranks", id="of 8 in a node"),
+        pytest.param(32, 3, "tensor parallelism of over 16 ranks", id="fewer sequences than nodes"),
+        pytest.param(16, 128, "tensor parallelism of over 8 ranks; micro-batches other than 1 to "
+                     "16, 20, 24, 32, 40, 48 and 64", id="128 divides 128"),
+        pytest.param(8, 63, "micro-batches other than 1 to 16, 20, 24, 32, 40, 48 and 64",
+                     id="21 divides 63"),
+        pytest.param(8, 64, "", id="all of it is in the usual ranges"),
+    ],
+)  # fmt: skip
+def test_what_only_a_pin_opens(gpus: int, sequences: int, said: str) -> None:
+    """Of this question, not of any: and what no pin opens there is as it is with every pin."""
+    _, model = read_model("llama-3.1-8b")
+    setting = Setting.fitted(
+        model, Training(seq_len=4096, global_batch_size=sequences), load_cluster("dgx-h100"),
+        load_engine("nanotron"),
+    )  # fmt: skip
+    lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all", all_degrees=True)
+    found = [line for line in lines if line.startswith("only with a pin: ")]
+    assert [line.removeprefix("only with a pin: ") for line in found] == [said] * bool(said)
+
+
+def test_processes_are_not_called_gpus() -> None:
+    """In the words of the space of a plan for CPUs."""
+    _, model = read_model("mixtral-8x7b")
+    training, engine = Training(seq_len=4096, global_batch_size=64), load_engine("native")
+    setting = Setting.fitted(model, training, load_cluster("local-cpu"), engine)
+    words = space_words(setting, 2, Pins(), (SELECTIVE,), "all", all_degrees=True)
+    assert words
+    assert not any("GPU" in line for line in words)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_why_gpipe_is_left_out(name: str) -> None:
+    """Where passes wait for what is sent, and 1F1B runs too: it holds more and is never faster."""
+    _, model = read_model("llama-3.1-8b")
+    engine = load_engine(name)
+    words = words_of(model, engine)
+    told = any("takes as long as 1F1B or longer, and holds more" in line for line in words)
+    both = {"gpipe", "1f1b"} <= set(engine.legality.schedules)
+    assert told == (both and not engine.legality.hides_sends)
+
+
+def test_axes_that_a_pin_closes_have_no_words() -> None:
+    """One stage, no context parallelism, no expert parallelism: nothing is to be said of how."""
+    _, model = read_model("mixtral-8x7b")
+    axes = {"stages:": "pipeline_parallel", "context parallelism:": "context_parallel",
+            "tokens to experts:": "expert_parallel"}  # fmt: skip
+    for pins in ({}, {"pipeline_parallel": "2"}, *({axis: "1"} for axis in axes.values())):
+        words = words_of(model, load_engine("megatron"), pins)
+        said = {begin for begin in axes if any(line.startswith(begin) for line in words)}
+        assert said == {begin for begin, axis in axes.items() if pins.get(axis) != "1"}
