@@ -99,9 +99,9 @@ def test_a_file_that_is_not_there_is_named_as_before(tmp_path: Path) -> None:
     """In a folder the script is passed over; alone it says what to check."""
     script = str(tmp_path / "run.sh")
     with pytest.raises(NothingToRead, match=r"a launch script of LLaMA-Factory: not read"):
-        read_config("llamafactory-cli train a.yaml learning_rate=1e-5\n", script)
+        read_config("llamafactory-cli train nobodys-file.yaml learning_rate=1e-5\n", script)
     with pytest.raises(NothingToRead, match="check that file itself"):
-        read_config("swift sft --config a.yaml\n", script)
+        read_config("swift sft --config nobodys-file.yaml\n", script)
 
 
 def test_changes_of_the_model_that_change_no_size_are_read(tmp_path: Path) -> None:
