@@ -241,7 +241,8 @@ def _covered(runs: Sequence[Ratio]) -> Covered:
 
 
 def _width(precision: str) -> str:
-    return precision if is_narrow(precision) else "16 bits"
+    """fp16 and bf16 have the same kernels."""
+    return "16 bits" if precision in ("bf16", "fp16") else precision
 
 
 @dataclass(frozen=True, slots=True)

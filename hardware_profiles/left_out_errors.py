@@ -33,8 +33,8 @@ class Like(NamedTuple):
 
 
 def is_narrow(precision: str) -> bool:
-    """Whether matrix products run in 8 bits or fewer; fp16 and bf16 have the same kernels."""
-    return precision not in ("bf16", "fp16")
+    """Whether matrix products run in 8 bits or fewer."""
+    return precision not in ("bf16", "fp16", "fp32")
 
 
 def errors_of(ratios: Iterable[float], skew: float) -> Vector:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 
+from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
-_SHELL = (".sh", ".slurm", ".sbatch", ".bash")
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -79,7 +79,7 @@ costs the length of the text.
 
 def claims_refused(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
-    ends = (".py", ".yaml", ".yml", ".json", *_SHELL)
+    ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
     return name.endswith(ends) and _refused(text) is not None
 
 
@@ -127,7 +127,7 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
 
 def claims_script(name: str, text: str) -> bool:
     """Whether a file is such a script; asked after all formats that are read."""
-    return name.endswith(_SHELL) and _script(text) is not None
+    return name.endswith(SCRIPTS) and _script(text) is not None
 
 
 def _script(text: str) -> str | None:

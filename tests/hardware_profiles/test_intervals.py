@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from benchmarks.accuracy.coverage import held
+from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.intervals import (
     BETWEEN_NODES,
@@ -19,6 +21,7 @@ from meshplan.hardware_profiles.intervals import (
     reserved_range,
     step_time_interval,
 )
+from meshplan.hardware_profiles.left_out_errors import is_narrow
 from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.load import gpu_names
 
@@ -328,3 +331,8 @@ def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
 def test_no_run_reserves_more_than_there_is(reserved: float, expected: tuple[float, float]) -> None:
     """The upper end is the device's memory at most."""
     assert reserved_range(reserved, Interval(0.5, 2.0, 10), 80.0) == expected
+
+
+def test_fp32_is_not_narrow() -> None:
+    """fp32, bf16 and fp16; fp8, mxfp8 and nvfp4."""
+    assert [is_narrow(each) for each in get_args(Precision)] == [False] * 3 + [True] * 3

@@ -26,11 +26,10 @@ from meshplan.executor.frameworks.shell.launches import (
     left_open,
     needed,
 )
-from meshplan.executor.frameworks.shell.script import Script, read_script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 MARK = "--per_device_train_batch_size"
-SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
 _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
@@ -48,7 +47,7 @@ _SAID_BY = {
 
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's batch and no launch of a format of its own."""
-    return name.endswith(SUFFIXES) and MARK in text
+    return name.endswith(SCRIPTS) and MARK in text
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:

@@ -23,7 +23,6 @@ from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put
 from meshplan.executor.frameworks.hugging_face import trainer_command
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
-    SUFFIXES,
     launcher_file,
     next_tokens,
     other_training,
@@ -40,7 +39,7 @@ from meshplan.executor.frameworks.hugging_face.trainers import (
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
-from meshplan.executor.frameworks.shell.script import Script, read_script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start
 
@@ -57,7 +56,7 @@ _STARTERS = ("llamafactory-cli", "axolotl", "trl")
 
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's arguments, or may start a trainer with its file."""
-    named = name.endswith(SUFFIXES) and _STARTS.search(text) is not None
+    named = name.endswith(SCRIPTS) and _STARTS.search(text) is not None
     return named or trainer_command.claims(name, text)
 
 
@@ -84,6 +83,11 @@ def file_word(words: list[Fact]) -> Fact | None:
         return words[0]
     stated = arguments(words).get("config")
     return stated if stated is not None and _FILE.fullmatch(str(stated.value)) else None
+
+
+def which_file(found: Path) -> str:
+    """Which one is read of those that a script's words may mean."""
+    return f"its file is {found}"
 
 
 def facts_of(words: list[Fact], named: Fact, text: str) -> dict[str, Fact]:
@@ -126,8 +130,7 @@ def _case(
     gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
     put(found, gpus=gpus or Values(given).count("num_processes"))
     assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
-    its = f"its file is {stated.value}"
-    notes = (*script.notes, *left_open([words]), its, *reading.notes, *assumed)
+    notes = (*script.notes, *left_open([words]), which_file(file), *reading.notes, *assumed)
     return replace(reading, path=path, facts=found, notes=notes,
                    unread=(*other_training(words[at]), *unread, *reading.unread))  # fmt: skip
 

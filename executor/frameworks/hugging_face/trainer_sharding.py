@@ -176,13 +176,19 @@ _OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
 
 
 def beside(name: str, path: Path) -> Path | None:
-    """The file `name` as one at `path` means it: beside it, or below a folder above it."""
+    """The file `name` as one at `path` means it: beside it, or below a folder above it, up to the
+    repository's own.
+    """
     named = Path(_OWN_FOLDER.sub("", name))
     if named.is_absolute():
         return None
     folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
-    places = (folder / named for folder in folders)
-    return next((place for place in places if place.is_file()), None)
+    for folder in folders:
+        if (folder / named).is_file():
+            return folder / named
+        if (folder / ".git").exists():
+            break
+    return None
 
 
 def _fsdp_config(values: Values) -> dict[str, Fact]:

@@ -30,17 +30,16 @@ from typing import Any
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
-from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word
+from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
 from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
-from meshplan.executor.frameworks.shell.script import Script, read_script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
-_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
 _COMMAND = re.compile(r"^[ \t]*(?:[^#\n]*[ \t;&])?swift\)?[ \t]+(?:sft|pt)\b", re.M)
 _PROGRAM = re.compile(r"(?:^|/)swift/cli/(?:sft|pt)\.py$")
 _PROGRAMS = re.compile(r"^[^#\n]*\bswift/cli/(?:sft|pt)\.py\b", re.M)
@@ -71,7 +70,7 @@ _SAID_BY = {
 
 def claims(name: str, text: str) -> bool:
     """Whether a script runs `swift sft` or `swift pt`, or a YAML file holds its arguments."""
-    if name.endswith(_SUFFIXES):
+    if name.endswith(SCRIPTS):
         return bool(_COMMAND.search(text) or _PROGRAMS.search(text))
     keys = set(_KEYS.findall(text)) if name.endswith((".yaml", ".yml")) else set()
     return "model" in keys and bool(keys & {"tuner_type", "train_type"})
@@ -79,7 +78,7 @@ def claims(name: str, text: str) -> bool:
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The launches of a script, or a YAML file; raises `UnreadableConfig` and `IllegalConfig`."""
-    if not path.endswith(_SUFFIXES):
+    if not path.endswith(SCRIPTS):
         found = read_yaml(text)
         launch = {name[4:]: fact for name, fact in found.items() if name.startswith("ENV.")}
         stated = {name: fact for name, fact in found.items() if not name.startswith("ENV")}
@@ -112,7 +111,7 @@ def _case(
     start: Start | None,
 ) -> Reading:  # fmt: skip
     at = _arguments_at(words)
-    said, in_file = _with_file(words[at:], path)
+    said, in_file, its = _with_file(words[at:], path)
     stated = needed(said, start, _SAID_BY)
     if "model" not in stated and not stated.keys() & set(_VERSION_2):
         raise UnreadableConfig("no --model in the command: its arguments are left to the script's "
@@ -124,22 +123,27 @@ def _case(
     named, unread = launcher_file(given, Path(path), start) if given else ("", ())
     begun = replace(start or Start(), launched_by=named)
     reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, path, begun)
-    notes = (*script.notes, *left_open([words]), *reading.notes)
+    notes = (*script.notes, *left_open([words]), *its, *reading.notes)
     return replace(reading, notes=notes, unread=(*unread, *reading.unread))
 
 
-def _with_file(words: list[Fact], path: str) -> tuple[dict[str, Fact], dict[str, Fact]]:
-    """The arguments with those of the file that they name, and the environment that it sets."""
+def _with_file(
+    words: list[Fact], path: str
+) -> tuple[dict[str, Fact], dict[str, Fact], tuple[str, ...]]:
+    """The arguments with those of the file that they name, the environment that it sets, and a note
+    which file it is.
+    """
     named = file_word(words)
     if named is None:
-        return arguments(words), {}
+        return arguments(words), {}, ()
     found = beside(str(named.value), Path(path))
     if found is None:
         raise NothingToRead(f"{shown(named.value)} is not below this file or a folder above it: "
                             "check that file itself", named.line)  # fmt: skip
     facts = facts_of(words, named, text_of(found))
     launch = {name[4:]: fact for name, fact in facts.items() if name.startswith("ENV.")}
-    return {name: fact for name, fact in facts.items() if not name.startswith("ENV")}, launch
+    own = {name: fact for name, fact in facts.items() if not name.startswith("ENV")}
+    return own, launch, (which_file(found),)
 
 
 def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
@@ -201,7 +205,7 @@ def _processes(launch: Mapping[str, Fact], path: str) -> tuple[Fact | None, list
     """
     if "gpus" in launch:
         return launch["gpus"], []
-    if not path.endswith(_SUFFIXES) and "NPROC_PER_NODE" not in launch:
+    if not path.endswith(SCRIPTS) and "NPROC_PER_NODE" not in launch:
         return None, []
     each, nodes = launch.get("NPROC_PER_NODE"), launch.get("NNODES")
     visible = launch.get("CUDA_VISIBLE_DEVICES")

@@ -117,5 +117,5 @@ class KindsHeld(CountedMemory):
 
 def look_beyond_priced(proof: Simulated) -> None:
     """Where the priced memory is a bound for kinds of layers: settle what fits all the same."""
-    if proof.setting.has_several_kinds:
+    if proof.setting.has_several_kinds and len(proof.space.layouts):
         proof.beyond = KindsHeld(proof).settled

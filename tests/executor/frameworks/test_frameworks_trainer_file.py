@@ -104,6 +104,19 @@ def test_a_file_that_is_not_there_is_named_as_before(tmp_path: Path) -> None:
         read_config("swift sft --config nobodys-file.yaml\n", script)
 
 
+def test_the_file_is_looked_for_up_to_the_repository(tmp_path: Path) -> None:
+    """Another repository's file of the same name is another file; the one that is read is named."""
+    (tmp_path / "a.yaml").write_text(SWIFT)
+    scripts = tmp_path / "own" / "scripts"
+    scripts.mkdir(parents=True)
+    command, start = "swift sft --config a.yaml\n", Start(launched_by="none")
+    notes = read_config(command, str(scripts / "run.sh"), start=start).notes
+    assert f"its file is {tmp_path / 'a.yaml'}" in notes
+    (tmp_path / "own" / ".git").mkdir()
+    with pytest.raises(NothingToRead, match="check that file itself"):
+        read_config(command, str(scripts / "run.sh"), start=start)
+
+
 def test_changes_of_the_model_that_change_no_size_are_read(tmp_path: Path) -> None:
     """modal-labs/llm-finetuning config/mixtral.yml has `output_router_logits`; layers are named."""
     for inside, named in (("output_router_logits: true", False), ("num_hidden_layers: 4", True)):

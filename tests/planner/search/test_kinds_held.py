@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from meshplan.costmodels.layout import Layout, Stage
-from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import stage_memory, step_model_of
@@ -109,3 +109,17 @@ def test_a_stage_without_layers_has_no_buffers_of_theirs(spare_bytes: int, fits:
     else:
         with pytest.raises(search.NoLayoutFits):
             solve(question, 1)
+
+
+def test_nothing_is_faster_than_a_millionth_of_a_second() -> None:
+    """No row of two kinds of layers has a bound below it, so none is asked for its memory."""
+    question = ask(Arguments(
+        model="gemma-2-9b", gpus=8, cluster="dgx-h100", seq_len="2048", global_batch=8,
+        engine="automodel", pins={},
+    )).question  # fmt: skip
+    assert question.setting.has_several_kinds
+    found = search.faster_than(
+        question, lambda layout: simulated_s(case_at(question, layout)), 1e-6, 1_000_000
+    )
+    assert found.layout is None
+    assert found.bound_s == 1e-6
