@@ -1,6 +1,7 @@
 """What two runs may move, and what a log itself says of the network: laws."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from random_plans import plan_of
 from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
 
-from meshplan.costmodels.layout import even_stages
+from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
 from meshplan.planner.learn.cases import run_of_case
 from meshplan.planner.learn.likelihood import Seen
@@ -26,27 +28,36 @@ STEADY = Steady(
 )  # fmt: skip
 
 
-def timed(step_times_s: list[float]) -> list[Run]:
+APART = tuple(plan_of("llama-3.1-8b", layout, TRAINING) for layout in (
+    Layout(data_parallel=64, zero_stage=1, stages=even_stages(32, 1)),
+    Layout(data_parallel=4, tensor_parallel=8, sequence_parallel=True, pipeline_parallel=2,
+           zero_stage=1, stages=even_stages(32, 2)),
+))  # fmt: skip
+"""On 64 GPUs: one step hides its reduction under computing, the other's tensors are not hidden."""
+
+
+def timed(plans: Sequence[Plan], step_times_s: list[float]) -> list[Run]:
     """The two plans, measured."""
     return [
         run_of_case(Path("x"), case_of(plan), Measured(  
             step_time_s=s, allocated_gib=None, reserved_gib=None, rank_0=False, oom=False
         ))
-        for plan, s in zip(PLANS, step_times_s, strict=True)
+        for plan, s in zip(plans, step_times_s, strict=True)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("factors", [(0.4, 2.5), (3.0, 0.5), (5.0, 4.0), (0.3, 0.35)])
+@pytest.mark.parametrize("factors", [(0.4, 2.5), (1.5, 0.7), (5.0, 4.0), (0.6, 0.6)])
 @pytest.mark.parametrize("kind", ["stranger", "known"])
+@pytest.mark.parametrize("plans", [PLANS, APART], ids=["8 GPUs", "64 GPUs"])
 def test_what_is_learnt_is_never_less_likely_than_the_prior(
-    factors: tuple[float, float], kind: str
+    plans: Sequence[Plan], kind: str, factors: tuple[float, float]
 ) -> None:
     """Runs that contradict each other, or are far off: the density of constants and runs together,
     (1 + e^2 / (nu sigma^2))^(-(nu + 1) / 2) exp(-u S^-1 u / 2), is at least that at u = 0.
     """
     prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage(kind)
-    runs = timed([1.0, 1.0])
-    runs = timed([f * predicted_s(run, prior) for f, run in zip(factors, runs, strict=True)])
+    predicted = [predicted_s(run, prior) for run in timed(plans, [1.0, 1.0])]
+    runs = timed(plans, [f * step_s for f, step_s in zip(factors, predicted, strict=True)])
     free = telling(runs, prior)
     names = [each.name for each in free]
     covariance = by.covariance(names)
