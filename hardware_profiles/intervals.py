@@ -30,13 +30,13 @@ first error counts as much as today's.
 
 Where no run of the engine covers the prediction (its GPU family, precision, kind of model, that
 kind on that family, or more than `FARTHER` times the GPUs of its largest run), the error cannot be
-smaller than where one does: there f is also at least that of the left-out sources alone, and where
+smaller than where one does: there e is also at least that of the left-out sources alone, and where
 no run of any engine covers it at least that of engines without constants.
 
 Where fewer than `SOURCES` left-out sources state a quantity, they make no interval alone: with the
 reader's source counted among them as the farthest off, the percentile would be the farthest run of
 all, or beyond (conformal prediction over sources: Dunn et al., arXiv 1809.07441; Lee et al., arXiv
-2306.06342). There f is the larger of their plain percentile and that of step times, which dozens of
+2306.06342). There e is the larger of their plain percentile and that of step times, which dozens of
 sources state [assumed: no quantity is predicted better].
 
 Sources that nothing was fitted to took longer than first predicted by up to 46 % (90th percentile,
@@ -45,7 +45,7 @@ a `SKEW`, memory none.
 
 Step times of runs whose experts exchange tokens between nodes by all-to-all are a kind of their
 own: no network's all-to-all at their sizes is published, and 22 runs took 1.2 to 2.5 times as long
-as predicted. They do not count for other runs. Their own f is at least the percentile of such runs
+as predicted. They do not count for other runs. Their own e is at least the percentile of such runs
 of the engine on the GPU family together with such left-out sources, all alike; other left-out
 sources count beside them as the number of runs that is missing to `ENOUGH`, at least `BORROWED`.
 
