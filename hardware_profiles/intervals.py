@@ -92,7 +92,7 @@ WIDE = "generic"
 """The engine whose constants are learnt from all others."""
 
 UNKNOWN = 2.0
-"""f of what no run was ever left out of: a CPU's memory, say [assumed]."""
+"""exp(e) of what no run was ever left out of: a CPU's memory, say [assumed]."""
 
 Quantity = Literal["step_time", "reserved"]
 
