@@ -155,7 +155,7 @@ def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
     )
 
 
-OUTSIDE = " (outside the space that was searched: a pin, or what `space` names, leaves it out)"
+OUTSIDE = " (not in the space that was searched: a pin or what the space leaves out excludes it)"
 
 
 def reasons(
@@ -190,7 +190,7 @@ def _as_runner_up(
         slower = step_s / plan.prediction.step_time_s - 1
         less = moved.slower is None or slower < moved.slower - AS_FAST
         if less and kind_of_layout(layout) == kind:
-            return f"; as the runner-up {layout.full_label}: {slower:+.1%}"
+            return f"; with other settings too, the runner-up {layout.full_label}: {slower:+.1%}"
     return ""
 
 

@@ -223,7 +223,7 @@ STATED = {
     "global_batch_size": ("a batch of {}", ""),
     "precision": ("precision {}", ""),
     "optimizer": ("the optimizer {}", ""),
-    "expert_imbalance": ("busiest experts at {} of the mean", ""),
+    "expert_imbalance": ("busiest experts at {} times the mean", ""),
     "packed_mean_length": ("documents of {} tokens in a sequence", "whole sequences"),
     "optimizer_states": ("optimizer states in {}", "those the engine usually keeps"),
     "lora": ("{}", "all weights trained"),
@@ -285,8 +285,8 @@ def _misfit(yours: PricedLayout) -> tuple[str, ...]:
     over = lacking_bytes(yours.prediction)
     if over <= 0:
         return ()
-    said = f"your config is predicted not to fit, its fullest rank lacks {format_bytes(over)}"
-    return (f"{said}: its step is what it would take on a GPU with the memory",)
+    said = f"your config is predicted not to fit (its fullest rank lacks {format_bytes(over)})"
+    return (f"{said}: its step time is that of a GPU with enough memory",)
 
 
 def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
@@ -300,8 +300,8 @@ def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
     why = ""
     if who == "ours" and searched:
         fits = lacking_bytes(yours.prediction) <= 0
-        why = ", for your layout is outside the space that is searched" if fits else ", but fits"
-    return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; most by {told}"
+        why = ", as your layout is outside the searched space" if fits else ", but fits"
+    return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; mostly {told}"
 
 
 def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterator[Quantity]:
@@ -330,7 +330,7 @@ def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterat
         if max(pair) >= LEAST_SHARE * whole:
             yield row(words, "bytes", *pair, part=True)
     left = (s.prediction.gpu_memory_bytes - m.needed for s, m in zip(sides, memory, strict=True))
-    yield row("left free of a GPU", "bytes", *left)
+    yield row("left free per GPU", "bytes", *left)
     if rate is not None:
         costs = (cost_per_trillion_tokens(s.prediction.tokens_per_s_per_gpu, rate) for s in sides)
         yield row("cost of 1T tokens", "count", *costs)

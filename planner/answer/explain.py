@@ -201,7 +201,9 @@ def without_adapters(chosen: PricedLayout) -> str:
     if slower > -AS_FAST:
         return ""
     lost = lost_by(chosen.parts, time_parts(model, time))
-    return f"all weights trained, fit or not: {_verdict(slower, lost)}"
+    return (
+        f"all weights trained instead of adapters, whether it fits or not: {_verdict(slower, lost)}"
+    )
 
 
 def _verdict(slower: float, lost: dict[str, float]) -> str:

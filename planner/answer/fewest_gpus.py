@@ -19,6 +19,8 @@ from meshplan.planner.search.footprint import minimum_gpus
 from meshplan.planner.search.rows.priced_space import Question
 
 LEAST_SAVING = 0.05 * GIB
+SIZES_TRIED = "tried: every number within a node, then whole nodes"
+"""By `minimum_gpus`."""
 
 
 class FewestGpus(NamedTuple):

@@ -72,7 +72,9 @@ def moved_settings(question: Question) -> Iterator[MovedFigure]:
             if (share := getattr(overlap, name))
         }
         engine = q.engine.model_copy(update={"overlap": overlap.model_copy(update=update)})
-        yield MovedFigure(f"{much} hidden behind computing", replace(setting, engine=engine))
+        yield MovedFigure(
+            f"{much} communication hidden behind compute", replace(setting, engine=engine)
+        )
 
 
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:

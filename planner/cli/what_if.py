@@ -204,7 +204,7 @@ def _break_even(
         try:
             found = solve(question, 1, time_limit_s)
         except SearchEnded as error:
-            raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}; give it longer") from None
+            raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}") from None
         except NoLayoutFits:
             return BestStep(math.inf)
         gap = 0.0 if found.status == "OPTIMAL" else found.gap
