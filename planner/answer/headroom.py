@@ -14,10 +14,8 @@ def with_headroom(text: str | None, cluster: Cluster, engine: str) -> tuple[Clus
     device_bytes = cluster.gpu.memory_bytes
     if text is None:
         kept = with_usual_headroom(cluster, engine)
-        free = f"{format_bytes(device_bytes - kept.fillable_bytes)} of each GPU stay free"
-        said = (
-            f"{free}, so that a layout that fills the rest fits in {FITS:.0%} of runs (--headroom)"
-        )
+        free = f"--headroom {format_bytes(device_bytes - kept.fillable_bytes)}"
+        said = f"{free}, so that a layout that fills the rest of a GPU fits in {FITS:.0%} of runs"
         return kept, f"assumed: {said}" if kept is not cluster else ""
     left_bytes = device_bytes - parse_headroom(text, device_bytes)
     said = f"as stated: headroom {text}, so a plan may use {format_bytes(left_bytes)} of each GPU"

@@ -62,13 +62,15 @@ DRIFT = 0.001
 
 def explain(
     plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan -o` wrote.")],
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page here.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one self-contained HTML page here.")
+    ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write the step's timeline as a Chrome trace here.")
+        Path | None, typer.Option(help="Write the timeline of the step as a Chrome trace here.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show why a plan is what it is: memory, time, timeline, and what the runners-up lost by.
+    """Show why a plan is what it is: time, memory, and what the runners-up lose by.
 
     Example: meshplan explain plan.yaml --html plan.html --trace plan.json
     """

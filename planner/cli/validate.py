@@ -33,7 +33,10 @@ class UnreadableRuns(ValueError):
 
 
 def validate(
-    runs: Annotated[Path | None, typer.Argument(help="CSV of measured runs.")] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Argument(help="CSV of measured runs (docs/runs.md); default: the published runs."),
+    ] = None,
     as_json: AsJson = False,
     suite: Annotated[str, typer.Option(help="Only these suites, comma-separated.")] = "",
     grade: Annotated[str, typer.Option(help="Only these grades, such as A,B.")] = "",
@@ -41,14 +44,12 @@ def validate(
         Path | None, typer.Option(help="Draw predicted against measured (.png, .svg or .html).")
     ] = None,
     fit: Annotated[
-        Path | None, typer.Option(help="Learn the fitted constants into this folder.")
+        Path | None, typer.Option(help="Instead: fit the constants and write them to this folder.")
     ] = None,
 ) -> None:
     """Score the cost model against measured runs, by suite.
 
     Example: meshplan validate --grade A,B --json
-
-    Without a file the published runs that ship with meshplan are used. Columns: docs/runs.md.
     """
     if plot is not None:
         check_plot(plot, ".html")
