@@ -227,7 +227,7 @@ STATED = {
     "packed_mean_length": ("documents of {} tokens in a sequence", "whole sequences"),
     "optimizer_states": ("optimizer states in {}", "those the engine usually keeps"),
     "lora": ("{}", "all weights trained"),
-    "images": ("{}", "no images or sound"),
+    "images": ("{}", "text only"),
 }
 """What is said of a field of `Training`, and of one that is None."""
 
@@ -330,7 +330,7 @@ def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterat
         if max(pair) >= LEAST_SHARE * whole:
             yield row(words, "bytes", *pair, part=True)
     left = (s.prediction.gpu_memory_bytes - m.needed for s, m in zip(sides, memory, strict=True))
-    yield row("left free per GPU", "bytes", *left)
+    yield row("left free of a GPU", "bytes", *left)
     if rate is not None:
         costs = (cost_per_trillion_tokens(s.prediction.tokens_per_s_per_gpu, rate) for s in sides)
         yield row("cost of 1T tokens", "count", *costs)

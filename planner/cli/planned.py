@@ -236,7 +236,7 @@ def compared(asked: Asked, answer: Plan, yours: "Yours", wanted: Wanted) -> "Com
         raise SearchEnded(f"--compare {yours.path}: {error} ({said})") from None
     except NoLayoutFits:
         raise NoLayoutFits(
-            f"--compare {yours.path}: no layout fits its own question ({said})"
+            f"--compare {yours.path}: no layout fits for its question ({said})"
         ) from None
     best = result.solutions[0].layout
     found = compare(yours, case_at(own, best), gpu_hour_price=price)

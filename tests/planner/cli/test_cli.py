@@ -267,7 +267,7 @@ def test_compare_sets_a_config_beside_the_plan() -> None:
     said = " ".join(result.stdout.split())  # where lines break depends on the length of the path
     assert "beside the best layout" in said
     assert "cost of 1T tokens" in said
-    assert "assumed, as the config does not say it: 256 GPUs" in said
+    assert "assumed where the config is silent: 256 GPUs" in said
     assert "engine torchtitan, that of" in said
     assert "".join(str(config).split()) in "".join(said.split())
     assert "at 2 per GPU-hour" in result.stdout
@@ -350,7 +350,7 @@ def test_the_space_and_the_price_are_said() -> None:
     """The proof names the price that it holds for, and the cuts that were listed."""
     text = " ".join(run(*SMALL, "--top", "1", "--engine", "torchtitan").stdout.split())
     assert "under the event simulation" in text
-    assert "with several any of up to 512, else those of a list" in text
+    assert "every split where there are at most 512, else a list of splits" in text
     report = json.loads(run(*SMALL, "--top", "1", "--json").stdout)["search"]
     assert report["price"] == "event simulation"
-    assert any(line.startswith("stages: ") for line in report["space"])
+    assert any(line.startswith("layers per stage: ") for line in report["space"])

@@ -28,7 +28,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.main import app
 from meshplan.planner.report.page.markup import round_step
 from meshplan.planner.report.page.memory import ranks_picture
-from meshplan.planner.report.runners_up import WHY_NOT
+from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS
 from meshplan.planner.report.tables import (
     CATEGORIES,
     folded,
@@ -185,7 +185,7 @@ def test_explain_writes_page_and_trace(tmp_path: Path) -> None:
     page, trace = tmp_path / "plan.html", tmp_path / "trace.json"
     shown = runner.invoke(app, ["explain", plan, "--html", str(page), "--trace", str(trace)])
     assert shown.exit_code == 0, shown.output
-    for heading in ("Time of one step", "Memory by pipeline rank", "Measured", "Proof", "lost by"):
+    for heading in ("Time of one step", "Memory by pipeline rank", "Measured", "Proof", "lose by"):
         assert heading in shown.stdout
     links = Links()
     links.feed(page.read_text())
@@ -210,7 +210,7 @@ def test_a_proof_of_another_prediction_is_called_so(tmp_path: Path) -> None:
     job = ["--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64", "--micro-batch", "1"]
     planned = runner.invoke(app, ["plan", "llama-3.1-8b", *job, "--top", "3", "-o", str(plan)])
     assert planned.exit_code == 0, planned.output
-    headings = "Proof", "What the others lost by", WHY_NOT
+    headings = "Proof", OTHERS, ONE_CHANGE
     assert set(headings) < set(runner.invoke(app, ["explain", str(plan)]).stdout.splitlines())
     text = plan.read_text().replace("micro_batch_size: 1", "micro_batch_size: 4", 1)
     plan.write_text(text)
