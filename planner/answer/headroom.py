@@ -9,7 +9,7 @@ from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 def with_headroom(text: str | None, cluster: Cluster, engine: str) -> tuple[Cluster, str]:
     """`cluster` with so much of each device's memory left free, and what is to be said of it.
 
-    None: as much as usual. Raises `ValueError` where `text` is no headroom.
+    None: as much as usual. Raises `ValueError` where `text` is not a headroom.
     """
     device_bytes = cluster.gpu.memory_bytes
     if text is None:

@@ -164,7 +164,7 @@ def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
     try:
         prices = [float(item) for item in items]
     except ValueError:
-        raise BadQuestion(f"{option} {text!r} is no number; write 2.5, or 2.5,4") from None
+        raise BadQuestion(f"{option} {text!r} is not a number; write 2.5, or 2.5,4") from None
     for price in prices:
         _positive(option, price)
     return tuple(prices * num_clusters if len(prices) == 1 else prices)

@@ -52,7 +52,7 @@ def find_sizes(
     costs = [cost for _, cost in tried]
     best, bend = cheapest(costs), knee(costs)
     if best is None or bend is None:
-        raise NoLayoutFits(f"no size from {least.gpus} GPUs on has a plan")
+        raise NoLayoutFits(f"no size of {least.gpus} GPUs or more has a plan")
     return Sizes(
         least_gpus=least.gpus,
         cheapest_gpus=best.gpus if best.cost_per_trillion_tokens is not None else None,

@@ -30,11 +30,11 @@ def asked(model: str = "qwen3-vl-8b", engine: str = "megatron-bridge", **said: o
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"images": 2}, "--images is of a tower; add --image-tokens"),
-        ({"frozen": "vision"}, "--frozen is of a tower"),
+        ({"images": 2}, "--images is for a vision or audio tower; add --image-tokens"),
+        ({"frozen": "vision"}, "--frozen is for a vision or audio tower"),
         ({"audio_tokens": "1k"}, "its tower is priced by --image-tokens alone"),
         ({"image_tokens": "1k", "audio_tokens": "1k"}, "priced by --image-tokens alone"),
-        ({"image_tokens": "many"}, "--image-tokens 'many' is no number of tokens"),
+        ({"image_tokens": "many"}, "--image-tokens 'many' is not a number of tokens"),
         ({"image_tokens": "1k", "frozen": "text"}, "--frozen 'text' is not known"),
         ({"image_tokens": "1k", "frozen": "audio"}, "--frozen audio: of .* it is the vision tower"),
         (

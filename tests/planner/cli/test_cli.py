@@ -132,7 +132,7 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
         ((*TINY, "--gpu", "h100-sxm"), "--cluster already says"),
         ((*TINY[:4], "--global-batch", "8"), "say what to train on"),
         ((*TINY[:4], "--gpu", "h100-sxm", "--network", "fast", "--global-batch", "8"),
-         "is no bandwidth"),
+         "is not a bandwidth"),
         ((*TINY[:4], "--cluster", "dgx-h101", "--global-batch", "8"), "did you mean dgx-h100"),
         (("plan", "lama", *TINY[2:]), "no model 'lama'"),
         ((*TINY, "--compare", "absent.toml"), "--compare absent.toml: cannot be read"),

@@ -139,7 +139,7 @@ def test_fractions_are_pinned(text: str, fractions: tuple[float, ...], question:
 @pytest.mark.parametrize("text", ["2", "some", "-0.5", "nan", "0..1"])
 def test_what_is_no_fraction(text: str) -> None:
     """One line with what can be written."""
-    with pytest.raises(PinError, match="is no fraction; write on, off"):
+    with pytest.raises(PinError, match="is not a fraction; write on, off"):
         parse_pins({"optimizer_offload": text})
 
 
