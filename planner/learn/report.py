@@ -70,7 +70,7 @@ def _table(*columns: str) -> Table:
 
 
 def _runs(learned: Learned) -> Table:
-    table = _table("layout", "GPUs", "measured", "predicted before", "and after")
+    table = _table("layout", "GPUs", "measured", "predicted before", "predicted after")
     for run in learned.runs:
         table.add_row(
             run.layout, f"{run.gpus:,}", format_seconds(run.measured_s),
@@ -125,8 +125,9 @@ def _parts(d: Diagnosis) -> Table:
 
 def _print_memory(d: Diagnosis, console: Console) -> None:
     for line in d.memory:
-        measured = f"{line.measured_gib:.1f} GiB" if line.measured_gib else "not in the log"
-        _say(console, f"{line.kind} memory: measured {measured}, expected {line.expected_gib:.1f} "
+        gib = line.measured_gib
+        measured = f"measured {gib:.1f} GiB" if gib else "not in the log"
+        _say(console, f"{line.kind} memory: {measured}, expected {line.expected_gib:.1f} "
                       "GiB on the fullest rank")  # fmt: skip
     if d.lacking_bytes is not None:
         has = format_bytes(d.prediction.gpu_memory_bytes)

@@ -51,7 +51,7 @@ def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
     """What is learnt goes into a file, `plan --learned` uses it, and the plan keeps it."""
     file, plan = tmp_path / "learned.yaml", tmp_path / "out.yaml"
     code, out, _ = _called("learn", *logs, "-o", str(file))
-    assert (code, "expected before" in out) == (0, True)
+    assert (code, "predicted before" in out) == (0, True)
     learned = read_learned(file)
     assert all(abs(run.after_s / run.measured_s - 1) < 0.16 for run in learned.runs)
     question = (

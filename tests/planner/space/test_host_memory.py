@@ -154,7 +154,7 @@ def test_offload_from_the_command_line(tmp_path: Path) -> None:
     assert "with --offload-optimizer on one fits" in refused.stderr
     done = runner.invoke(app, [*PLAN, "--offload-optimizer", "on", "-o", str(path)])
     assert done.exit_code == 0
-    assert "on the host:" in done.stdout
+    assert "host memory per GPU:" in done.stdout
     plan = read_plan(path)
     assert plan.layout.optimizer_offload
     assert plan.prediction is not None
