@@ -277,7 +277,7 @@ def test_ranges_and_what_no_run_covers_are_said() -> None:
     assert memory_line(full).endswith("runs; caches shrink where memory is short)")
     assert known.reserved_low_bytes < max(s.reserved for s in known.memory)
     assert unmeasured_line(beyond) == (
-        "no measured run of this engine has nvfp4, 4,096 GPUs: ranges are wider for it"
+        "ranges are wider, as no measured run of this engine has nvfp4, 4,096 GPUs"
     )
     assert unmeasured_line(known.model_copy(update={"unmeasured": ()})) == ""
 
