@@ -55,7 +55,7 @@ Slack = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Also search, and report a layout slower than the best by more than this.",
+        help="Also search, and report a layout slower than the best by over this fraction.",
     ),
 ]
 FormatName = Annotated[

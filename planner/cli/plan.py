@@ -107,9 +107,11 @@ def plan(
         str | None, pin("Multi-token prediction on a stage before the loss: on, off.", "WORDS")
     ] = None,
     offload_optimizer: Annotated[
-        str | None, pin("Fraction on the host: 0 (default), 0,0.5,1 or on.", "FRACTIONS")
+        str | None, pin("Optimizer states on the host: 0 (default), 0,0.5,1 or on.", "FRACTIONS")
     ] = None,
-    offload_activations: Annotated[str | None, pin("Likewise.", "FRACTIONS")] = None,
+    offload_activations: Annotated[
+        str | None, pin("Saved activations on the host, likewise.", "FRACTIONS")
+    ] = None,
     out: Annotated[Path | None, output("Plan file to write.", "-o", "--out")] = None,
     top: Annotated[int, output("Layouts to show, of different degrees.", min=1)] = TOP,
     robust: Annotated[
