@@ -202,7 +202,7 @@ def _outside(question: Question, yours: Case) -> bool:
 
 
 def differences(question: Question, yours: Case) -> Iterator[str]:
-    """Where the config asks something else than the question, in words."""
+    """How the config's question differs from `question`, in words."""
     if question.gpus != yours.layout.world_size:
         own = counted(yours.layout.world_size, "GPU")
         yield f"your config runs on {own}, not {question.gpus:,}"

@@ -33,7 +33,7 @@ class FewestGpus(NamedTuple):
 
 
 def fewest_gpus(question: Question) -> FewestGpus | None:
-    """Of a question; None where no smaller number that is tried is enough."""
+    """The fewest GPUs of a question; None where no smaller number that was tried is enough."""
     found = minimum_gpus(question)
     if found is None:
         return None

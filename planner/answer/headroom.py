@@ -1,4 +1,4 @@
-"""The memory that a plan leaves free of each device: as told, or as its engine's error asks for."""
+"""The memory that a plan leaves free on each device: as stated, or by its engine's error."""
 
 from meshplan.costmodels.units import format_bytes, parse_headroom
 from meshplan.hardware_profiles.memory_needs import FITS
@@ -7,7 +7,7 @@ from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 
 
 def with_headroom(text: str | None, cluster: Cluster, engine: str) -> tuple[Cluster, str]:
-    """`cluster` with so much of each device's memory left free, and what is to be said of it.
+    """`cluster` with so much of each device's memory left free, and the note on it.
 
     None: as much as usual. Raises `ValueError` where `text` is not a headroom.
     """

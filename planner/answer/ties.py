@@ -78,7 +78,7 @@ def moved_settings(question: Question) -> Iterator[MovedFigure]:
 
 
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
-    """Of each layout."""
+    """The worst loss of each layout."""
 
     def losses(moved: MovedFigure) -> list[float]:
         steps = [StepModel(moved.setting, each).time().step_time_s for each in layouts]

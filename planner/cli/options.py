@@ -16,8 +16,8 @@ def refuse(message: str) -> NoReturn:
 
 
 class Finite(TyperCommand):
-    """A command whose numbers are finite: infinity passes bounds from below, NaN all of them. And
-    whose values are none of its options: a value was forgotten then, and a file would be so called.
+    """A command that refuses numbers that are not finite, which bounds let through, and names of
+    options as values: there a value was forgotten.
     """
 
     def invoke(self, ctx: Any) -> Any:

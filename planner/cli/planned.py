@@ -60,7 +60,7 @@ PIN_AXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be told of the answer, and where: the options under their names."""
+    """What to print and to write, and where: the options by name."""
 
     out: Path | None
     top: int
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def arguments_of(given: Mapping[str, Any]) -> Arguments:
-    """What was typed, of the options `given` by name; the number of GPUs apart."""
+    """The arguments among the options `given` by name, without the number of GPUs."""
     names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
     return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)

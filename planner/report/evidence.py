@@ -11,7 +11,7 @@ FAR = f"none is near (same kind of model, distance at most {NEAR:g})"
 
 
 def nearest_line(runs: Sequence[MeasuredRun]) -> str:
-    """The first of a plan's runs; that it is not near where it is not, or that there is none."""
+    """The nearest run in a sentence, with a word where it is not near; or that there is none."""
     if not runs:
         return NONE
     told = evidence_line(runs[0])
@@ -19,7 +19,7 @@ def nearest_line(runs: Sequence[MeasuredRun]) -> str:
 
 
 def evidence_lines(runs: Sequence[MeasuredRun]) -> list[str]:
-    """All of a plan's runs, after the word that none of them is near."""
+    """All of a plan's runs; first that none of them is near, if so."""
     told = list(map(evidence_line, runs)) or [NONE]
     return told if not runs or any(run.near for run in runs) else [FAR, *told]
 

@@ -79,7 +79,7 @@ def bound_line(fewest: FewestGpus) -> str:
 
 
 class Fuller(NamedTuple):
-    """A layout that fits with more of each GPU than may be used unless told.
+    """A layout that fits with less memory left free than usual.
 
     headroom          what `--headroom` takes for it
     fits_probability  of the layout
@@ -91,8 +91,8 @@ class Fuller(NamedTuple):
 
 
 def fits_fuller(asked: Asked) -> Fuller | None:
-    """What would fit with no more left free than the profile keeps; None where nothing does, or
-    where `--headroom` said how much is left.
+    """A layout that fits with no more left free than the profile keeps; None where none does, or
+    where `--headroom` states how much is left.
     """
     if not asked.usual_headroom or asked.profile is asked.question.cluster:
         return None
@@ -146,9 +146,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
 
 
 def _legal_values(question: Question, axis: str) -> str:
-    """The values that an axis may take where only its own pin is lifted, if they are few numbers of
-    a row.
-    """
+    """The values that an axis may take without its own pin, if they are few numbers of a row."""
     if axis not in NUMBER_AXES or axis == "virtual_stages":
         return ""
     free = space_of(replace(question, pins=question.pins.without(axis))).layouts

@@ -1,4 +1,4 @@
-"""What a search proved, what it was over, and why the plan is this one of several, in sentences."""
+"""What a search proved, what it searched, and why the plan is this one of several, in sentences."""
 
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.planner.case.plan_file import SearchReport
@@ -10,7 +10,7 @@ OVER_LISTED = "over the listed stage splits"
 
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
-    """What the search proved of the fastest layout, whether that is the plan, and what it did."""
+    """What the search proved of the fastest layout, and why the plan is that one or another."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
     over = f" {OVER_LISTED}" if search.cuts == "listed" else ""
     least = format_seconds(search.bound_s)

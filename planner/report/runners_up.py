@@ -21,7 +21,7 @@ NARROW = 80
 
 
 def runners_table(plan: Plan, width: int) -> Table:
-    """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
+    """The runners-up, how much slower and how surely each is, and what it lost by."""
     assert plan.prediction is not None
     if width < NARROW:
         return bullets(map(runner_sentence, runners_rows(plan)))
@@ -86,8 +86,8 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def slower_text(other: RunnerUp, chosen_s: float) -> str:
-    """How much slower a runner-up is predicted and expected, and in how many cases the plan is the
-    faster one, a line each; plans of before these were known lack them.
+    """How much slower a runner-up is predicted and expected, and in how many cases it is slower, a
+    line each; older plan files have the first only.
     """
     told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
     probability = other.faster_probability
