@@ -100,7 +100,7 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
         print_answer(asked, result, plan, fewest)
         _print_beside(plan, wanted, found)
         if not wanted.out:
-            print("\nnext: -o plan.yaml keeps the plan for meshplan explain, execute and export")
+            print("next: -o plan.yaml keeps the plan for meshplan explain, execute and export")
     if wanted.dry_run:
         from meshplan.planner.report.dry_run import dry_run_line
 

@@ -8,7 +8,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
@@ -17,7 +17,13 @@ from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.fewest_gpus import FewestGpus
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan, read_plan
+from meshplan.planner.case.plan_file import (
+    IS_PLAN,
+    Plan,
+    SearchReport,
+    UnreadablePlan,
+    read_plan,
+)
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.case.trained import (
@@ -102,7 +108,7 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
     if len(reach) > MOST_SHOWN:
         shown = f"{len(reach)} numbers from 1 to {reach[-1]:,}"
     both = f"{question.counted(question.gpus)} and {counted(batch, 'sequence')}"
-    out.print(indented(f"numbers of replicas that divide {both}: {shown}"))
+    out.print(indented(f"replicas that divide {both}: {shown}"))
     out.print(indented(batch_words(layout, question.training)))
     if better := plan.better_batch:
         out.print(
@@ -152,23 +158,13 @@ def print_best(
 
     legend  of the memory's letters, where step 1 has printed none
     """
-    assert plan.prediction is not None
     assert plan.search is not None
     out.print(step_heading(3, "Maximise throughput"))
-    spare = spare_lines(plan.spare_memory) if plan.spare_memory else ()
-    notes = (fits_line(plan.prediction), unmeasured_line(plan.prediction), *spare, host_line(plan))
-    nearest = f"nearest measured run: {nearest_line(plan.evidence)}"
-    for part in (
-        Text(plan.layout.full_label, style="bold green"),
-        layout_legend(plan.layout),
-        time_line(plan.prediction, device),
-        bullets(proof_lines(plan.search, plan.choice)),
-        f"{plan.layout.schedule}, by stage: {stages_line(plan)}",
-        memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes),
-        *([memory_legend()] if legend else []),
-        bullets([memory_line(plan.prediction), *filter(None, notes), nearest]),
-    ):
+    for part in _best_parts(plan, plan.search, device):
         out.print(indented(part))
+    if legend:
+        out.print(indented(memory_legend()))
+    out.print(indented(bullets(_memory_facts(plan))))
     if plan.runners_up:
         out.print()
         for part in runners_parts(plan, out.width):
@@ -177,14 +173,38 @@ def print_best(
         out.print(indented(Text(f"\n{ONE_CHANGE.lower()}:")))
         out.print(indented(bullets(plan.reasons[:SHOWN_REASONS])))
     out.print(indented(Text("\nthe space that was searched:")))
-    out.print(indented(bullets([*search_lines(plan.search), _counts(result)])))
+    *space, work = search_lines(plan.search)
+    out.print(indented(bullets([*space, f"{work}; {_counts(result)}"])))
+
+
+def _best_parts(plan: Plan, search: SearchReport, device: str) -> Iterator[RenderableType]:
+    """The layout, its time, what is proved of it, its stages and the memory of each rank."""
+    assert plan.prediction is not None
+    yield Text(plan.layout.full_label, style="bold green")
+    yield layout_legend(plan.layout)
+    yield time_line(plan.prediction, device)
+    yield bullets(proof_lines(search, plan.choice))
+    yield f"{plan.layout.schedule}, by stage: {stages_line(plan)}"
+    yield memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)
+
+
+def _memory_facts(plan: Plan) -> Iterator[str]:
+    """Reserved memory, whether it fits, what more would buy, and the nearest measured run."""
+    assert plan.prediction is not None
+    yield memory_line(plan.prediction)
+    yield from filter(None, (fits_line(plan.prediction), unmeasured_line(plan.prediction)))
+    if plan.spare_memory:
+        yield from spare_lines(plan.spare_memory)
+    if line := host_line(plan):
+        yield line
+    yield f"nearest measured run: {nearest_line(plan.evidence)}"
 
 
 def _counts(result: SearchResult) -> str:
     """How many layouts do not fit, have a higher bound and were solved, under the closed form."""
-    bounded = f"{result.bounded:,} have a higher lower bound"
+    bounded = f"{result.bounded:,} have a higher bound"
     fates = f"{result.misfits:,} do not fit, {bounded}, {result.solved:,} solved"
-    return f"by closed form, before the simulation: {fates}"
+    return f"before that, by closed form, {fates}"
 
 
 def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:

@@ -44,8 +44,8 @@ def runners_notes(plan: Plan) -> list[str]:
 
 
 SLOWER = (
-    "expected: corrected for the plan being picked as the fastest of many predictions; a tie: "
-    "measured runs do not tell the two apart"
+    "expected: corrected for picking the fastest of many; a tie: measured runs do not tell them "
+    "apart"
 )
 """What `slower_text` says of a runner-up."""
 
@@ -69,7 +69,7 @@ def runner_sentence(row: tuple[str, ...]) -> str:
     """The cells of a runner-up in one line of text."""
     label, step, slower, reserved, lost = row
     slower = slower.replace("\n", ", ")
-    return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
+    return f"{label}: {step}, slower {slower}, {reserved}{lost and f'; lost by {lost}'}"
 
 
 def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -95,8 +95,8 @@ def slower_text(other: RunnerUp, chosen_s: float) -> str:
         told.append(f"expected {other.expected_slower:+.1%}")
     if probability is not None:
         of_100 = round(probability * 100)
-        told.append(f"slower in {of_100 if of_100 < 100 else 'more than 99'} of 100")
-        told += ["a tie"] * is_tie(probability)
+        tie = ", a tie" * is_tie(probability)
+        told.append(f"in {of_100 if of_100 < 100 else 'more than 99'} of 100{tie}")
     return "\n".join(told)
 
 

@@ -87,7 +87,7 @@ def memory_line(prediction: Prediction) -> str:
         return reserved
     ranged = f"{format_bytes(low)} to {format_bytes(high)} in 8 of 10 runs"
     if high >= prediction.gpu_memory_bytes:
-        ranged += "; caches shrink where memory is short"
+        ranged += "; caches can shrink"
     return f"{reserved} ({ranged})"
 
 

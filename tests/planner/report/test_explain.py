@@ -274,7 +274,7 @@ def test_ranges_and_what_no_run_covers_are_said() -> None:
     within = known.model_copy(update={"reserved_high_bytes": below})
     assert memory_line(within).endswith(" in 8 of 10 runs)")
     full = known.model_copy(update={"reserved_high_bytes": known.gpu_memory_bytes})
-    assert memory_line(full).endswith("runs; caches shrink where memory is short)")
+    assert memory_line(full).endswith("runs; caches can shrink)")
     assert known.reserved_low_bytes < max(s.reserved for s in known.memory)
     assert unmeasured_line(beyond) == (
         "ranges are wider, as no measured run of this engine has nvfp4, 4,096 GPUs"

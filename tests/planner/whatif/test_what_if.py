@@ -138,8 +138,8 @@ def test_headroom_and_missing_pins_are_said(plan_file: Path) -> None:
     prediction = plan.prediction.model_copy(update={"plan_memory_bytes": less})
     asked = question_of(plan.model_copy(update={"prediction": prediction, "pins": None}))
     assert asked.question.cluster.fillable_bytes == less
-    assert any("left other memory free" in note for note in asked.notes)
-    assert any("does not say what was pinned" in note for note in asked.notes)
+    assert any("left more or less memory free" in note for note in asked.notes)
+    assert any("does not state its pins" in note for note in asked.notes)
 
 
 def test_a_change_is_the_answer_of_its_own_question(plan_file: Path) -> None:
