@@ -99,14 +99,14 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
 
         print_answer(asked, result, plan, fewest)
         _print_beside(plan, wanted, found)
-        if not wanted.out:
-            print("next: -o plan.yaml keeps the plan for meshplan explain, execute and export")
     if wanted.dry_run:
         from meshplan.planner.report.dry_run import dry_run_line
 
         print(dry_run_line(plan, asked.question), file=sys.stderr if wanted.as_json else sys.stdout)
     if wanted.out:
         print(f"wrote {wanted.out}, for meshplan explain, execute and export", file=sys.stderr)
+    elif not wanted.as_json:
+        print("next: -o plan.yaml keeps the plan for meshplan explain, execute and export")
     if unmet:
         raise unmet
 
