@@ -124,7 +124,7 @@ def test_every_fact_of_training_is_compared_in_words() -> None:
     """Each field of `Training` has words of its own, present and absent; no object is printed."""
     case = yours(YOURS % 32).case
     other = {
-        "lora": (Lora(rank=8, targets="qv"), "LoRA of rank 8 beside query and value "
+        "lora": (Lora(rank=8, targets="qv"), "LoRA of rank 8 on query and value "
                  "(frozen weights not quantised), not all weights trained"),
         "images": (Images(tokens=2048, frozen=True),
                    "2,048 tokens of images, the tower frozen, not text only"),
