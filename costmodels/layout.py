@@ -210,7 +210,7 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
         raise InvalidLayout(f"zero_stage {la.zero_stage}; it is 0, 1, 2 or 3")
     for what in ("optimizer_offload", "activation_offload"):
         if not 0 <= getattr(la, what) <= 1:
-            raise InvalidLayout(f"{what} {getattr(la, what)} is no fraction; it is from 0 to 1")
+            raise InvalidLayout(f"{what} {getattr(la, what)} is not a fraction; it is from 0 to 1")
     _check_stages(la, model)
     per_step = la.data_parallel * la.micro_batch_size
     if training.global_batch_size % per_step:

@@ -63,7 +63,7 @@ def parse_bandwidth(text: str) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(b|B)(?:/s|ps)\s*", text)
     if not match or float(match[1]) == 0:
-        raise ValueError(f"{text!r} is no bandwidth: write 400Gb/s (bits) or 50GB/s (bytes)")
+        raise ValueError(f"{text!r} is not a bandwidth: write 400Gb/s (bits) or 50GB/s (bytes)")
     scale = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2]]
     return float(match[1]) * scale / (8 if match[3] == "b" else 1)
 
@@ -77,7 +77,7 @@ def parse_headroom(text: str, whole_bytes: float) -> float:
         return 0.0
     match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d+)?)\s*(%|GiB|GB)\s*", text)
     if not match:
-        raise ValueError(f"{text!r} is no headroom: write 8GiB, 8GB or 10%")
+        raise ValueError(f"{text!r} is not a headroom: write 8GiB, 8GB or 10%")
     unit_bytes = {"%": whole_bytes / 100, "GiB": GIB, "GB": GB}[match[2]]
     size_bytes = float(match[1]) * unit_bytes
     if size_bytes >= whole_bytes:

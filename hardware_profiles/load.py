@@ -224,7 +224,7 @@ def _composed(gpu: str, per_node: str, network: str) -> Cluster:
     card = re.fullmatch(r"(\d+(?:\.\d+)?)Gb", network)
     if not (per_node.isdigit() and int(per_node) > 0 and card and float(card[1]) > 0):
         raise UnknownProfile(
-            f"{gpu}:{per_node}:{network} is no cluster: write GPU:PER_NODE:NETWORK, as in "
+            f"{gpu}:{per_node}:{network} is not a cluster: write GPU:PER_NODE:NETWORK, as in "
             f"{gpu}:8:400Gb (bits per second and GPU)"
         )
     return compose_cluster(gpu, int(per_node), float(card[1]) * 1e9 / 8)

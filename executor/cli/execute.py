@@ -26,82 +26,79 @@ from meshplan.planner.report.terminal import as_written
 DeviceName = Literal["cpu", "cuda"]
 
 
-option = panel("Options")
+run, where = panel("The run"), panel("Where it runs")
+rank_only = panel("One rank instead of the run")
 JOB = (
-    "With slurm: submit and follow the job, only submit it, follow it to its end and collect what "
-    "it measured, or cancel it."
+    "With slurm: submit and follow the job, only submit it, follow it and collect its measurement, "
+    "or cancel it."
 )
 
 
 def execute(
     plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan` wrote.")],
-    out: Annotated[
-        Path | None, option("Folder of the run; PLAN.run unless said.", "-o", "--out")
-    ] = None,
-    steps: Annotated[int, option("Timed steps.", min=1)] = 10,
+    out: Annotated[Path | None, run("Folder of the run; default PLAN.run.", "-o", "--out")] = None,
+    steps: Annotated[int, run("Timed steps.", min=1)] = 10,
     timeout: Annotated[
-        float, option("Seconds without progress of any rank after which it failed.", min=1)
+        float, run("Seconds without progress of any rank until the run counts as hung.", min=1)
     ] = TIMEOUT_S,
-    warmup: Annotated[int, option("Steps before them.", min=0)] = 3,
+    warmup: Annotated[int, run("Steps before the timed ones.", min=0)] = 3,
     band: Annotated[
-        float | None, option("Accepted error of the step time (the plan's own).", min=0)
+        float | None,
+        run("Accepted error of the step time, a fraction; default: the plan's.", min=0),
     ] = None,
-    top: Annotated[int, option("Run the best K layouts of the plan, keep the fastest.", min=1)] = 1,
-    engine: Annotated[
-        EngineName | None, option("What trains; unless said, the plan's own engine.")
-    ] = None,
-    data: Annotated[Path | None, option("Flat token file; without it, synthetic tokens.")] = None,
-    cluster: Annotated[
-        str | None, option("Profile that priced the plan, where it is a file.")
-    ] = None,
+    top: Annotated[int, run("Run the best K layouts of the plan, keep the fastest.", min=1)] = 1,
+    engine: Annotated[EngineName | None, run("Framework that trains; default: the plan's.")] = None,
+    data: Annotated[Path | None, run("Flat file of tokens; default: synthetic tokens.")] = None,
+    cluster: Annotated[str | None, run("Profile that priced the plan, if it is a file.")] = None,
     nodes: Annotated[
-        int | None, option("Hosts: 1; with slurm as many as the ranks fill.", min=1)
+        int | None, where("Hosts; default 1, with slurm as many as the ranks fill.", min=1)
     ] = None,
     rendezvous: Annotated[
-        str | None, option("HOST:PORT; run the same command on every host.")
+        str | None, where("HOST:PORT; run the same command on every host.")
     ] = None,
-    launcher: Annotated[Launcher, option("What starts them.")] = Launcher.torchrun,
+    launcher: Annotated[Launcher, where("What starts the ranks.")] = Launcher.torchrun,
     slurm: Annotated[
-        str, option("Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
+        str, where("Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
     ] = "",
     given: Annotated[
         list[str] | None,
-        option("KEY=VALUE of --launcher skypilot or kubeflow, such as image=IMAGE.", "--set"),
+        where("KEY=VALUE for --launcher skypilot or kubeflow, such as image=IMAGE.", "--set"),
     ] = None,
-    job: Annotated[JobPart, option(JOB)] = "run",
-    print_only: Annotated[bool, option("Show what would be started, and stop.", "--print")] = False,
+    job: Annotated[JobPart, where(JOB)] = "run",
+    print_only: Annotated[bool, where("Show what would be started, and stop.", "--print")] = False,
     trace: Annotated[
-        Path | None, option("Write the predicted and the measured step as one Chrome trace here.")
+        Path | None, run("Write the predicted and the measured step as one Chrome trace here.")
     ] = None,
     as_json: AsJson = False,
     dry_run: Annotated[
-        bool, option("Build one rank without devices, at full size.", "--dry-run")
+        bool, rank_only("Build a rank at full size without devices.", "--dry-run")
     ] = False,
     rank: Annotated[
-        int | None, option("Rank of --dry-run or --one-rank; 0 unless said.", min=0)
+        int | None, rank_only("Rank of --dry-run or --one-rank; default 0.", min=0)
     ] = None,
     all_stages: Annotated[
         bool,
-        option(
-            "With --dry-run or --one-rank: one rank of every stage.",
+        rank_only(
+            "With --dry-run or --one-rank: a rank of every stage.",
             "--all-stages",
             "--every-stage",
         ),
     ] = False,
     one_rank: Annotated[
-        bool, option("Run one rank for real; the other ranks are answered for.", "--one-rank")
+        bool, rank_only("Run a rank for real; the messages of others are made up.", "--one-rank")
     ] = False,
     device: Annotated[
-        DeviceName | None, option("Of --one-rank; what is at hand unless said.")
+        DeviceName | None, rank_only("With --one-rank; default: a GPU if there is one.")
     ] = None,
     all_micro_batches: Annotated[
-        bool, option("With --one-rank: not only a periodic few.", "--all-micro-batches")
+        bool,
+        rank_only("With --one-rank: all, not a few whose pattern repeats.", "--all-micro-batches"),
     ] = False,
 ) -> None:
     """Run a plan for a few steps and print predicted against measured.
 
-    Exit 0 inside the band, 3 outside it, 1 when a rank failed, hung or diverged, 2 when the plan
-    cannot be run here: a plan for GPUs is never started on a host without them.
+    Exit 0: inside the band, 3: outside it, 1: a rank failed, hung or diverged, 2: the plan cannot
+    run here (a plan for GPUs never starts on a host without them).
 
     Example: meshplan execute plan.yaml --steps 10
     """
@@ -168,15 +165,15 @@ def _check_single(
     they are not of, and for what is printed as JSON, which only a run is.
     """
     if printed_json:
-        wrong = "--print shows files and a command as they are, --json is of a run; drop one"
+        wrong = "--print shows files and a command, --json the result of a run; drop one"
     elif of_one_rank and not one_rank:
         wrong = "--device and --all-micro-batches belong to --one-rank; add it"
     elif of_single and not single:
-        wrong = "--rank and --all-stages say of what --dry-run or --one-rank is"
+        wrong = "--rank and --all-stages belong to --dry-run or --one-rank; add one of them"
     elif single and engine not in (None, NATIVE):
         wrong = (
-            f"--dry-run and --one-rank are of the native engine, not of {engine}; leave out "
-            "--engine, and the layout is priced for native"
+            f"--dry-run and --one-rank run the native engine, not {engine}; leave out --engine, "
+            "and the layout is priced for native"
         )
     else:
         return

@@ -169,8 +169,8 @@ def _check_folder(folder: Path) -> None:
     """Raise `CannotRun` for a folder that is more than a line of the scripts that name it."""
     if not str(folder).isprintable():
         raise CannotRun(
-            f"the folder of the run, {str(folder)!r}, is no printable line of text; give another "
-            "with --out"
+            f"the folder of the run, {str(folder)!r}, is not a printable line of text; give "
+            "another with --out"
         )
 
 

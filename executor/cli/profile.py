@@ -35,20 +35,24 @@ QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minu
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
 
 
-option = panel("Options")
+option, where = panel("The measurement"), panel("Where it runs")
 
 
 def profile(
     out: Annotated[Path, option("Profile to write (TOML).", "-o", "--out")],
     quick: Annotated[bool, option("Fewer shapes, in under two minutes.", "--quick")] = False,
-    minutes: Annotated[float, option("Time limit; --quick has its own.", min=1.0)] = 15.0,
-    device: Annotated[Literal["auto", "cpu", "cuda"], option("What to measure.")] = "auto",
-    processes: Annotated[int | None, option("Ranks per host: its GPUs, or cores.", min=1)] = None,
-    nodes: Annotated[int, option("Hosts, with --launcher slurm.", min=1)] = 1,
-    launcher: Annotated[Literal["torchrun", "slurm"], option("What starts them.")] = "torchrun",
-    slurm: Annotated[str, option("Further sbatch options: '--partition=gpu --time=30'.")] = "",
-    restart: Annotated[bool, option("Drop the measurements of a killed run.", "--restart")] = False,
-    print_only: Annotated[bool, option("Show what would be started, and stop.", "--print")] = False,
+    minutes: Annotated[float, option("Time limit in minutes, without --quick.", min=1.0)] = 15.0,
+    device: Annotated[Literal["auto", "cpu", "cuda"], option("Device to measure.")] = "auto",
+    processes: Annotated[
+        int | None, where("Ranks per host; default: its GPUs, or cores.", min=1)
+    ] = None,
+    nodes: Annotated[int, where("Hosts, with --launcher slurm.", min=1)] = 1,
+    launcher: Annotated[Literal["torchrun", "slurm"], where("What starts the ranks.")] = "torchrun",
+    slurm: Annotated[str, where("Further sbatch options: '--partition=gpu --time=30'.")] = "",
+    restart: Annotated[
+        bool, option("Start anew; drop what an interrupted run measured.", "--restart")
+    ] = False,
+    print_only: Annotated[bool, where("Show what would be started, and stop.", "--print")] = False,
 ) -> None:
     """Measure this machine or cluster and write the profile that `plan --cluster` reads.
 
@@ -91,7 +95,9 @@ def _start(
     options: Options, starter: Starter, *, nodes: int, processes: int | None, print_only: bool
 ) -> None:
     if starter.launcher is Launcher.slurm and processes is None:
-        raise SlurmFailed("give --processes: ranks per host cannot be found from this one")
+        raise SlurmFailed(
+            "give --processes: this host cannot tell how many ranks a host of the job takes"
+        )
     per_node = processes or _ranks_of_this_host(options.device)
     out = options.out.with_name(options.out.name + ".run")
     progress = out / "progress.json"

@@ -42,7 +42,7 @@ def endpoint(text: str) -> tuple[str, int]:
     """The host and port of HOST:PORT; raises `CannotRun`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CannotRun(f"--rendezvous {text!r} is no HOST:PORT such as gpu-node-1:29500")
+        raise CannotRun(f"--rendezvous {text!r} is not a HOST:PORT such as gpu-node-1:29500")
     return host, int(port)
 
 

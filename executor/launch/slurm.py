@@ -70,7 +70,7 @@ def batch_script(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
         "--no-requeue", f"--output={log}", *extra,
     ]  # fmt: skip
     if broken := next((text for text in directives if not text.isprintable()), None):
-        raise SlurmFailed(f"{broken!r} is no #SBATCH option: it must be one printable line")
+        raise SlurmFailed(f"{broken!r} is not an #SBATCH option: it must be one printable line")
     command = shell_command(
         job, '"$LOGS"', endpoint='"$HEAD:$PORT"', is_first="$((SLURM_NODEID == 0))"
     )

@@ -35,7 +35,7 @@ def given_of(launcher: Launcher, texts: Sequence[str]) -> dict[str, str]:
         known = KEYS.get(launcher, ())
         if not equals or not value or key not in known:
             keys = f"it has {', '.join(known)}" if known else "it has none"
-            raise CannotRun(f"--set {text!r} is no KEY=VALUE of --launcher {launcher}: {keys}")
+            raise CannotRun(f"--set {text!r} is not a KEY=VALUE of --launcher {launcher}: {keys}")
         if not value.isprintable():
             raise CannotRun(f"--set {text!r}: it must be one printable line")
         if key in NAMES and not NAME.fullmatch(value):

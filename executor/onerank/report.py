@@ -23,15 +23,15 @@ def print_run(run: OneRankRun, console: Console) -> None:
 def notes(run: OneRankRun) -> Iterator[str]:
     """What a reader of the figures must know."""
     ran = {found.micro_batches for found in run.ranks}
-    yield "messages are answered here and take what the profile predicts; tokens routed evenly"
+    yield "messages are answered locally and take the predicted time; tokens are routed evenly"
     if ran != {run.micro_batches}:
         yield (
-            f"ran {min(ran)} of {run.micro_batches} micro-batches: seconds are for all of them, "
-            "bytes are those of the few, which hold as much at once"
+            f"ran {min(ran)} of {run.micro_batches} micro-batches: seconds are scaled to all of "
+            "them, bytes are as measured, since the few hold as much at once"
         )
     if run.estimated_pipeline_ranks:
         told = ", ".join(map(str, run.estimated_pipeline_ranks))
-        yield f"pipeline ranks {told} were not run: the step of the plan has predicted seconds"
+        yield f"pipeline ranks {told} were not run: the step of the plan uses their prediction"
 
 
 def _step(part: ComparedPart) -> str:

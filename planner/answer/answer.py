@@ -73,7 +73,7 @@ def simulated_s(case: Case) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The plan file without what takes time to be told: the runners-up and the reasons.
+    """The plan without its runners-up and reasons, which take time to price.
 
     others    the runners-up, the fastest first
     others_s  their steps
@@ -155,14 +155,14 @@ def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
     )
 
 
-OUTSIDE = " (outside the space that was searched: a pin, or what `space` names, leaves it out)"
+OUTSIDE = " (not in the space that was searched: a pin or what the space leaves out excludes it)"
 
 
 def reasons(
     plan: PricedLayout, bound_s: float = 0.0, others: Sequence[tuple[Layout, float]] = ()
 ) -> tuple[str, ...]:
-    """Why not a little different: training all weights where that is faster, the changes nearest to
-    being better, then those that do not fit. What takes less than `bound_s`, below which the search
+    """One change each: training all weights where that is faster, the changes nearest to being
+    better, then those that do not fit. What takes less than `bound_s`, below which the search
     has proved that its space holds nothing, is said to be outside; where a change leads to the
     degrees of one of `others`, the runners-up with their steps, what that takes is said too.
     """
@@ -190,7 +190,7 @@ def _as_runner_up(
         slower = step_s / plan.prediction.step_time_s - 1
         less = moved.slower is None or slower < moved.slower - AS_FAST
         if less and kind_of_layout(layout) == kind:
-            return f"; as the runner-up {layout.full_label}: {slower:+.1%}"
+            return f"; with other settings too, the runner-up {layout.full_label}: {slower:+.1%}"
     return ""
 
 

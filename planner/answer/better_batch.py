@@ -24,7 +24,7 @@ WITHIN, LEAST_GAIN = 0.1, 0.05
 
 
 def tries(question: Question, plan: Fastest) -> list[Callable[[], BetterBatch | None]]:
-    """What finds each neighbour's gain, on its own: None where it is below `LEAST_GAIN`."""
+    """Functions that each price one neighbour: its gain, None where it is below `LEAST_GAIN`."""
     if not plan.proved:
         return []
     batch = question.training.global_batch_size
@@ -33,7 +33,7 @@ def tries(question: Question, plan: Fastest) -> list[Callable[[], BetterBatch | 
 
 
 def fastest(found: Iterable[BetterBatch]) -> BetterBatch | None:
-    """Of what was found, per sequence; None of nothing."""
+    """The neighbour that is fastest per sequence; None if there is none."""
     return max(found, key=lambda better: better.faster_fraction, default=None)
 
 
@@ -55,7 +55,7 @@ def neighbours(batch: int, gpus: int) -> Iterator[int]:
 
 
 def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
-    """What the neighbour gives, None where it cannot gain enough or does not."""
+    """The gain of the neighbour; None where it is too small."""
     q = _with_new_replicas(question, batch)
     found = first_layout(q, own_s * batch / (1 + LEAST_GAIN))
     if found is None:

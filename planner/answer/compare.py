@@ -202,7 +202,7 @@ def _outside(question: Question, yours: Case) -> bool:
 
 
 def differences(question: Question, yours: Case) -> Iterator[str]:
-    """Where the config asks something else than the question, in words."""
+    """How the config's question differs from `question`, in words."""
     if question.gpus != yours.layout.world_size:
         own = counted(yours.layout.world_size, "GPU")
         yield f"your config runs on {own}, not {question.gpus:,}"
@@ -223,11 +223,11 @@ STATED = {
     "global_batch_size": ("a batch of {}", ""),
     "precision": ("precision {}", ""),
     "optimizer": ("the optimizer {}", ""),
-    "expert_imbalance": ("busiest experts at {} of the mean", ""),
+    "expert_imbalance": ("busiest experts at {} times the mean", ""),
     "packed_mean_length": ("documents of {} tokens in a sequence", "whole sequences"),
     "optimizer_states": ("optimizer states in {}", "those the engine usually keeps"),
     "lora": ("{}", "all weights trained"),
-    "images": ("{}", "no images or sound"),
+    "images": ("{}", "text only"),
 }
 """What is said of a field of `Training`, and of one that is None."""
 
@@ -285,8 +285,8 @@ def _misfit(yours: PricedLayout) -> tuple[str, ...]:
     over = lacking_bytes(yours.prediction)
     if over <= 0:
         return ()
-    said = f"your config is predicted not to fit, its fullest rank lacks {format_bytes(over)}"
-    return (f"{said}: its step is what it would take on a GPU with the memory",)
+    said = f"your config is predicted not to fit (its fullest rank lacks {format_bytes(over)})"
+    return (f"{said}: its step time is that of a GPU with enough memory",)
 
 
 def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
@@ -300,8 +300,8 @@ def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
     why = ""
     if who == "ours" and searched:
         fits = lacking_bytes(yours.prediction) <= 0
-        why = ", for your layout is outside the space that is searched" if fits else ", but fits"
-    return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; most by {told}"
+        why = ", as your layout is outside the searched space" if fits else ", but fits"
+    return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; mostly {told}"
 
 
 def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterator[Quantity]:

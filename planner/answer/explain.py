@@ -1,4 +1,4 @@
-"""Why a layout takes the time it takes, what a runner-up loses by, and why not a little different.
+"""Why a layout takes the time it takes, what a runner-up loses by, and what one change would do.
 
 parts      the seconds of a step by cause; they add up to the step time
 lost by    parts of the other layout - parts of the chosen one
@@ -144,14 +144,14 @@ class PricedLayout:
 
 
 def priced(case: Case) -> PricedLayout:
-    """Play the step of `case` once, and say everything about it."""
+    """Simulate one step of `case`: its prediction, and the parts of its time."""
     step_model = step_model_of(case)
     time = step_model.time()
     return PricedLayout(case, prediction_of(step_model, time), time_parts(step_model, time))
 
 
 def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
-    """What one notch on each axis would do: what would need more memory first."""
+    """Each axis moved by one notch, those that need more memory first."""
     case = chosen.case
     for fix in notches(case):
         moved = replace(case, layout=fix.layout)
@@ -169,7 +169,7 @@ def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
 
 
 def notches(case: Case) -> Iterator[Fix]:
-    """One axis moved by one notch, what would need more memory first; not all of it runs."""
+    """One axis moved by one notch, those that need more memory first; not all of them run."""
     yield from _spending(case.layout)
     yield from changes(case)
 
@@ -201,7 +201,9 @@ def without_adapters(chosen: PricedLayout) -> str:
     if slower > -AS_FAST:
         return ""
     lost = lost_by(chosen.parts, time_parts(model, time))
-    return f"all weights trained, fit or not: {_verdict(slower, lost)}"
+    return (
+        f"all weights trained instead of adapters, whether it fits or not: {_verdict(slower, lost)}"
+    )
 
 
 def _verdict(slower: float, lost: dict[str, float]) -> str:

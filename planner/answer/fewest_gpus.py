@@ -19,6 +19,8 @@ from meshplan.planner.search.footprint import minimum_gpus
 from meshplan.planner.search.rows.priced_space import Question
 
 LEAST_SAVING = 0.05 * GIB
+SIZES_TRIED = "tried: every number within a node, then whole nodes"
+"""By `minimum_gpus`."""
 
 
 class FewestGpus(NamedTuple):
@@ -31,7 +33,7 @@ class FewestGpus(NamedTuple):
 
 
 def fewest_gpus(question: Question) -> FewestGpus | None:
-    """Of a question; None where no smaller number that is tried is enough."""
+    """The fewest GPUs of a question; None where no smaller number that was tried is enough."""
     found = minimum_gpus(question)
     if found is None:
         return None

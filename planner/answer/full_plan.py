@@ -45,7 +45,7 @@ class Beside:
         self._begun.end()
 
     def begin(self, fastest: Fastest) -> None:
-        """Begin for this layout, with what mostly takes longest first."""
+        """Start everything for this layout, what usually takes longest first."""
         batches = better_batch.tries(self.asked.question, fastest)
         self._of, self._begun = fastest, Begun(*batches, *self._of_layout(fastest))
 

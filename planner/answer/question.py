@@ -261,15 +261,13 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
         for option in ("lora_targets", "base_precision"):
             if getattr(a, option) is not None:
                 flag = f"--{option.replace('_', '-')}"
-                raise BadQuestion(f"{flag} is of LoRA's frozen weights; add --lora-rank 16")
+                raise BadQuestion(f"{flag} needs LoRA; add --lora-rank 16")
         return None
     _refuse_large(lora_rank=a.lora_rank)
     known = engine.legality.lora_targets
     usual = known[0] if known and "all_linear" not in known else "all_linear"
     if a.lora_targets is None:
-        notes.append(
-            f"assumed: adapters beside {TARGET_WORDS[usual]} (--lora-targets chooses others)"
-        )
+        notes.append(f"assumed: adapters on {TARGET_WORDS[usual]} (--lora-targets chooses others)")
     return Lora(
         rank=a.lora_rank,
         targets=_one_of("--lora-targets", a.lora_targets or usual, get_args(LoraTargets)),
@@ -289,21 +287,21 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
     if not stated:
         for option in ("images", "frozen"):
             if getattr(a, option) is not None:
-                raise BadQuestion(f"--{option} is of a tower; add {fix}")
+                raise BadQuestion(f"--{option} is for a vision or audio tower; add {fix}")
         more = {tower.words: f"; {fix} prices it"} if tower else {}
         more |= {part: _of_stored(a) for part in parts if part.startswith(QUANTIZATION)}
         return None, [
             f"note: {a.model}: the {part} is not priced{more.get(part, '')}" for part in parts
         ]
     if tower is None or list(stated) != [own]:
-        why = why_no_tower(config, model) or f"its tower is priced by {own} alone"
+        why = why_no_tower(config, model) or f"its tower takes {own} only"
         raise BadQuestion(f"{', '.join(stated)}: {a.model}: {why}")
     tokens, frozen = parse_length(stated[own], own), a.frozen is not None
     _refuse_large(image_tokens=tokens, images=a.images)
     if a.frozen is not None:
         _one_of("--frozen", a.frozen, get_args(Sense))
         if a.frozen != tower.sense:
-            known = f"of {a.model} it is the {tower.words}; write --frozen {tower.sense}"
+            known = f"{a.model} has the {tower.words}; write --frozen {tower.sense}"
             raise BadQuestion(f"--frozen {a.frozen}: {known}")
     notes = [f"note: {a.model}: the {part} is not priced" for part in parts if part != tower.words]
     return Images(tokens=tokens, number=a.images, frozen=frozen, sense=tower.sense), notes

@@ -20,7 +20,7 @@ def parse_length(text: str, option: str = "--seq-len") -> int:
     found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
     tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
     if tokens < 1:
-        raise BadQuestion(f"{option} {text!r} is no number of tokens; write 8192, 32k or 1m")
+        raise BadQuestion(f"{option} {text!r} is not a number of tokens; write 8192, 32k or 1m")
     return tokens
 
 
@@ -61,6 +61,7 @@ def parse_tokens(text: str) -> int:
         tokens = 0
     if tokens <= 0:
         raise BadQuestion(
-            f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
+            f"--global-batch-tokens {text!r} is not a number of tokens; write 4M, 1024x4096 or "
+            "4194304"
         )
     return tokens

@@ -33,7 +33,7 @@ WORK = BUDGET // 8  # budget of all these searches together: they only say what 
 
 
 def spare_memory(asked: Asked, plan: Fastest) -> SpareMemory | None:
-    """Of a plan; None on a CPU, where nothing is left free."""
+    """What spare memory would buy a plan; None on a CPU, where nothing is left free."""
     cluster = asked.question.cluster
     if cluster.gpu.vendor == "cpu":
         return None
@@ -84,7 +84,7 @@ class _Degrees:
         self.proved = plan.proved
 
     def gain(self, usable_bytes: float) -> Gain:
-        """What they do with so much of each GPU."""
+        """What `usable_bytes` of each GPU would gain them."""
         q, limit_s = self._with(usable_bytes), self.step_s / (1 + LEAST_GAIN)
         found = self._faster(q, limit_s)
         if found.layout is None:

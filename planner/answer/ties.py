@@ -72,11 +72,13 @@ def moved_settings(question: Question) -> Iterator[MovedFigure]:
             if (share := getattr(overlap, name))
         }
         engine = q.engine.model_copy(update={"overlap": overlap.model_copy(update=update)})
-        yield MovedFigure(f"{much} hidden behind computing", replace(setting, engine=engine))
+        yield MovedFigure(
+            f"{much} communication hidden behind compute", replace(setting, engine=engine)
+        )
 
 
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
-    """Of each layout."""
+    """The worst loss of each layout."""
 
     def losses(moved: MovedFigure) -> list[float]:
         steps = [StepModel(moved.setting, each).time().step_time_s for each in layouts]

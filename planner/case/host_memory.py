@@ -27,11 +27,11 @@ class HostUse:
         """One line, empty where nothing is on the host."""
         if not self.used_bytes:
             return ""
-        held = f"on the host: {format_bytes(self.used_bytes)} for each GPU"
+        held = f"host memory per GPU: {format_bytes(self.used_bytes)}"
         if self.share_bytes is None:
-            return f"{held}; the profile does not say how much memory a node has"
+            return f"{held}; the profile does not state the memory of a node"
         verb = "more than" if self.lacking_bytes > 0 else "of"
-        return f"{held}, {verb} the {format_bytes(self.share_bytes)} that are its share"
+        return f"{held}, {verb} its share of {format_bytes(self.share_bytes)}"
 
 
 def host_use(host_bytes: Iterable[float], cluster: Cluster, gpus: int) -> HostUse:

@@ -60,13 +60,13 @@ def lacking_words(over_bytes: float, cluster: Cluster) -> str:
     """Why `plan` does not offer a layout that needs `over_bytes` more than a plan may fill."""
     lacks = over_bytes + cluster.fillable_bytes - limit_bytes(cluster)
     if lacks > 0:
-        return f"lacks {format_bytes(lacks)}"
-    return f"fills {format_bytes(over_bytes)} more than a plan may"
+        return f"does not fit, lacks {format_bytes(lacks)}"
+    return f"fills {format_bytes(over_bytes)} of what a plan leaves free"
 
 
 def crowded_words(needed_bytes: float, cluster: Cluster) -> str:
     """That a layout does not fit, or that `plan` would not offer it; empty where it is neither."""
-    over = needed_bytes - cluster.fillable_bytes
-    if needed_bytes > limit_bytes(cluster):
-        return f"does not fit: {lacking_words(over, cluster)} beyond {limit_words(cluster)}"
+    over, lacks = needed_bytes - cluster.fillable_bytes, needed_bytes - limit_bytes(cluster)
+    if lacks > 0:
+        return f"does not fit: needs {format_bytes(lacks)} more than {limit_words(cluster)}"
     return f"{lacking_words(over, cluster)} (plan --headroom)" if over > 0 else ""

@@ -28,7 +28,7 @@ def read_model_file(path: Path) -> dict[str, Any]:
     except (OSError, UnreadableConfig, YAMLError, *SCALAR_ERRORS) as error:
         raise UnknownModel(f"{path}: cannot be read: {one_line(error)}") from None
     if not isinstance(document, dict) or "trace_version" not in document:
-        raise UnknownModel(f"{path} is no model file; `meshplan models MODEL --trace` writes them")
+        raise UnknownModel(f"{path} is not a model file; `meshplan models NAME --trace` writes one")
     return document
 
 

@@ -61,7 +61,7 @@ class PlanModel(Frozen):
         try:
             held = content_hash(self.config)
         except (TypeError, ValueError) as error:  # a date, a set, bytes: YAML has them
-            raise ValueError(f"model.config is no JSON, which configs are: {error}") from None
+            raise ValueError(f"model.config is not JSON, as configs are: {error}") from None
         if self.sha256 != held:
             raise ValueError("model.sha256 does not match model.config; was it edited by hand?")
         return self

@@ -105,5 +105,5 @@ def trained_line(job: Job) -> str:
 
 def lora_words(lora: Lora) -> str:
     """The adapters."""
-    dropout = f" behind dropout of {lora.dropout:g}" if lora.dropout else ""
-    return f"LoRA of rank {lora.rank}{dropout} beside {TARGET_WORDS[lora.targets]}"
+    dropout = f" with dropout {lora.dropout:g}" if lora.dropout else ""
+    return f"LoRA of rank {lora.rank}{dropout} on {TARGET_WORDS[lora.targets]}"

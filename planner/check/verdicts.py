@@ -225,9 +225,9 @@ def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding
     fix = fix_memory(case, price, usable)
     over = memory.needed - usable
     text = (
-        f"rank {rank} of {len(now.memory)} needs {memory.needed / GIB:.1f} GiB, "
-        f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than {limit_words(case.cluster)}; most are "
-        f"{category} ({format_bytes(getattr(memory, category))})"
+        f"pipeline rank {rank} of {len(now.memory)} needs {memory.needed / GIB:.1f} GiB, "
+        f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than {limit_words(case.cluster)}; the "
+        f"largest part is {category}, {format_bytes(getattr(memory, category))}"
     ) + ("" if fix else f"; no fix of up to {MOST_CHANGES} changes was found")
     line = place.line_of(fix.text if fix else "micro_batch_size tensor_parallel")
     named = fix.text if fix else None

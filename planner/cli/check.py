@@ -47,11 +47,16 @@ from meshplan.planner.text_files import CannotWrite, write_text
 FORMATS = get_args(Format)
 
 
-Paths = Annotated[list[Path], typer.Argument(help="Plan files, configs, or folders of them.")]
-Tolerance = Annotated[float, typer.Option(min=0, help="Drift that is no finding, as a fraction.")]
+Paths = Annotated[
+    list[Path], typer.Argument(help="Plan files, framework configs, or folders of them.")
+]
+Tolerance = Annotated[float, typer.Option(min=0, help="Fraction by which a prediction may drift.")]
 Slack = Annotated[
     float | None,
-    typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
+    typer.Option(
+        min=0,
+        help="Also search, and report a layout slower than the best by over this fraction.",
+    ),
 ]
 FormatName = Annotated[
     str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}; --json is short for json.")
@@ -81,8 +86,8 @@ def check(
 
     Example: meshplan check configs/ --cluster dgx-h100 --gpus 64
 
-    Facts that a config leaves out come from the options, or from meshplan.toml or tool.meshplan in
-    pyproject.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
+    Facts that a config leaves out come from the options, from meshplan.toml or from tool.meshplan
+    in pyproject.toml. Exit 0: no findings, 1: findings, 2: a file cannot be read or judged.
     """
     options = locals()
     if as_json and output_format not in ("table", "json"):
@@ -110,14 +115,16 @@ def check(
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(help="A plan file, as `meshplan plan -o` writes it.")],
-    to: Annotated[str, typer.Option(help="The framework: see `docs/frameworks.md`.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan -o` wrote.")],
+    to: Annotated[str, typer.Option(help="Framework (docs/frameworks.md lists them).")],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", "--output", help="Folder for the files; else print them."),
+        typer.Option(
+            "-o", "--out", "--output", help="Folder to write to; default: print the files."
+        ),
     ] = None,
     gpus_per_node: Annotated[
-        int, typer.Option(min=1, help="Of the launch command; a divisor of all GPUs is taken.")
+        int, typer.Option(min=1, help="For the launch command; reduced to a divisor of all GPUs.")
     ] = 8,
 ) -> None:
     """Write a plan as a framework's own config, with the command that launches it.

@@ -32,12 +32,8 @@ from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.evidence import evidence_lines
 from meshplan.planner.report.output import console, print_json
-from meshplan.planner.report.proof import proof_lines
-from meshplan.planner.report.runners_up import (
-    WHY_NOT,
-    open_runners_line,
-    runners_table,
-)
+from meshplan.planner.report.proof import proof_lines, search_lines
+from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS, runners_parts
 from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     WHEN_WRITTEN,
@@ -66,13 +62,15 @@ DRIFT = 0.001
 
 def explain(
     plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan -o` wrote.")],
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page here.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one self-contained HTML page here.")
+    ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write the step's timeline as a Chrome trace here.")
+        Path | None, typer.Option(help="Write the timeline of the step as a Chrome trace here.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show why a plan is what it is: memory, time, timeline, and what the runners-up lost by.
+    """Show why a plan is what it is: time, memory, and what the runners-up lose by.
 
     Example: meshplan explain plan.yaml --html plan.html --trace plan.json
     """
@@ -205,7 +203,7 @@ def _sections(
     then = f", {WHEN_WRITTEN}" if written else ""
     dropped: list[RenderableType] = []
     if search and search.dropped:
-        dropped = ["dropped before pricing:", dropped_table(search.dropped)]
+        dropped = ["excluded before pricing:", dropped_table(search.dropped)]
     return {
         "": [*filter(None, trained), layout_legend(plan.layout), time_line(prediction, nouns[0]),
              f"by stage: {stages_line(plan)}"],
@@ -215,19 +213,11 @@ def _sections(
             memory_table(prediction.memory), memory_line(prediction), *filter(None, notes),
             *([Text(crowded, style="bold red")] if crowded else []),
         ],
-        "Measured runs nearby": [bullets(evidence_lines(plan.evidence))],
-        f"Proof{then}": [
-            *([bullets(proof_lines(search, plan.choice))] if search else []),
-            *dropped,
-        ],
-        f"What the others lost by{then}":
-            _runners(written or plan, width) if plan.runners_up else [],
-        f"{WHY_NOT}{then if written and written.reasons else ''}":
+        f"{OTHERS}{then}": runners_parts(written or plan, width) if plan.runners_up else [],
+        f"{ONE_CHANGE}{then if written and written.reasons else ''}":
             [bullets(plan.reasons)] if plan.reasons else [],
+        "Measured runs nearby": [bullets(evidence_lines(plan.evidence))],
+        f"Proof{then}": [bullets(proof_lines(search, plan.choice))] if search else [],
+        f"The space that was searched{then}":
+            [bullets(search_lines(search)), *dropped] if search else [],
     }  # fmt: skip
-
-
-def _runners(plan: Plan, width: int) -> list[RenderableType]:
-    """The runners-up, and what may be missing among them."""
-    missing = open_runners_line(plan)
-    return [runners_table(plan, width), *([missing] if missing else [])]

@@ -35,14 +35,15 @@ from meshplan.planner.report.output import print_json
 from meshplan.planner.report.terminal import as_written
 from meshplan.planner.text_files import check_writable
 
-Logs = Annotated[list[Path], typer.Argument(help="Training logs, each of one run.")]
+Logs = Annotated[list[Path], typer.Argument(help="Training logs, one run each.")]
 Configs = Annotated[
     list[Path] | None,
     typer.Option(
-        "--config", help="The run's plan or config: one for all, or one for each log in order."
+        "--config",
+        help="Plan or config: one for all logs, or one per log; default: beside each log.",
     ),
 ]
-EngineName = Annotated[str | None, typer.Option(help="The engine that prices the runs.")]
+EngineName = Annotated[str | None, typer.Option(help="Engine that prices the runs.")]
 MOST_LOGS = 200
 
 
@@ -50,7 +51,7 @@ def learn(
     logs: Logs,
     config: Configs = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Where the learnt constants go (YAML).")
+        Path | None, typer.Option("-o", "--out", help="File for the learnt constants (YAML).")
     ] = None,
     cluster: ClusterName = None,
     gpus: Gpus = None,
@@ -65,7 +66,7 @@ def learn(
     which: Annotated[
         bool,
         typer.Option(
-            "--which", help="LOGS are configs of runs to come: say which two to run first."
+            "--which", help="LOGS are plans or configs of runs to come: say which two to run first."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -74,9 +75,8 @@ def learn(
 
     Example: meshplan learn a/train.log b/train.log --cluster dgx-h100 -o learned.yaml
 
-    Without --config the config beside each log is taken. `meshplan plan --learned FILE` uses what
-    was learnt. `--which` takes plans or configs instead, none of which need have run. Exit 0: done,
-    2: a log or config that no run comes of.
+    `meshplan plan --learned FILE` uses what was learnt. Exit 0: done, 2: a log or config cannot be
+    used.
     """
     from meshplan.planner.learn.learn import learn as learnt_of
     from meshplan.planner.learn.report import print_learned
@@ -115,9 +115,10 @@ def _which(paths: list[Path], source: LogSource, *, as_json: bool) -> None:
 
 
 def diagnose(
-    log: Annotated[Path, typer.Argument(help="The training log of one run.")],
+    log: Annotated[Path, typer.Argument(help="Training log of one run.")],
     config: Annotated[
-        Path | None, typer.Option(help="The run's plan or config; else the one beside the log.")
+        Path | None,
+        typer.Option(help="Plan or config of the run; default: the one beside the log."),
     ] = None,
     learned: LearnedFile = None,
     cluster: ClusterName = None,

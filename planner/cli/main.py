@@ -41,9 +41,9 @@ GROUPS = {
     "Plan": {
         "plan": ("planner.cli.plan:plan", "Find the fastest layout that fits."),
         "sweep": ("planner.cli.sweep:sweep", "Plan every combination of sizes and clusters."),
-        "what-if": ("planner.cli.what_if:what_if", "Ask a plan's question with figures changed."),
+        "what-if": ("planner.cli.what_if:what_if", "Plan again with figures changed."),
         "explain": ("planner.cli.explain:explain", "Show why a plan is what it is."),
-        "ui": ("planner.cli.ui:ui", "Show a page on this machine."),
+        "ui": ("planner.cli.ui:ui", "Open the planner as a local page."),
     },
     "Use": {
         "export": ("planner.cli.check:export", "Write a plan in a framework's format."),

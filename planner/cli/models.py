@@ -22,21 +22,21 @@ PLAN_HINT = "meshplan plan {} --gpus 64 --cluster dgx-h100 --global-batch-tokens
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="A name of the catalogue, a config.json or a model file.")
+        str | None, typer.Argument(help="Name, config.json or model file; default: list all.")
     ] = None,
     trace: Annotated[
         bool,
-        typer.Option("--trace", help="Write a model file from transformers' own module of it."),
+        typer.Option("--trace", help="Write a model file traced from transformers' module."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Where --trace writes; else NAME.yaml.")
+        Path | None, typer.Option("-o", "--out", help="Where --trace writes; default NAME.yaml.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the known models, or show one with its parameters.
 
-    With --trace, build the module of any decoder that transformers knows without its numbers, run
-    one layer of each kind, and write a model file that `plan` reads.
+    --trace takes any decoder that transformers knows: it builds the module without weights, runs
+    one layer of each kind, and writes a model file that `plan` reads.
 
     Example: meshplan models llama-3.1-70b
     """
@@ -46,7 +46,7 @@ def models(
         trace_to_file(name, out, as_json=as_json)
         return
     if out:
-        raise typer.BadParameter("--out is where --trace writes; give both")
+        raise typer.BadParameter("--out needs --trace, which writes there")
     if name is None:
         rows = [facts(*read_model(each)) for each in model_names()]
         if as_json:

@@ -16,8 +16,8 @@ def refuse(message: str) -> NoReturn:
 
 
 class Finite(TyperCommand):
-    """A command whose numbers are finite: infinity passes bounds from below, NaN all of them. And
-    whose values are none of its options: a value was forgotten then, and a file would be so called.
+    """A command that refuses numbers that are not finite, which bounds let through, and names of
+    options as values: there a value was forgotten.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -60,59 +60,62 @@ def _tokens(text: str) -> int:
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
-ClusterName = Annotated[
-    str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
-]
-Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run.")]
-ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
+FACTS = "Facts that a config leaves out"
+
+
+def fact(*names: str, **more: Any) -> Any:
+    """An option that says what a config does not."""
+    return typer.Option(*names, rich_help_panel=FACTS, **more)
+
+
+ClusterName = Annotated[str | None, fact(help="Cluster profile: a built-in name or a file.")]
+Gpus = Annotated[int | None, fact(min=1, help="Number of GPUs of the run.")]
+ModelName = Annotated[str | None, fact(help="Built-in model, or the path of a config.json.")]
 SeqLen = Annotated[
-    int | None, typer.Option(parser=_tokens, metavar="N", help="Tokens of a sequence: 8192, 32k.")
+    int | None, fact(parser=_tokens, metavar="N", help="Tokens per sequence: 8192, 32k.")
 ]
 GlobalBatch = Annotated[
     int | None,
-    typer.Option(
-        "--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."
-    ),
+    fact("--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."),
 ]
 MicroBatch = Annotated[
     int | None,
-    typer.Option(
-        "--micro-batch", "--micro-batch-size", min=1, help="Sequences per forward and rank."
+    fact(
+        "--micro-batch", "--micro-batch-size", min=1, help="Sequences per micro-batch and replica."
     ),
 ]
 VocabSize = Annotated[
-    int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
+    int | None,
+    fact(min=1, help="Tokens of the vocabulary, where a config leaves them to the tokenizer."),
 ]
 RecomputeMode = Annotated[
-    str | None, typer.Option("--recompute", help="Of all layers: none, selective, full.")
+    str | None, fact("--recompute", help="Recompute of all layers: none, selective, full.")
 ]
 EnvironmentWords = Annotated[
     list[str] | None,
-    typer.Option(
+    fact(
         "--env",
         metavar="NAME=VALUE",
-        help="A variable that a script is started with; 1=VALUE its first argument. Repeatable.",
+        help="Variable of a launch script; 1=VALUE is its first argument. Repeatable.",
     ),
 ]
 LaunchedBy = Annotated[
     str | None,
-    typer.Option(
+    fact(
         metavar="FILE",
-        help="Accelerate's YAML or DeepSpeed's JSON that a trainer's file is launched with, or "
-        "none: nothing shards.",
+        help="Accelerate YAML or DeepSpeed JSON that a trainer's config is launched with; none: "
+        "nothing is sharded.",
     ),
 ]
 JoinedWith = Annotated[
     list[str] | None,
-    typer.Option(
+    fact(
         metavar="FILE",
-        help="Another file of the same configuration, which GPT-NeoX merges. Repeatable.",
+        help="Another file that GPT-NeoX merges into the same config. Repeatable.",
     ),
 ]
 FrameworkName = Annotated[
     str | None, typer.Option(help="Read every path as this framework's config.")
 ]
 
-LearnedFile = Annotated[
-    Path | None, typer.Option(help="What `meshplan learn` wrote of your own runs.")
-]
+LearnedFile = Annotated[Path | None, typer.Option(help="File that `meshplan learn` wrote.")]

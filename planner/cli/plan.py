@@ -9,8 +9,9 @@ from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.cli.options import panel
 from meshplan.planner.cli.start_up import import_numpy, importing
 
-PINS = "Pins: 8, 1,3, 1..16 or ..4"
-job, output = panel("The job"), panel("The answer")
+PINS = "Pins, which fix or limit an axis: 8, 1,3, 1..16 or ..4"
+cluster_of, job, output = panel("The cluster"), panel("The job"), panel("The answer")
+special = panel("Fine-tuning, images and sound")
 
 
 def pin(help_text: str, metavar: str = "RANGE") -> Any:
@@ -22,65 +23,76 @@ def plan(
     model: Annotated[
         str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
     ],
-    gpus: Annotated[str, job("GPUs, or auto: the knee of the scaling curve.", metavar="N|auto")],
-    cluster: Annotated[str | None, job("A profile's name (`meshplan profiles`) or file.")] = None,
-    gpu: Annotated[str | None, job("Instead of --cluster: the GPU.")] = None,
-    gpus_per_node: Annotated[int | None, job("With --gpu.", min=1)] = None,
+    gpus: Annotated[
+        str, cluster_of("Number; auto: the knee of the scaling curve.", metavar="N|auto")
+    ],
+    cluster: Annotated[
+        str | None, cluster_of("Profile: a name (`meshplan profiles`) or a file.")
+    ] = None,
+    gpu: Annotated[str | None, cluster_of("Instead of --cluster: a GPU by name.")] = None,
+    gpus_per_node: Annotated[int | None, cluster_of("With --gpu: GPUs per node.", min=1)] = None,
     network: Annotated[
-        str | None, job("With --gpu: 400Gb/s of each GPU, or 8x400Gb/s of a node.")
+        str | None, cluster_of("With --gpu: 400Gb/s per GPU, or 8x400Gb/s per node.")
     ] = None,
-    seq_len: Annotated[
-        str | None, job("Tokens of a sequence: 8192, 32k; 4096 unless said.")
-    ] = None,
-    global_batch: Annotated[int | None, job("Sequences per step.", min=1)] = None,
+    seq_len: Annotated[str | None, job("Tokens per sequence: 8192, 32k; default 4096.")] = None,
+    global_batch: Annotated[int | None, job("Sequences per optimizer step.", min=1)] = None,
     global_batch_tokens: Annotated[
-        str | None, job("Or tokens per step: 4M (x 2**20), 1024x4096.")
+        str | None, job("Or tokens per step: 4M (M is 2**20), 1024x4096.")
     ] = None,
-    precision: Annotated[str, job("bf16, fp16, fp8, mxfp8, ...")] = "bf16",
+    precision: Annotated[str, job("bf16, fp16, fp32, fp8, mxfp8, nvfp4.")] = "bf16",
     optimizer: Annotated[str, job("adamw, adamw8bit, muon, sgd.")] = "adamw",
     packed_mean_length: Annotated[
-        str | None, job("Tokens of the documents packed in a sequence, each attending to itself.")
+        str | None, job("Mean tokens of documents packed in a sequence, each attending to itself.")
     ] = None,
     optimizer_states: Annotated[
-        str | None, job("fp32, or bf16 without an fp32 copy of weights.")
+        str | None, job("Their precision: fp32, or bf16 without an fp32 copy of the weights.")
     ] = None,
-    lora_rank: Annotated[int | None, job("Train LoRA adapters of this rank alone.", min=1)] = None,
+    lora_rank: Annotated[
+        int | None, special("Train only LoRA adapters of this rank.", min=1)
+    ] = None,
     lora_targets: Annotated[
         str | None,
-        job("Beside what: qkv, attention, all_linear; qv, attention_but_key, all_but_key."),
+        special(
+            "Layers that get them: qkv, qv, attention, all_linear, attention_but_key, all_but_key."
+        ),
     ] = None,
     base_precision: Annotated[
-        str | None, job("Of the frozen weights: bf16, int8, nf4 (QLoRA).")
+        str | None, special("Precision of frozen weights: bf16, int8, nf4 (QLoRA).")
     ] = None,
     image_tokens: Annotated[
-        str | None, job("Tokens of each sequence that its vision tower makes of images.")
+        str | None, special("Tokens per sequence that the vision tower makes of images.")
     ] = None,
     audio_tokens: Annotated[
-        str | None, job("Tokens of each sequence that its audio tower makes of sound.")
+        str | None, special("Tokens per sequence that the audio tower makes of sound.")
     ] = None,
-    images: Annotated[int | None, job("Images of a sequence, or clips of sound.", min=1)] = None,
+    images: Annotated[
+        int | None, special("Images, or clips of sound, per sequence.", min=1)
+    ] = None,
     frozen: Annotated[
-        str | None, job("vision or audio: the tower is not trained, its joiner is.")
+        str | None, special("vision or audio: train its projector, but not the tower.")
     ] = None,
-    expert_imbalance: Annotated[float, job("Busiest experts over the mean.", min=1.0)] = 1.0,
+    expert_imbalance: Annotated[
+        float, job("Tokens of the busiest experts over the mean.", min=1.0)
+    ] = 1.0,
     engine: Annotated[
         str | None,
-        job("megatron-bridge (the default, but for CPUs: native), torchtitan, nanotron..."),
+        job("Framework: torchtitan, nanotron, ...; default megatron-bridge, on CPUs native."),
     ] = None,
     headroom: Annotated[
-        str | None, job("Memory to leave free on each GPU: 8GiB, 10%; else by the engine's error.")
+        str | None,
+        cluster_of("Memory left free per GPU: 8GiB, 10%; default by the engine's error."),
     ] = None,
-    learned: Annotated[Path | None, job("What `meshplan learn` wrote of your own runs.")] = None,
-    dp: Annotated[str | None, pin("Data parallel.")] = None,
-    tp: Annotated[str | None, pin("Tensor parallel.")] = None,
-    pp: Annotated[str | None, pin("Pipeline parallel.")] = None,
+    learned: Annotated[Path | None, job("File that `meshplan learn` wrote.")] = None,
+    dp: Annotated[str | None, pin("Data-parallel replicas.")] = None,
+    tp: Annotated[str | None, pin("Tensor-parallel ranks.")] = None,
+    pp: Annotated[str | None, pin("Pipeline ranks.")] = None,
     vpp: Annotated[str | None, pin("Virtual stages per pipeline rank.")] = None,
-    cp: Annotated[str | None, pin("Context parallel.")] = None,
-    ep: Annotated[str | None, pin("Expert parallel.")] = None,
-    etp: Annotated[str | None, pin("Expert tensor parallel.")] = None,
+    cp: Annotated[str | None, pin("Context-parallel ranks.")] = None,
+    ep: Annotated[str | None, pin("Expert-parallel ranks.")] = None,
+    etp: Annotated[str | None, pin("Tensor-parallel ranks of each expert.")] = None,
     zero: Annotated[str | None, pin("ZeRO stage, 0 to 3.")] = None,
-    shard_group: Annotated[str | None, pin("Ranks that ZeRO shards over; 0: all.")] = None,
-    micro_batch: Annotated[str | None, pin("Sequences per forward.")] = None,
+    shard_group: Annotated[str | None, pin("Ranks per ZeRO shard group; 0: all.")] = None,
+    micro_batch: Annotated[str | None, pin("Sequences per micro-batch.")] = None,
     schedule: Annotated[str | None, pin("1f1b, interleaved_1f1b, zb_v, ...", "WORDS")] = None,
     recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,
     recompute_modules: Annotated[
@@ -92,34 +104,36 @@ def plan(
     ] = None,
     dispatcher: Annotated[str | None, pin("all_to_all, deepep, hybridep.", "WORDS")] = None,
     modules_apart: Annotated[
-        str | None, pin("Multi-token prediction apart from the loss: on, off.", "WORDS")
+        str | None, pin("Multi-token prediction on a stage before the loss: on, off.", "WORDS")
     ] = None,
     offload_optimizer: Annotated[
-        str | None, pin("Fraction on the host: 0 (unless said), 0,0.5,1 or on.", "FRACTIONS")
+        str | None, pin("Optimizer states on the host: 0 (default), 0,0.5,1 or on.", "FRACTIONS")
     ] = None,
-    offload_activations: Annotated[str | None, pin("The same.", "FRACTIONS")] = None,
-    out: Annotated[Path | None, output("Plan file.", "-o", "--out")] = None,
-    top: Annotated[int, output("Layouts that differ in kind.", min=1)] = TOP,
+    offload_activations: Annotated[
+        str | None, pin("Saved activations on the host, likewise.", "FRACTIONS")
+    ] = None,
+    out: Annotated[Path | None, output("Plan file to write.", "-o", "--out")] = None,
+    top: Annotated[int, output("Layouts to show, of different degrees.", min=1)] = TOP,
     robust: Annotated[
         bool,
         output(
-            "Not the fastest: what loses least where a figure is off, of the best kinds.",
+            "Not the fastest, but what loses least if a rate of the cost model is off.",
             "--robust",
         ),
     ] = False,
     time_limit: Annotated[
         float | None,
-        output("Seconds after which nothing new is searched; no plan by then: exit 3.", min=0.0),
+        output("Seconds until the search stops; without a plan by then: exit 3.", min=0.0),
     ] = None,
     price_per_gpu_hour: Annotated[
-        float | None, output("Adds what a step and 1e12 tokens cost.", min=0.0)
+        float | None, output("Adds the cost of a step and of 1e12 tokens.", min=0.0)
     ] = None,
     compare: Annotated[
         Path | None,
-        output("A framework's config or a plan file, to set beside the best of its question."),
+        output("A framework's config or a plan file to set beside the best layout."),
     ] = None,
     dry_run: Annotated[
-        bool, output("Run the fullest rank on fake tensors too (needs torch).", "--dry-run")
+        bool, output("Also run the fullest rank on fake tensors (needs torch).", "--dry-run")
     ] = False,
     as_json: Annotated[bool, output("The plan as one JSON document.", "--json")] = False,
 ) -> None:

@@ -60,7 +60,7 @@ PIN_AXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be told of the answer, and where: the options under their names."""
+    """What to print and to write, and where: the options by name."""
 
     out: Path | None
     top: int
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def arguments_of(given: Mapping[str, Any]) -> Arguments:
-    """What was typed, of the options `given` by name; the number of GPUs apart."""
+    """The arguments among the options `given` by name, without the number of GPUs."""
     names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
     return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
@@ -104,7 +104,9 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
 
         print(dry_run_line(plan, asked.question), file=sys.stderr if wanted.as_json else sys.stdout)
     if wanted.out:
-        print(f"wrote {wanted.out}", file=sys.stderr)
+        print(f"wrote {wanted.out}, for meshplan explain, execute and export", file=sys.stderr)
+    elif not wanted.as_json:
+        print("next: -o plan.yaml keeps the plan for meshplan explain, execute and export")
     if unmet:
         raise unmet
 
@@ -190,7 +192,7 @@ def _searched(
     except SearchEnded as error:
         if wanted.as_json:
             print_json({"status": "UNKNOWN", "gpus": asked.question.gpus})
-        print(f"error: {error}, and one may: give it longer", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(3) from None
     except NoLayoutFits as error:
         _refuse(asked, error, as_json=wanted.as_json)
@@ -231,22 +233,23 @@ def compared(asked: Asked, answer: Plan, yours: "Yours", wanted: Wanted) -> "Com
     try:
         result = solve(own, 1, wanted.time_limit)
     except SearchEnded as error:
-        raise SearchEnded(f"--compare {yours.path}: {error} of its question ({said})") from None
+        raise SearchEnded(f"--compare {yours.path}: {error} ({said})") from None
     except NoLayoutFits:
         raise NoLayoutFits(
             f"--compare {yours.path}: no layout fits for its question ({said})"
         ) from None
     best = result.solutions[0].layout
     found = compare(yours, case_at(own, best), gpu_hour_price=price)
-    proved = "" if result.status == "OPTIMAL" else f" (not proved: {result.gap:.1%} is open)"
-    note = f"{said}: so ours is the best layout of its question{proved}, not the plan above"
+    shorter = f" (not proved: a step up to {result.gap:.1%} shorter may exist)"
+    proved = "" if result.status == "OPTIMAL" else shorter
+    note = f"{said}; so ours is the best layout for its question{proved}, not the plan above"
     return replace(found, notes=(note, *found.notes))
 
 
 def _count(text: str) -> int:
     """The number of accelerators; raises `BadQuestion`."""
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
-        raise BadQuestion(f"--gpus {text!r} is no whole number from 1 on; write 8, or auto")
+        raise BadQuestion(f"--gpus {text!r} is not a whole number of at least 1; write 8, or auto")
     return int(text)
 
 

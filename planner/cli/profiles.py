@@ -51,7 +51,7 @@ def bare(context: typer.Context) -> None:
 def list_profiles(
     as_json: AsJson = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="The tables of docs/hardware.md.")
+        bool, typer.Option("--markdown", help="As the Markdown tables of docs/hardware.md.")
     ] = False,
 ) -> None:
     """List every built-in GPU and cluster with its main figures.
@@ -66,10 +66,10 @@ def list_profiles(
 
 @profiles_app.command(cls=Finite)
 def show(
-    name: Annotated[str, typer.Argument(help="Cluster, GPU, or a profile file.")],
+    name: Annotated[str, typer.Argument(help="Name of a cluster or GPU, or a profile file.")],
     as_json: AsJson = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw roofline and bandwidth curves here (png, svg).")
+        Path | None, typer.Option(help="Draw roofline and bandwidth curves here (.png, .svg).")
     ] = None,
 ) -> None:
     """Show every number of a profile with its source.
@@ -80,7 +80,7 @@ def show(
         profile = find_profile(name)
         if plot:
             if not isinstance(profile, Cluster):
-                refuse(f"{name} is a GPU: --plot draws clusters, as in dgx-h100")
+                refuse(f"{name} is a GPU; --plot draws clusters, such as dgx-h100")
             plot_profile(profile, plot)
     except (UnknownProfile, NoPlot, CannotWrite, OSError) as error:
         refuse(str(error))
@@ -95,7 +95,7 @@ def diff(
     before: Annotated[str, typer.Argument(help="Cluster name or profile file.")],
     after: Annotated[str, typer.Argument(help="Cluster name or profile file.")],
     tolerance: Annotated[
-        float, typer.Option(help="Relative change that is still the same.", min=0.0)
+        float, typer.Option(help="Fraction by which two numbers may differ.", min=0.0)
     ] = 0.1,
     as_json: AsJson = False,
 ) -> None:
@@ -119,10 +119,14 @@ def diff(
 
 @profiles_app.command("import", cls=Finite)
 def import_files(
-    files: Annotated[list[Path], typer.Argument(help="nccl-tests logs, matmul tables.")],
-    base: Annotated[str, typer.Option("--cluster", help="What they were measured on.")],
+    files: Annotated[list[Path], typer.Argument(help="nccl-tests logs and matmul tables.")],
+    base: Annotated[
+        str, typer.Option("--cluster", help="Built-in cluster that they were measured on.")
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write (TOML).")],
-    dtype: Annotated[str, typer.Option(help="Of matmul tables that do not say it.")] = "bf16",
+    dtype: Annotated[
+        str, typer.Option(help="Format of matmul tables that do not state it.")
+    ] = "bf16",
     as_json: AsJson = False,
 ) -> None:
     """Write a profile from nccl-tests logs and matmul tables on top of a built-in cluster.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from meshplan.costmodels.units import counted, format_seconds
+from meshplan.costmodels.units import counted
 from meshplan.planner.search.progress import Progress
 
 QUIET_S = 1.0
@@ -72,10 +72,5 @@ def describe(progress: Progress, elapsed_s: float) -> str:
     solves, simulated = counted(progress.cpsat_solves, "CP-SAT solve"), progress.simulated
     done = solves if simulated is None else f"{simulated:,} simulated"
     work = f"{counted(progress.candidates, 'layout')}, {done}"
-    if progress.best_s is None:
-        return f"searching {elapsed_s:.0f} s: nothing fits yet, {work}"
-    gap = 1 - progress.bound_s / progress.best_s
-    return (
-        f"searching {elapsed_s:.0f} s: best {format_seconds(progress.best_s)}, at most "
-        f"{max(0.0, gap):.1%} from the bound of the {progress.price}, {work}; Ctrl-C keeps the best"
-    )
+    keeps = "" if progress.best_s is None else "; Ctrl-C keeps the best"
+    return f"searching {elapsed_s:.0f} s: {progress.words}, {work}{keeps}"

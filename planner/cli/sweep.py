@@ -28,7 +28,7 @@ of_run, output = panel("The run"), panel("The answer")
 
 
 def sweep(
-    gpus: Annotated[str, axis("GPUs.", metavar="RANGE")],
+    gpus: Annotated[str, axis("Numbers of GPUs.", metavar="RANGE")],
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="As `plan` takes it; or --model.")
     ] = None,
@@ -36,35 +36,43 @@ def sweep(
     cluster: Annotated[
         str | None, axis("Profiles, GPUs, or GPU:PER_NODE:NETWORK.", metavar="LIST")
     ] = None,
-    seq_len: Annotated[str | None, axis("Tokens of a sequence: 4k..32k.", metavar="RANGE")] = None,
-    global_batch: Annotated[str | None, axis("Sequences per step.", metavar="RANGE")] = None,
+    seq_len: Annotated[str | None, axis("Tokens per sequence: 4k..32k.", metavar="RANGE")] = None,
+    global_batch: Annotated[
+        str | None, axis("Sequences per optimizer step.", metavar="RANGE")
+    ] = None,
     global_batch_tokens: Annotated[
         str | None, axis("Or tokens per step: 4M,16M.", metavar="LIST")
     ] = None,
-    engine: Annotated[str | None, axis("As `plan`.", metavar="LIST")] = None,
-    precision: Annotated[str, of_run("Of all cells.")] = "bf16",
-    optimizer: Annotated[str, of_run("Of all cells.")] = "adamw",
-    tokens: Annotated[str | None, of_run("Of the whole run, 15T: adds days, GPU-hours.")] = None,
+    engine: Annotated[str | None, axis("Frameworks, as in `plan`.", metavar="LIST")] = None,
+    precision: Annotated[str, of_run("As in `plan`, for all.")] = "bf16",
+    optimizer: Annotated[str, of_run("As in `plan`, for all.")] = "adamw",
+    tokens: Annotated[
+        str | None, of_run("Tokens of the whole run, such as 15T: adds days and GPU-hours.")
+    ] = None,
     price_per_gpu_hour: Annotated[
-        str | None, of_run("Adds the cost; one price, or one per cluster.", metavar="LIST")
+        str | None, of_run("Adds the cost: one price, or one per cluster.", metavar="LIST")
     ] = None,
     mtbf_hours: Annotated[
-        float | None, of_run("Between failures of one GPU: adds the goodput.")
+        float | None, of_run("Mean hours between failures of one GPU: adds goodput.")
     ] = None,
-    checkpoint_seconds: Annotated[float | None, of_run("That a checkpoint stops the job.")] = None,
+    checkpoint_seconds: Annotated[
+        float | None, of_run("Seconds that a checkpoint stops the job.")
+    ] = None,
     restart_seconds: Annotated[
-        float | None, of_run("From a failure to work; not counted unless said.")
+        float | None, of_run("Seconds from a failure until work goes on; default: not counted.")
     ] = None,
-    cache: Annotated[Path | None, output("Keeps the answers; a later sweep resumes.")] = None,
-    jobs: Annotated[
-        int | None, output("Processes; one per core unless said.", min=1, max=256)
+    cache: Annotated[
+        Path | None, output("File that keeps the answers, so that a sweep can resume.")
     ] = None,
-    time_limit: Annotated[float | None, output("As `plan`, for each cell.", min=0.0)] = None,
-    csv: Annotated[Path | None, output("One line per cell.")] = None,
+    jobs: Annotated[int | None, output("Processes; default: one per core.", min=1, max=256)] = None,
+    time_limit: Annotated[float | None, output("Seconds of search per plan.", min=0.0)] = None,
+    csv: Annotated[Path | None, output("CSV file to write, a line per plan.")] = None,
     as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
-    plot: Annotated[Path | None, output("Heatmap and curves (.png, .svg).")] = None,
+    plot: Annotated[
+        Path | None, output("Picture to write: heatmap and curves (.png, .svg).")
+    ] = None,
 ) -> None:
-    """Plan every combination of sizes, models and clusters; name the cheapest, the knee, the front.
+    """Plan each combination of models, clusters and sizes; name the cheapest, the knee, the front.
 
     Example: meshplan sweep llama-3.1-8b --gpus 8..512 --cluster dgx-h100 --global-batch 1024
     """
@@ -156,7 +164,7 @@ def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
     try:
         prices = [float(item) for item in items]
     except ValueError:
-        raise BadQuestion(f"{option} {text!r} is no number; write 2.5, or 2.5,4") from None
+        raise BadQuestion(f"{option} {text!r} is not a number; write 2.5, or 2.5,4") from None
     for price in prices:
         _positive(option, price)
     return tuple(prices * num_clusters if len(prices) == 1 else prices)

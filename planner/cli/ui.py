@@ -19,7 +19,7 @@ class NoPage(Exception):
 def ui(
     cluster: Annotated[
         list[Path] | None,
-        typer.Option(help="A profile file that the page may use; may be given several times."),
+        typer.Option(help="Profile file that the page may use. Repeatable."),
     ] = None,
     port: Annotated[
         int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
@@ -28,7 +28,7 @@ def ui(
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
 ) -> None:
-    """Show a page on this machine: drag the degrees, see memory and time, solve for the best.
+    """Open a local page: drag the parallel degrees, see memory and time, solve for the best layout.
 
     Example: meshplan ui --cluster my-cluster.toml
 

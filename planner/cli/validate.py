@@ -33,7 +33,10 @@ class UnreadableRuns(ValueError):
 
 
 def validate(
-    runs: Annotated[Path | None, typer.Argument(help="CSV of measured runs.")] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Argument(help="CSV of measured runs (docs/runs.md); default: the published runs."),
+    ] = None,
     as_json: AsJson = False,
     suite: Annotated[str, typer.Option(help="Only these suites, comma-separated.")] = "",
     grade: Annotated[str, typer.Option(help="Only these grades, such as A,B.")] = "",
@@ -41,14 +44,12 @@ def validate(
         Path | None, typer.Option(help="Draw predicted against measured (.png, .svg or .html).")
     ] = None,
     fit: Annotated[
-        Path | None, typer.Option(help="Learn the fitted constants into this folder.")
+        Path | None, typer.Option(help="Instead: fit the constants and write them to this folder.")
     ] = None,
 ) -> None:
     """Score the cost model against measured runs, by suite.
 
     Example: meshplan validate --grade A,B --json
-
-    Without a file the published runs that ship with meshplan are used. Columns: docs/runs.md.
     """
     if plot is not None:
         check_plot(plot, ".html")
@@ -160,7 +161,15 @@ def _percent(value: float | None, signed: bool = False) -> str:
 
 def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
     console = as_written()
-    table = Table("suite", "rows", "median", "p90", "bias", "6ND at MFU 0.42", title="Step time")
+    table = Table(
+        "suite",
+        "rows",
+        "median",
+        "p90",
+        "bias",
+        "6ND at MFU 0.42",
+        title="Error of the predicted step time",
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     grades = {f"all of grade {grade}": cell for grade, cell in report["by_grade"].items()}
@@ -171,7 +180,7 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
         )  # fmt: skip
     console.print(table)
     over_suites = _percent(report["mean_of_suite_medians"])
-    console.print(f"mean of the suites' medians (A, B): {over_suites}")
+    console.print(f"mean of the suites' medians (grades A and B): {over_suites}")
     for kind in ("allocated", "reserved"):
         if cell := report[kind]:
             console.print(
@@ -193,15 +202,15 @@ def _print_choice(console: Console, report: dict[str, Any]) -> None:
     fits = report["fits"]
     if fits["balanced_accuracy"] is not None:
         console.print(
-            f"does it fit: {_percent(fits['balanced_accuracy'])} balanced; {fits['missed']} of "
-            f"{fits['out_of_memory']} out-of-memory rows said to fit, {fits['careful']} of "
-            f"{fits['fitting']} fitting rows said not to"
+            f"does it fit: balanced accuracy {_percent(fits['balanced_accuracy'])}; "
+            f"{fits['missed']} of {fits['out_of_memory']} out-of-memory rows predicted to fit, "
+            f"{fits['careful']} of {fits['fitting']} rows that fit predicted not to"
         )
     if found := report["choice"]:
         console.print(
-            f"choice in {counted(found['groups'], 'group')}: regret median "
-            f"{_percent(found['median_regret'])}, mean {_percent(found['mean_regret'])}, Spearman "
-            f"{found['spearman']:.2f}; rules of thumb: median "
-            f"{_percent(found['rules_median_regret'])}, mean "
-            f"{_percent(found['rules_mean_regret'])}"
+            f"choice among measured layouts, {counted(found['groups'], 'group')}: the predicted "
+            f"best is slower than the measured best by {_percent(found['median_regret'])} "
+            f"(median), {_percent(found['mean_regret'])} (mean); rank correlation "
+            f"{found['spearman']:.2f}. By rules of thumb: "
+            f"{_percent(found['rules_median_regret'])}, {_percent(found['rules_mean_regret'])}"
         )

@@ -58,37 +58,39 @@ def what_if(
     matmul: Annotated[str | None, factor(FIGURES["matmul"].words)] = None,
     attention: Annotated[str | None, factor(FIGURES["attention"].words)] = None,
     host_link: Annotated[str | None, factor(FIGURES["host_link"].words)] = None,
-    gpu: Annotated[str | None, hardware("Another GPU in the same nodes and links.")] = None,
-    cluster: Annotated[str | None, hardware("Another machine.")] = None,
-    gpus: Annotated[int | None, job("So many.", min=1)] = None,
-    seq_len: Annotated[str | None, job("Tokens of a sequence.")] = None,
-    global_batch: Annotated[int | None, job("Sequences per step.", min=1)] = None,
+    gpu: Annotated[str | None, hardware("Another GPU, in the same nodes and links.")] = None,
+    cluster: Annotated[str | None, hardware("Another cluster profile.")] = None,
+    gpus: Annotated[int | None, job("Number of GPUs.", min=1)] = None,
+    seq_len: Annotated[str | None, job("Tokens per sequence.")] = None,
+    global_batch: Annotated[int | None, job("Sequences per optimizer step.", min=1)] = None,
     precision: Annotated[str | None, job("bf16, fp8, ...")] = None,
     engine: Annotated[str | None, job("Another framework.")] = None,
-    tokens: Annotated[str | None, of_run("Of the whole run, 15T: adds days, GPU-hours.")] = None,
+    tokens: Annotated[
+        str | None, of_run("Tokens of the whole run, such as 15T: adds days and GPU-hours.")
+    ] = None,
     price_per_gpu_hour: Annotated[
         float | None, of_run("With --tokens: adds the cost.", min=0.0)
     ] = None,
     by: Annotated[
-        str | None, instead("With no change named: how far each figure is moved; 20% unless said.")
+        str | None, instead("Without any change: how far each figure is moved; default 20%.")
     ] = None,
     break_even_of: Annotated[
         Literal["network"] | None,
-        instead("A bandwidth at which this size begins to beat a smaller one.", "--break-even"),
+        instead("Find the bandwidth from which this size beats a smaller one.", "--break-even"),
     ] = None,
     than: Annotated[
         int | None,
-        instead("With --break-even: the smaller size in GPUs; one node less unless said.", min=1),
+        instead("With --break-even: the smaller number of GPUs; default one node less.", min=1),
     ] = None,
-    cache: Annotated[Path | None, output("Keeps the answers, as `sweep` does.")] = None,
-    jobs: Annotated[
-        int | None, output("Processes; one per core unless said.", min=1, max=256)
+    cache: Annotated[Path | None, output("File that keeps the answers.")] = None,
+    jobs: Annotated[int | None, output("Processes; default: one per core.", min=1, max=256)] = None,
+    time_limit: Annotated[float | None, output("Seconds per search.", min=0.0)] = None,
+    plot: Annotated[
+        Path | None, output("Picture to write: the swing of each figure (.png, .svg).")
     ] = None,
-    time_limit: Annotated[float | None, output("As `plan`, for each search.", min=0.0)] = None,
-    plot: Annotated[Path | None, output("The tornado as a picture (.png, .svg).")] = None,
     as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
 ) -> None:
-    """Ask a plan's question again with hardware or settings changed; unchanged: what moves it most.
+    """Plan again with hardware or settings changed; without a change: say what moves the step most.
 
     Example: meshplan what-if plan.yaml --network 2x --hbm +50% --tokens 15T
     """  # fmt: skip
@@ -204,7 +206,7 @@ def _break_even(
         try:
             found = solve(question, 1, time_limit_s)
         except SearchEnded as error:
-            raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}; give it longer") from None
+            raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}") from None
         except NoLayoutFits:
             return BestStep(math.inf)
         gap = 0.0 if found.status == "OPTIMAL" else found.gap

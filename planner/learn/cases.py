@@ -123,7 +123,7 @@ def check_stated(log: Path, stated: Stated, config: Path, case: Case) -> None:
         if known[name] not in values:
             said = " and ".join(f"{value:,}" for value in sorted(values))
             raise UnusableRun(
-                f"{log}: it says {said} {STATED[name]}, its config {config} {known[name]:,}: name "
+                f"{log} states {said} {STATED[name]}, its config {config} {known[name]:,}: name "
                 "the config of this run with --config"
             )
 
@@ -140,8 +140,9 @@ def _room(recognised: Recognised, case: Case) -> tuple[str, ...]:
     if not recognised.log.out_of_memory:
         return ()
     peak = max(float(stage.reserved) for stage in stage_memory(step_model_of(case)))
-    room = f"{peak / GIB:.1f} GiB reserved on the fullest rank, of the {case.cluster.gpu.name}'s"
-    return (f"expected were {room} {case.cluster.gpu.memory_bytes / GIB:.1f}",)
+    room = f"{peak / GIB:.1f} GiB reserved on the fullest rank"
+    has = f"{case.cluster.gpu.name} has {case.cluster.gpu.memory_bytes / GIB:.1f} GiB"
+    return (f"expected {room}; {has}",)
 
 
 def _another(format_: str, case: Case) -> tuple[str, ...]:
@@ -150,7 +151,7 @@ def _another(format_: str, case: Case) -> tuple[str, ...]:
     names = (engine.name, engine.fitted_as, *engine.aliases)
     if format_ not in CONSOLE or any(format_ in name for name in names):
         return ()
-    return (f"the log is {format_}'s, but the config is priced as {engine.name} runs it",)
+    return (f"the log is from {format_}, but the config is priced as {engine.name} runs it",)
 
 
 def _run(log: Path, case: Case, recognised: Recognised, steps: Steady) -> Run:

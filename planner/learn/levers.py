@@ -45,17 +45,17 @@ def _changes(case: Case) -> Iterator[tuple[str, Case]]:
     layout, training = case.layout, case.training
     counts = [stage.layers for stage in layout.stages]
     doubled = replace(layout, micro_batch_size=2 * layout.micro_batch_size)
-    yield f"micro-batch {doubled.micro_batch_size}", replace(case, layout=doubled)
+    yield f"micro_batch_size {doubled.micro_batch_size}", replace(case, layout=doubled)
     if layout.recompute != "none":
         kept = _staged(layout, counts, "none")
         yield "no activation recompute", replace(case, layout=kept)
     if layout.recompute in ("full", "mixed") and "selective" in case.engine.legality.recompute:
         some = _staged(layout, counts, "selective")
-        yield "recompute of attention alone", replace(case, layout=some)
+        yield "recompute of attention only", replace(case, layout=some)
     even = split_evenly(sum(counts), len(counts), ends_count=case.engine.legality.layers_count_ends)
     if layout.recompute in ("none", "selective", "full") and tuple(counts) != even:
         balanced = replace(_staged(layout, even, layout.recompute), modules_apart=False)
-        yield "stages of equal layers", replace(case, layout=balanced)
+        yield "equal layers in all stages", replace(case, layout=balanced)
     if training.precision == "bf16" and "fp8" in case.cluster.gpu.peak_flops_per_s:
         yield "fp8 training", replace(case, training=replace(training, precision="fp8"))
 

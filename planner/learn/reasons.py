@@ -70,8 +70,8 @@ class Slower:
 KERNELS = ("matmul_scale", "attention_scale", "pointwise_scale")
 SLOWER = (
     Slower(
-        "the GPUs compute {factor:.2f} x as long",
-        "look at clocks, power caps and temperatures (nvidia-smi -q -d PERFORMANCE)", KERNELS,
+        "kernels take {factor:.2f} x as long on the GPUs",
+        "check clocks, power caps and temperatures (nvidia-smi -q -d PERFORMANCE)", KERNELS,
     ),
     Slower(
         "collectives take {factor:.2f} x as long",
@@ -79,8 +79,8 @@ SLOWER = (
         ("collective_scale",),
     ),
     Slower(
-        "the host needs {factor:.2f} x as long for kernels and micro-batches",
-        "look at CPU load, data loading in the training process, logging; larger micro-batches",
+        "the host takes {factor:.2f} x as long to launch kernels and micro-batches",
+        "check CPU load, data loading in the training process, logging; use larger micro-batches",
         ("launch_s", "micro_batch_s", "step_s", "routing_s"),
     ),
 )  # fmt: skip
@@ -145,17 +145,17 @@ def switches(model: StepModel) -> Iterator[Switch]:
         )  # fmt: skip
     if kernels.fused_norm or kernels.fused_gated or kernels.fused_rope:
         yield Switch(
-            "norms, activations and rotary embeddings run unfused", "compile, or fused kernels",
+            "norms, activations and rotary embeddings run unfused", "compile, or use fused kernels",
             _with_engine(model, "kernels", NOT_COMPILED),
         )  # fmt: skip
     if layout.world_size > 1:
         yield Switch(
-            "no communication runs beside computing", "switch the overlap of communication on",
+            "no communication overlaps compute", "switch the overlap of communication on",
             _with_engine(model, "overlap", {**NOT_HIDDEN, "tensor": 0.0, "expert": 0.0}),
         )  # fmt: skip
     if training.precision in ("fp8", "mxfp8", "nvfp4"):
         yield Switch(
-            f"{training.precision} is off: products run in bf16", "look whether the recipe is on",
+            f"{training.precision} is off: products run in bf16", "check that the recipe is on",
             _with_setting(model, training=replace(training, precision="bf16")),
         )  # fmt: skip
     if layout.micro_batch_size > 1:
@@ -201,10 +201,10 @@ def _waiting(expected_s: float, seen: Seen, as_is: float) -> Iterator[Reason]:
     factor, under_s = needed(lambda factor: expected_s * factor, measured_s)
     usual = math.exp(-((math.log(factor) / UNUSUAL) ** 2) / 2)
     yield Reason(
-        name=f"each step waits {format_seconds(under_s - expected_s)} for what is not priced",
+        name=f"each step waits {format_seconds(under_s - expected_s)} for something not priced",
         evidence="priced by the cost model", step_time_s=under_s,
         explains=usual * explained(measured_s, expected_s, under_s),
-        try_this="time the data loader alone; look at logging, and for one rank that is slower",
+        try_this="time the data loader alone; check logging; look for a slow rank",
         gain=1 - expected_s / under_s,
         probability=seen.of_slower(lambda factor: expected_s * factor) * as_is,
     )  # fmt: skip
@@ -248,11 +248,11 @@ def _shown(steady: Steady, expected_s: float, seen: Seen, as_is: float) -> Itera
     shown = (
         (
             steady.jitter, "steps vary: the usual one takes {:.1%} longer than the fastest tenth",
-            "look for late data, a straggling rank, other jobs on the hosts or the network",
+            "look for late data, a slow rank, other jobs on the hosts or the network",
         ),
         (
             steady.drift, "steps have become {:.1%} longer since the beginning",
-            "look at clocks and temperatures over time, and at growing sequences or logs",
+            "check clocks and temperatures over time, and growing sequences or logs",
         ),
     )  # fmt: skip
     for share, name, try_this in shown:

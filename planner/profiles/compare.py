@@ -274,7 +274,7 @@ def _group_table(found: ProfileComparison, groups: Iterable[Group]) -> Table:
 
 
 def _shared_table(found: ProfileComparison) -> Table:
-    title = "not compared: how much longer work took than alone, because others used the machine"
+    title = "not compared, as others used the machine: slowdown of work beside other work"
     table = Table("", title=title, title_justify="left")
     for name in (found.before, found.after):
         table.add_column(name, justify="right")

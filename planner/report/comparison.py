@@ -17,12 +17,16 @@ def print_comparison(out: Console, path: str, found: Comparison) -> None:
     """Both sides with their parts, what they answer, what was assumed, and what makes the time."""
     out.print(Text(f"\n{path} beside the best layout found", style="bold"))
     out.print(indented(f"both sides: {found.question}"))
-    if found.assumed:
-        said = f"assumed, as the config does not say it: {', '.join(found.assumed)}"
+    if said := assumed_line(found):
         out.print(indented(Text(said, style="dim")))
     out.print(indented(comparison_table(found)))
     lines = [each for each in (found.verdict, *found.differences) if each]
     out.print(indented(bullets([*lines, *(f"note: {note}" for note in found.notes)])))
+
+
+def assumed_line(found: Comparison) -> str:
+    """What the config leaves open and was taken from the question; empty where it is nothing."""
+    return f"assumed where the config is silent: {', '.join(found.assumed)}" * bool(found.assumed)
 
 
 def comparison_table(found: Comparison) -> Table:

@@ -7,19 +7,19 @@ from meshplan.planner.case.plan_file import MeasuredRun
 from meshplan.planner.runs.evidence import NEAR
 
 NONE = "none (we know of no published runs of CPU processes)"
-FAR = f"none is near (a distance of {NEAR:g} at most, the same kind of model)"
+FAR = f"none is near (same kind of model, distance at most {NEAR:g})"
 
 
 def nearest_line(runs: Sequence[MeasuredRun]) -> str:
-    """The first of a plan's runs; that it is not near where it is not, or that there is none."""
+    """The nearest run in a sentence, with a word where it is not near; or that there is none."""
     if not runs:
         return NONE
     told = evidence_line(runs[0])
-    return told if runs[0].near else f"{FAR}; the nearest of all: {told}"
+    return told if runs[0].near else f"{FAR}; the nearest: {told}"
 
 
 def evidence_lines(runs: Sequence[MeasuredRun]) -> list[str]:
-    """All of a plan's runs, after the word that none of them is near."""
+    """All of a plan's runs; first that none of them is near, if so."""
     told = list(map(evidence_line, runs)) or [NONE]
     return told if not runs or any(run.near for run in runs) else [FAR, *told]
 
@@ -28,10 +28,10 @@ def evidence_line(run: MeasuredRun) -> str:
     """One run in a sentence, with its distance where it is not near."""
     told = f"measured {format_seconds(run.measured_step_time_s)}, predicted {predicted_text(run)}"
     if run.predicted_unseen_s is None:
-        told += " by constants that may be fitted to it"
+        told += " with constants that may be fitted to this run"
     else:
-        told += f", and {unseen_text(run)} by constants fitted without its source"
-    apart = "" if run.near else f", at a distance of {run.distance:.1f}"
+        told += f", {unseen_text(run)} with constants fitted without its source"
+    apart = "" if run.near else f" (distance {run.distance:.1f})"
     return f"{run_text(run)}{apart}: {told}"
 
 

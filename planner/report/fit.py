@@ -11,7 +11,7 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import format_bytes, format_probability
 from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
-from meshplan.planner.answer.fewest_gpus import FewestGpus
+from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
@@ -41,13 +41,12 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     out.print(step_heading(1, "Fit the model"))
     if fewest is None:
         whole = question.counted(question.gpus)
-        said = f"none of the smaller whole numbers of nodes, only {whole}, hold a step"
-        said += _bounded(question)
-        out.print(indented(said))
+        said = f"{whole} hold a training step, no smaller number of whole nodes does"
+        out.print(indented(said + _bounded(question)))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
-    tried = f" hold a step, no fewer{_tried(question, gpus)} do{_bounded(question)}"
-    few = question.counted(gpus) + (" holds a step" if gpus == 1 else tried)
+    least = f"hold a training step, no fewer{_tried(question, gpus)} do{_bounded(question)}"
+    few = f"{question.counted(gpus)} {'holds a training step' if gpus == 1 else least}"
     out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
@@ -57,7 +56,7 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
 
 def _bounded(question: Question) -> str:
     """What decides which sizes hold a step, where it may leave some out."""
-    return " by a bound of its memory" * memory_is_a_bound(question.setting)
+    return " (judged by an upper bound of memory)" * memory_is_a_bound(question.setting)
 
 
 def _tried(question: Question, found: int) -> str:
@@ -70,16 +69,17 @@ def bound_line(fewest: FewestGpus) -> str:
     rank, memory = fullest(fewest.prediction)
     category = largest_category(memory)
     size = format_bytes(getattr(memory, category))
-    line = f"rank {rank} is the fullest, its largest part {NOUNS.get(category, category)}: {size}"
+    part = f"{NOUNS.get(category, category)}, {size}"
+    line = f"pipeline rank {rank} is the fullest; its largest part is {part}"
     freed = sorted(fewest.savings, key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
-        told = ", ".join(f"{text} {format_bytes(size)}" for text, size in freed)
-        line += f"; what frees most: {told}"
+        told = "; ".join(f"{text} {format_bytes(size)}" for text, size in freed)
+        line += f". What would free most: {told}"
     return line
 
 
 class Fuller(NamedTuple):
-    """A layout that fits with more of each GPU than may be used unless told.
+    """A layout that fits with less memory left free than usual.
 
     headroom          what `--headroom` takes for it
     fits_probability  of the layout
@@ -91,8 +91,8 @@ class Fuller(NamedTuple):
 
 
 def fits_fuller(asked: Asked) -> Fuller | None:
-    """What would fit with no more left free than the profile keeps; None where nothing does, or
-    where `--headroom` said how much is left.
+    """A layout that fits with no more left free than the profile keeps; None where none does, or
+    where `--headroom` states how much is left.
     """
     if not asked.usual_headroom or asked.profile is asked.question.cluster:
         return None
@@ -108,35 +108,37 @@ def fits_fuller(asked: Asked) -> Fuller | None:
 def _fuller_line(fuller: Fuller) -> str:
     told = fuller.fits_probability
     probable = "" if told is None else f", with a probability {format_probability(told)}"
-    return f"with --headroom {fuller.headroom} it fits{probable}: {fuller.layout.full_label}"
+    return f"with --headroom {fuller.headroom} one fits{probable}: {fuller.layout.full_label}"
 
 
 def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = None) -> list[str]:
     """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
     lines = []
     if why.nearest is None:
-        lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
+        lines.append(f"the rule that excludes most of them: {_largest_rule(why)}")
     else:
         lines.append(miss_line(why.nearest, question.cluster.gpu))
         layout, rules = why.nearest.layout, question.engine.legality
         degrees = layout.pipeline_parallel, layout.virtual_stages
         several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
         if several and not lists_all(question.model, rules, *degrees):
-            lines.append("with several chunks per rank listed cuts are tried: another cut may fit")
+            lines.append(
+                "only listed stage splits were tried here: another split of the layers may fit"
+            )
     if fuller:
         lines.append(_fuller_line(fuller))
     for pin, fit in why.relaxations.items():
         single = pin in question.pins.describe()
         legal = _legal_values(question, pin.split()[0]) if single and not why.nearest else ""
         pins = "pin" if single else "pins"
-        lines.append(f"without the {pins} {pin} it fits{legal}: {fit.layout.full_label}")
+        lines.append(f"without the {pins} {pin} one fits{legal}: {fit.layout.full_label}")
     if why.on_host:
-        lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.full_label}")
+        lines.append(f"with --offload-optimizer on one fits: {why.on_host.layout.full_label}")
     if why.enough:
         lines.append(_next_size(question, why.enough))
     if why.fewer:
         lines.append(
-            f"it fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
+            f"one fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
         )
     if not (why.relaxations or why.enough or why.fewer or fuller):
         lines.append(_no_number_line(question))
@@ -144,30 +146,28 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
 
 
 def _legal_values(question: Question, axis: str) -> str:
-    """The values that an axis may take where only its own pin is lifted, if they are few numbers of
-    a row.
-    """
+    """The values that an axis may take without its own pin, if they are few numbers of a row."""
     if axis not in NUMBER_AXES or axis == "virtual_stages":
         return ""
     free = space_of(replace(question, pins=question.pins.without(axis))).layouts
     values = [str(value) for value in np.unique(getattr(free, axis))]
     few = 0 < len(values) <= MOST_VALUES
-    return f" (it can be {', '.join(values)} there)" if few else ""
+    return f" (legal there: {', '.join(values)})" if few else ""
 
 
 def _no_number_line(question: Question) -> str:
     if question.cluster.gpu.vendor == "cpu":
-        return "its processes share the memory of one machine: with fewer of them each has more"
+        return "its processes share the memory of one machine: fewer processes have more each"
     return (
         f"no number of GPUs up to {most_asked(question)} holds it as asked{_bounded(question)} "
-        "(tried: every number within a node, then whole nodes)"
+        f"({SIZES_TRIED})"
     )
 
 
 def _next_size(question: Question, enough: Fit) -> str:
-    nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
+    nodes = " in whole nodes" * bool(_tried(question, enough.gpus))
     size = question.counted(enough.gpus)
-    holds = f"the next larger size that holds it{_bounded(question)}{nodes}"
+    holds = f"the next larger size{nodes} on which one fits{_bounded(question)}"
     return f"{holds}: {size}, {enough.layout.full_label}"
 
 
@@ -181,8 +181,8 @@ def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
     lacks, filled = nearest.lacking_bytes, format_bytes(nearest.capacity_bytes)
     share = "a process's share of the host" if gpu.vendor == "cpu" else "each GPU"
     return (
-        f"the nearest miss, {nearest.layout.full_label}, lacks {format_bytes(lacks)} ({lacks:,.0f} "
-        f"bytes) beyond the {filled} that a plan may fill of {share}"
+        f"the nearest miss, {nearest.layout.full_label}, needs {format_bytes(lacks)} ({lacks:,.0f} "
+        f"bytes) more than the {filled} of {share} that a plan may fill"
     )
 
 

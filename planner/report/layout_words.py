@@ -35,7 +35,7 @@ def _meanings(layout: Layout) -> Iterator[tuple[str, str]]:
     yield f"zero{la.zero_stage}", ZERO[la.zero_stage]
     yield f"mbs{size}", f"{counted(size, 'sequence')} per micro-batch"
     yield f"recompute-{la.recompute}", _RECOMPUTE[la.recompute]
-    yield f"shard{la.shard_group}", "ranks that ZeRO shards over, copies beside them"
+    yield f"shard{la.shard_group}", "ranks in each ZeRO shard group; the groups hold copies"
     for what, part in (("optimizer", la.optimizer_offload), ("activation", la.activation_offload)):
         name = "optimizer states" if what == "optimizer" else "saved activations"
         yield f"{what}-offload{f'-{part:.0%}' if part < 1 else ''}", f"{name} kept on the host"
@@ -60,8 +60,8 @@ def exchange_meanings(layout: Layout) -> Iterator[tuple[str, str]]:
         yield (
             f"ep by {layout.dispatcher}",
             (
-                f"one copy of a token to each node, by {library.title}, which is installed apart: "
-                "--dispatcher all_to_all does without"
+                f"{library.title}, a library of its own, sends one copy of a token to each node; "
+                "--dispatcher all_to_all needs no library"
                 if library
                 else "one copy of a token to each of its experts"
             ),
@@ -72,20 +72,20 @@ def module_meanings(layout: Layout) -> Iterator[tuple[str, str]]:
     """Where modules of multi-token prediction are, where the layout places them."""
     if layout.modules_apart:
         held = layout.stages[-2].layers
-        beside = f", beside its {held} layer{'s' if held > 1 else ''}" if held else ", alone there"
-        where = f"on the stage before the last{beside}; the last has the heads"
+        beside = f", with {counted(held, 'layer')}" if held else ", alone there"
+        where = f"on the stage before the last{beside}; the heads on the last"
         yield "modules apart", f"multi-token prediction {where}"
 
 
 _CONTEXT = {
-    "ring": "keys and values go round its ranks, beside attention",
+    "ring": "keys and values pass around its ranks during attention",
     "all_gather": "keys and values are gathered before attention",
-    "all_to_all": "heads are exchanged for tokens before and after attention",
-    "hierarchical": "heads for tokens within nodes, keys and values round the nodes",
+    "all_to_all": "all-to-all swaps tokens for heads before attention, and back after it",
+    "hierarchical": "all-to-all within a node, ring between nodes",
 }
 _RECOMPUTE = {
     "none": "",
-    "selective": "part of each layer runs again in the backward",
-    "full": "layers run again in the backward",
-    "mixed": "some layers run again in the backward",
+    "selective": "part of each layer runs again in the backward pass",
+    "full": "layers run again in the backward pass",
+    "mixed": "some layers run again in the backward pass",
 }

@@ -8,7 +8,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
@@ -17,7 +17,13 @@ from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.fewest_gpus import FewestGpus
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan, read_plan
+from meshplan.planner.case.plan_file import (
+    IS_PLAN,
+    Plan,
+    SearchReport,
+    UnreadablePlan,
+    read_plan,
+)
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.case.trained import (
@@ -31,12 +37,8 @@ from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.layout_words import batch_words
 from meshplan.planner.report.output import console, listing
-from meshplan.planner.report.proof import proof_lines
-from meshplan.planner.report.runners_up import (
-    ONE_CHANGE,
-    open_runners_line,
-    runners_table,
-)
+from meshplan.planner.report.proof import proof_lines, search_lines
+from meshplan.planner.report.runners_up import ONE_CHANGE, runners_parts
 from meshplan.planner.report.tables import (
     bullets,
     fits_line,
@@ -57,6 +59,8 @@ from meshplan.planner.search.search import SearchResult
 from meshplan.planner.space.axis_rules import divisors
 
 SHOWN_REASONS = 3
+MOST_SHOWN = 12
+"""Numbers of replicas that are listed."""
 
 
 def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestGpus | None) -> None:
@@ -67,7 +71,8 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestG
         print_sizes(out, plan.sizes)
     print_fit(out, asked.question, fewest)
     print_batch(out, asked.question, plan)
-    print_best(out, result, plan, asked.question.cluster.device_nouns[0])
+    device = asked.question.cluster.device_nouns[0]
+    print_best(out, result, plan, device, legend=fewest is None)
 
 
 def print_question(out: Console, asked: Asked) -> None:
@@ -99,17 +104,18 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
     batch, layout = question.training.global_batch_size, plan.layout
     reach = [d for d in divisors(question.gpus) if batch % d == 0]
     out.print(step_heading(2, "Hit the batch"))
-    shown = ", ".join(f"{d:,}" for d in reach) if len(reach) <= 12 else f"1 to {reach[-1]:,}"
-    several, divide = ("s", "divide") if len(reach) > 1 else ("", "divides")
-    ways = f"{counted(batch, 'sequence')} ({counted(len(reach), 'way')})"
-    out.print(indented(f"{shown} replica{several} {divide} {ways}"))
+    shown = ", ".join(f"{d:,}" for d in reach)
+    if len(reach) > MOST_SHOWN:
+        shown = f"{len(reach)} numbers from 1 to {reach[-1]:,}"
+    both = f"{question.counted(question.gpus)} and {counted(batch, 'sequence')}"
+    out.print(indented(f"replicas that divide {both}: {shown}"))
     out.print(indented(batch_words(layout, question.training)))
     if better := plan.better_batch:
         out.print(
             indented(
-                f"{batch:,} divides badly: {better.global_batch_size:,} sequences are at least "
-                f"{better.faster_fraction:.0%} faster per sequence, "
-                f"{format_seconds(better.step_time_s)} a step with {better.label}"
+                f"{batch:,} sequences divide badly: a batch of {better.global_batch_size:,} is at "
+                f"least {better.faster_fraction:.0%} faster per sequence "
+                f"({format_seconds(better.step_time_s)} a step with {better.label})"
             )
         )
 
@@ -138,49 +144,67 @@ _PAID = {True: "cost of 1T tokens", False: "GPU-hours for 1T tokens"}
 
 def _sizes_words(sizes: Sizes) -> Iterator[str]:
     least, knee = sizes.least_gpus, sizes.knee_gpus
-    yield f"fewest that hold a step: {least:,}"
+    yield f"fewest that hold a training step: {least:,}"
     if sizes.cheapest_gpus is not None:
         yield f"cheapest of these per token: {sizes.cheapest_gpus:,}"
     last = "; it may lie beyond this largest size" * (knee == sizes.tried[-1].gpus)
-    yield f"knee (least time x cost of these, which double): {knee:,}, planned below{last}"
+    yield f"knee (least step time x cost of these doubling sizes): {knee:,}, planned below{last}"
 
 
-def print_best(out: Console, result: SearchResult, plan: Plan, device: str) -> None:
-    """Step 3: the layout, its time on each `device`, its memory, the proof, the others."""
-    assert plan.prediction is not None
+def print_best(
+    out: Console, result: SearchResult, plan: Plan, device: str, *, legend: bool
+) -> None:
+    """Step 3: the layout, its time on each `device`, the proof, its memory, the others, the space.
+
+    legend  of the memory's letters, where step 1 has printed none
+    """
     assert plan.search is not None
     out.print(step_heading(3, "Maximise throughput"))
-    spare = spare_lines(plan.spare_memory) if plan.spare_memory else ()
-    notes = (unmeasured_line(plan.prediction), fits_line(plan.prediction), *spare, host_line(plan))
-    for part in (
-        Text(plan.layout.full_label, style="bold green"),
-        layout_legend(plan.layout),
-        time_line(plan.prediction, device),
-        f"{plan.layout.schedule}, by stage: {stages_line(plan)}",
-        memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes),
-        memory_legend(),
-        memory_line(plan.prediction),
-        *filter(None, notes),
-        f"nearest measured run: {nearest_line(plan.evidence)}",
-        bullets([*proof_lines(plan.search, plan.choice), _counts(result)]),
-    ):
+    for part in _best_parts(plan, plan.search, device):
         out.print(indented(part))
+    if legend:
+        out.print(indented(memory_legend()))
+    out.print(indented(bullets(_memory_facts(plan))))
     if plan.runners_up:
         out.print()
-        out.print(indented(runners_table(plan, out.width)))
-        if line := open_runners_line(plan):
-            out.print(indented(line))
+        for part in runners_parts(plan, out.width):
+            out.print(indented(part))
     if plan.reasons:
-        out.print(indented(Text(f"\n{ONE_CHANGE}:")))
+        out.print(indented(Text(f"\n{ONE_CHANGE.lower()}:")))
         out.print(indented(bullets(plan.reasons[:SHOWN_REASONS])))
+    out.print(indented(Text("\nthe space that was searched:")))
+    *space, work = search_lines(plan.search)
+    out.print(indented(bullets([*space, f"{work}; {_counts(result)}"])))
+
+
+def _best_parts(plan: Plan, search: SearchReport, device: str) -> Iterator[RenderableType]:
+    """The layout, its time, what is proved of it, its stages and the memory of each rank."""
+    assert plan.prediction is not None
+    yield Text(plan.layout.full_label, style="bold green")
+    yield layout_legend(plan.layout)
+    yield time_line(plan.prediction, device)
+    yield bullets(proof_lines(search, plan.choice))
+    yield f"{plan.layout.schedule}, by stage: {stages_line(plan)}"
+    yield memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)
+
+
+def _memory_facts(plan: Plan) -> Iterator[str]:
+    """Reserved memory, whether it fits, what more would buy, and the nearest measured run."""
+    assert plan.prediction is not None
+    yield memory_line(plan.prediction)
+    yield from filter(None, (fits_line(plan.prediction), unmeasured_line(plan.prediction)))
+    if plan.spare_memory:
+        yield from spare_lines(plan.spare_memory)
+    if line := host_line(plan):
+        yield line
+    yield f"nearest measured run: {nearest_line(plan.evidence)}"
 
 
 def _counts(result: SearchResult) -> str:
-    """How many layouts do not fit, were bounded away and were solved, under the closed form."""
-    fates = (
-        f"{result.misfits:,} do not fit, {result.bounded:,} bounded away, {result.solved:,} solved"
-    )
-    return f"before, under the closed form: {fates}; the best were simulated first"
+    """How many layouts do not fit, have a higher bound and were solved, under the closed form."""
+    bounded = f"{result.bounded:,} have a higher bound"
+    fates = f"{result.misfits:,} do not fit, {bounded}, {result.solved:,} solved"
+    return f"before that, by closed form, {fates}"
 
 
 def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:

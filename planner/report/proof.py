@@ -1,51 +1,50 @@
-"""What a search proved, what it was over, and why the plan is this one of several, in sentences."""
+"""What a search proved, what it searched, and why the plan is this one of several, in sentences."""
 
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES
 
+OVER_LISTED = "over the listed stage splits"
+"""Of a proof: the space says which splits are listed."""
+
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
-    """What the search proved of the fastest layout, whether that is the plan, and what it did."""
+    """What the search proved of the fastest layout, and why the plan is that one or another."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
-    over = " over the listed cuts" if search.cuts == "listed" else ""
+    over = f" {OVER_LISTED}" if search.cuts == "listed" else ""
+    least = format_seconds(search.bound_s)
     if search.status == "OPTIMAL":
-        claim = (
-            f"OPTIMAL{over}: {under}, where the best takes {format_seconds(search.bound_s)}, "
-            f"{_nothing(search)} is faster by more than a millionth"
-        )
+        claim = f"OPTIMAL{over}: {under} {_nothing(search)} beats {least} by more than a millionth"
     else:
         which = "none of them" if over else _nothing(search)  # moved layers may be faster
-        claim = (
-            f"FEASIBLE{over}: {under} {which} is faster than "
-            f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
-        )
+        gap = f"{_gap(search.gap)} below the best found"
+        claim = f"FEASIBLE{over}, not proved: {under} {which} takes less than {least}, {gap}"
     claim += _of_every_cut(search) if over else ""
-    work = (
-        f"{counted(search.candidates, 'layout')}, {search.priced:,} priced, "
-        f"{counted(search.cpsat_solves, 'CP-SAT solve')}, {search.simulated:,} simulated, "
-        f"{search.wall_s:.2f} s"
-    )
     if choice:
         claim += _beside_fastest(choice)
-    told = [choice_line(choice)] if choice else []
-    return [claim, *told, *_space(search), work]
+    return [claim, *([choice_line(choice)] if choice else [])]
+
+
+def search_lines(search: SearchReport) -> list[str]:
+    """What was searched, a line for each item, and how much work it was."""
+    done = [
+        f"{search.priced:,} priced",
+        f"{counted(search.simulated, 'stage split')} simulated",
+        counted(search.cpsat_solves, "CP-SAT solve"),
+    ]
+    work = f"{counted(search.candidates, 'layout')} in {search.wall_s:.2f} s: {', '.join(done)}"
+    return [*search.space, work]
 
 
 def _nothing(search: SearchReport) -> str:
     """In the space, with what decides there which layouts fit where that may leave some out."""
     space = "\n".join(search.space)
     if BOUNDED in space:
-        return "nothing in the space that fits by the bound of its memory"
+        return "no layout of the space that fits by an upper bound of its memory"
     if OTHER_DEGREES in space:
-        return "nothing in the space, which leaves out degrees by the bound of their memory,"
-    return "nothing in the space"
-
-
-def _space(search: SearchReport) -> list[str]:
-    """What was searched: one entry, a line for each item."""
-    return ["\n".join(["space:", *search.space])] if search.space else []
+        return "no layout of the space, which an upper bound of memory narrows,"
+    return "no layout of the space"
 
 
 def _of_every_cut(search: SearchReport) -> str:
@@ -54,8 +53,7 @@ def _of_every_cut(search: SearchReport) -> str:
     if not bound_s:
         return ""
     gap = _gap(1 - bound_s / best_s)
-    least = f"{format_seconds(bound_s)}, {gap} below"
-    return f"; however it is cut nothing in the space is faster than {least}"
+    return f"; split in any way, none takes less than {format_seconds(bound_s)}, {gap} below"
 
 
 def _gap(gap: float) -> str:
@@ -67,25 +65,26 @@ def _beside_fastest(choice: Choice) -> str:
     """Which layout a proof speaks of, where that is not the plan."""
     if not choice.slower_fraction:
         return ""
-    return f". That is {choice.fastest}, {choice.slower_fraction:.1%} faster than this plan"
+    return f". The fastest is {choice.fastest}; this plan is {choice.slower_fraction:.1%} slower"
 
 
 LEAST_LOSS = 0.0005  # a smaller loss is not shown
+IF_OFF = "if any one rate or overlap is off by a standard deviation"
 
 
 def choice_line(choice: Choice) -> str:
     """Why the plan is this one of several."""
-    which = "ties, which measured runs do not tell apart"
+    among = f"{choice.candidates} layouts tie, as measured runs do not tell them apart"
     if choice.robust:
-        which = "simulated layouts, the best found of their kinds"
-    many = f"{choice.candidates} {which}"
-    loses = f"loses {choice.worst_loss_fraction:.1%} at most to the others"
-    where = f"where one figure is off ({choice.worst_where})"
-    if not choice.slower_fraction and choice.worst_loss_fraction < LEAST_LOSS:
-        return f"of {many}, the fastest stays so whichever one figure is off"
-    if not choice.slower_fraction:
-        return f"of {many}, the fastest {loses} {where}; none of these loses less by over 0.1%"
+        among = f"{choice.candidates} layouts, each the best found of its degrees"
+    is_fastest, worst = not choice.slower_fraction, choice.worst_loss_fraction
+    if is_fastest and worst < LEAST_LOSS:
+        return f"{among}: this one, the fastest, stays so within 0.05% {IF_OFF}"
+    which = "this one, the fastest," if is_fastest else "this one"
+    loses = f"{which} is at most {worst:.1%} slower than another {IF_OFF} ({choice.worst_where})"
+    if is_fastest:
+        return f"{among}: {loses}; no other does better by more than 0.1%"
     other = f"the fastest {choice.fastest_worst_loss_fraction:.1%} ({choice.fastest_worst_where})"
     spares = choice.spares_bytes
-    memory = f", and needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)
-    return f"of {many}, this one {loses} {where}, {other}{memory}"
+    memory = f"; this one needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)
+    return f"{among}: {loses}, {other}{memory}"

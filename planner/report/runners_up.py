@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from meshplan.costmodels.units import format_bytes, format_seconds
@@ -11,24 +12,42 @@ from meshplan.planner.case.plan_file import Plan, RunnerUp
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets
 
-ONE_CHANGE = "one change, all else as planned"
+ONE_CHANGE = "One change, all else as planned"
 """Of a plan's reasons; a runner-up of the same degrees has other settings too."""
-WHY_NOT = "Why not a little different (all else as planned)"
+OTHERS = "Runners-up, and what they lose by"
 CLOSED = 1e-5  # a step no more than this fraction above the bound: no kind is missing
 NARROW = 80
 """Below this many columns a runner-up is a sentence: its five cells would be words each."""
 
 
 def runners_table(plan: Plan, width: int) -> Table:
-    """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
+    """The runners-up, how much slower and how surely each is, and what it lost by."""
     assert plan.prediction is not None
     if width < NARROW:
         return bullets(map(runner_sentence, runners_rows(plan)))
-    headings = ("runner-up", "step", "the plan is faster", "reserved", "lost by")
+    headings = ("runner-up", "step", "slower than plan", "reserved", "lost by")
     table = listing(*headings, left=("runner-up", "lost by"))
     for row in runners_rows(plan):
         table.add_row(*row)
     return table
+
+
+def runners_parts(plan: Plan, width: int) -> list[RenderableType]:
+    """The runners-up, what their columns mean, and what may be missing among them."""
+    return [runners_table(plan, width), *runners_notes(plan)]
+
+
+def runners_notes(plan: Plan) -> list[str]:
+    """What the columns mean, and what may be missing among the runners-up."""
+    told = SLOWER if any(other.expected_slower is not None for other in plan.runners_up) else ""
+    return [*filter(None, (told, open_runners_line(plan)))]
+
+
+SLOWER = (
+    "expected: corrected for picking the fastest of many; a tie: measured runs do not tell them "
+    "apart"
+)
+"""What `slower_text` says of a runner-up."""
 
 
 def open_runners_line(plan: Plan) -> str:
@@ -40,8 +59,9 @@ def open_runners_line(plan: Plan) -> str:
         return ""
     slower = bound_s / plan.prediction.step_time_s - 1
     return (
-        "not every choice of tp, cp, pp and ep was searched to the end: what is missing here, or "
-        f"faster with other settings, takes {format_seconds(bound_s)} ({slower:+.1%}) or more"
+        "not every choice of tp, cp, pp and ep was searched to the end: one that is missing here, "
+        "or a faster variant of one that is shown, takes at least "
+        f"{format_seconds(bound_s)} ({slower:+.1%})"
     )
 
 
@@ -49,7 +69,7 @@ def runner_sentence(row: tuple[str, ...]) -> str:
     """The cells of a runner-up in one line of text."""
     label, step, slower, reserved, lost = row
     slower = slower.replace("\n", ", ")
-    return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
+    return f"{label}: {step}, slower {slower}, {reserved}{lost and f'; lost by {lost}'}"
 
 
 def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -66,8 +86,8 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def slower_text(other: RunnerUp, chosen_s: float) -> str:
-    """How much slower a runner-up is predicted and expected, and in how many cases the plan is the
-    faster one, a line each; plans of before these were known lack them.
+    """How much slower a runner-up is predicted and expected, and in how many cases it is slower, a
+    line each; older plan files have the first only.
     """
     told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
     probability = other.faster_probability
@@ -75,8 +95,8 @@ def slower_text(other: RunnerUp, chosen_s: float) -> str:
         told.append(f"expected {other.expected_slower:+.1%}")
     if probability is not None:
         of_100 = round(probability * 100)
-        told.append(f"faster in {of_100 if of_100 < 100 else 'more than 99'} of 100")
-        told += ["a tie"] * is_tie(probability)
+        tie = ", a tie" * is_tie(probability)
+        told.append(f"in {of_100 if of_100 < 100 else 'more than 99'} of 100{tie}")
     return "\n".join(told)
 
 

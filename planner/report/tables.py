@@ -52,7 +52,7 @@ def indented(renderable: RenderableType) -> Padding:
     return Padding(renderable, (0, 0, 0, 3))
 
 
-NO_MFU = "no MFU (matrix products in several formats, each with a peak of its own)"
+NO_MFU = "no MFU (matrix products in several formats, each with its own peak)"
 
 
 def time_line(prediction: Prediction, device: str = "GPU") -> Text:
@@ -80,20 +80,21 @@ def memory_line(prediction: Prediction) -> str:
     What is reserved holds caches, so the range may end at all that the GPU has and the plan still
     fit (`hardware_profiles.memory_needs` says how probably).
     """
-    reserved = format_bytes(max(stage.reserved for stage in prediction.memory))
+    most_bytes = max(stage.reserved for stage in prediction.memory)
+    reserved = f"reserved {format_bytes(most_bytes)} on the fullest rank"
     low, high = prediction.reserved_low_bytes, prediction.reserved_high_bytes
     if low is None or high is None:
-        return f"reserved {reserved}"
+        return reserved
     ranged = f"{format_bytes(low)} to {format_bytes(high)} in 8 of 10 runs"
     if high >= prediction.gpu_memory_bytes:
-        ranged += ", with caches that shrink where memory is short"
-    return f"reserved {reserved} ({ranged})"
+        ranged += "; caches can shrink"
+    return f"{reserved} ({ranged})"
 
 
 def unmeasured_line(prediction: Prediction) -> str:
     """What no measured run covers, which widens ranges; empty if runs cover everything."""
     found = ", ".join(prediction.unmeasured)
-    return found and f"no measured run of this engine has {found}: ranges are wider for it"
+    return found and f"ranges are wider, as no measured run of this engine has {found}"
 
 
 def parts_table(parts: TimeParts) -> Table:
@@ -157,7 +158,7 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
-OTHERS = "runs of other engines or GPUs (none of this engine on such GPUs shows where memory ends)"
+OTHERS = "runs of other engines or GPUs (none of this engine on this GPU family says)"
 
 
 def fits_line(prediction: Prediction) -> str:
@@ -165,49 +166,44 @@ def fits_line(prediction: Prediction) -> str:
     probable, runs = prediction.fits_probability, prediction.fits_runs
     if probable is None:
         return ""
-    said = f"{runs:,} runs of this engine on such GPUs" if runs else OTHERS
-    return f"fits with a probability {format_probability(probable)}, by {said}"
+    said = f"{runs:,} runs of this engine on this GPU family" if runs else OTHERS
+    return f"fits with a probability {format_probability(probable)}, learnt from {said}"
 
 
 def spare_lines(spare: SpareMemory) -> Iterator[str]:
     """What the memory that is left free would buy the plan's degrees."""
-    free = f"{format_bytes(spare.free_bytes)} of each GPU left free"
-    one, every = spare.one_gib is None, spare.all is None and spare.all_bytes > 0
-    if one and every and _nothing(spare.one_gib_most) == _nothing(spare.all_most) == NOTHING:
-        yield f"neither one more GiB on each GPU nor the {free} would make these degrees faster"
+    one = _gained(spare.one_gib, spare.one_gib_most)
+    if spare.all_bytes <= 0:
+        yield f"with 1 GiB more per GPU {DEGREES} {one}"
         return
-    if spare.one_gib:
-        yield f"one more GiB on each GPU would make these degrees {_faster(spare.one_gib)}"
-    else:
-        yield f"one more GiB on each GPU would buy these degrees {_nothing(spare.one_gib_most)}"
-    if spare.all_bytes > 0:
-        yield f"{free} cost them {_cost(spare.all) if spare.all else _nothing(spare.all_most)}"
+    every = _gained(spare.all, spare.all_most)
+    if one == every == NOTHING:
+        yield f"with 1 GiB more per GPU, or with {ALL}, {DEGREES} {NOTHING}"
+        return
+    yield f"with 1 GiB more per GPU {DEGREES} {one}"
+    yield f"with {ALL} they {every}{_and_fit(spare.all)}"
 
 
-NOTHING = "nothing"
+ALL = "all the memory that a rank may use"
+DEGREES = "the same parallel degrees"
+NOTHING = f"would be at most {LEAST_GAIN:.1%} faster"
 
 
-def _nothing(most: float | None) -> str:
-    """That nothing was found, and how much is not excluded."""
-    if most is None:
-        return "nothing that was found"
-    return NOTHING if most <= LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
+def _gained(bought: Bought | None, most: float | None) -> str:
+    """What was found, or that nothing was and how much is not excluded."""
+    if bought:
+        step = f"{format_seconds(bought.step_time_s)}: {bought.label}"
+        return f"would be {bought.faster_fraction:.1%} faster ({step})"
+    if most is not None and most <= LEAST_GAIN:
+        return NOTHING
+    at_most = "" if most is None else f" ({most:.1%} at most)"
+    return f"would be no faster, as far as was found{at_most}"
 
 
-def _cost(spared: Bought) -> str:
-    slower = spared.faster_fraction
-    said = f"{slower:.1%}: {format_seconds(spared.step_time_s)} in all the memory"
-    if spared.fits_probability is None:
-        return said
-    fits = format_probability(spared.fits_probability)
-    return f"{said}, which fits with a probability {fits} (--headroom)"
-
-
-def _faster(bought: Bought) -> str:
-    return (
-        f"{bought.faster_fraction:.1%} faster ({format_seconds(bought.step_time_s)}: "
-        f"{bought.label})"
-    )
+def _and_fit(bought: Bought | None) -> str:
+    if bought is None or bought.fits_probability is None:
+        return ""
+    return f" and fit with a probability {format_probability(bought.fits_probability)} (--headroom)"
 
 
 def memory_table(memory: Sequence[StageMemory]) -> Table:
@@ -243,10 +239,10 @@ def stages_line(plan: Plan) -> str:
     if full:
         one_rule = all(stage.full_layers == min(most, stage.layers) for stage in stages)
         which = f", the first {most} of each stage" if one_rule and full < total else ""
-        told.append(f"{full} of {total} recomputed{which}")
+        told.append(f"{full} of {total} recomputed in full{which}")
     if selective:
         modules = ", ".join(plan.layout.selective_modules)
-        told.append(f"{selective} of {total} selectively recomputed: {modules}")
+        told.append(f"{selective} of {total} recomputed selectively ({modules})")
     return ", ".join(told)
 
 

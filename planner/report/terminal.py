@@ -20,7 +20,7 @@ _BLANKS = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)(?=\n|$)")
 
 
 class Unpadded:
-    """Standard output without the blanks that stand before the end of a line."""
+    """Standard output without trailing blanks."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.units import format_seconds
 
 PROGRESS_S = 0.2
 
@@ -36,6 +37,15 @@ class Progress(NamedTuple):
     def price(self) -> str:
         """What best and bound are of."""
         return "closed form" if self.simulated is None else "event simulation"
+
+    @property
+    def words(self) -> str:
+        """The best step and what may lie below it; what is so where there is none yet."""
+        if self.best_s is None:
+            return "nothing fits yet"
+        gap = max(0.0, 1 - self.bound_s / self.best_s)
+        best = f"best step {format_seconds(self.best_s)}"
+        return f"{best}, up to {gap:.1%} shorter may exist ({self.price})"
 
 
 class Telling:

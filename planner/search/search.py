@@ -152,7 +152,9 @@ def search(
     enough = (NEAR, likely) if simulate else (0.0, math.inf)
     finished = run.prove(deadline, *enough)
     if not run.best and not finished:
-        raise SearchEnded("the search was ended before it found a layout that fits")
+        raise SearchEnded(
+            "the search ended before it found a layout that fits; with more time it may find one"
+        )
     if not run.best and simulate:
         question = q = counting_empty_stages(q)
     if not run.best and not (simulate and len(rows_beyond(space, coefficients, q.setting))):

@@ -137,7 +137,7 @@ def _parse_fraction(axis: str, item: str) -> float:
     except ValueError:
         fraction = None
     if fraction is None or not 0 <= fraction <= 1:
-        raise PinError(f"{axis} {item!r} is no fraction; write on, off, 0.5 or 0,0.5,1")
+        raise PinError(f"{axis} {item!r} is not a fraction; write on, off, 0.5 or 0,0.5,1")
     return fraction
 
 

@@ -21,32 +21,33 @@ from meshplan.planner.space.pins import Pins
 from meshplan.planner.space.stage_splits import MOST_WAYS
 
 CUTS = {
-    "free": "any",
-    "ends": "of equally many layers, but on the first and the last pipeline rank",
-    "even": "of equally many layers",
-    "cost": "as the engine cuts by itself",
+    "free": "any number",
+    "ends": "equal on all pipeline ranks but the first and the last",
+    "even": "equal",
+    "cost": "as the engine splits them",
 }
 """By `Legality.uneven_stages`."""
-ENDS_COUNT = ", where embedding and head may each count as one"
+ENDS_COUNT = "; the embedding and the head may each count as a layer"
 LISTED = (
-    f"any with one chunk per pipeline rank; with several any of up to {MOST_WAYS}, else those of a "
-    "list (equal chunks, shorter where layers are missing) and, from the fastest of them and their "
-    "other schedules and chunks, single layers moved between chunks; a pin may start moves that "
-    "end faster (8 of 366 plans that were tried, by up to 1.4%)"
+    "any number with one stage per pipeline rank; with several, every split where there are at "
+    f"most {MOST_WAYS}, else a list of splits (equal stages, shorter ones where layers do not "
+    "divide), and single layers moved between stages from the fastest of the list and from its "
+    "other schedules and virtual stages; a pin starts these moves elsewhere and may end faster (8 "
+    "of 366 plans tried, by up to 1.4%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
-BOUNDED = "what fits with activations on the host is decided by a bound of the need"
+BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
 """Where layers differ: each rank is asked for the most that any of them holds for a moment."""
-OTHER_DEGREES = "left out: degrees with a pipeline of which nothing fits by a bound of that"
-COUNTED = "what fits is decided by counting what a rank holds in every moment"
+OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
+COUNTED = "a layout fits if all that a rank holds at any moment of the step does"
 RECOMPUTED = {
-    "any": "only where memory asks for it",
-    "first": "only where memory asks for it, all layers selectively or the first of each stage in "
-    "full, equally many",
-    "alike": "only where memory asks for it, all layers alike",
+    "any": ", in any layers",
+    "first": ": selective in all layers, or full in the first layers of each stage, as many in "
+    "each",
+    "alike": ", the same in all layers",
 }
 """By `Legality.recompute_layers`."""
-BEATEN = "left out: a kind of {} where another takes no longer in any pass"
+BEATEN = "left out: a kind of {} if another is at least as fast in every pass"
 """It may still end earlier: `costmodels.ranks.kind_costs`."""
 
 
@@ -63,12 +64,12 @@ def space_words(
     cut = LISTED if cuts == "listed" else CUTS[legality.uneven_stages]
     if legality.layers_count_ends and legality.uneven_stages in ("ends", "even"):
         cut += ENDS_COUNT
-    lines = [f"stages: {cut}"] * _open(pins, "pipeline_parallel", gpus)
-    lines.append(f"recomputed: {RECOMPUTED[legality.recompute_layers]}")
+    lines = [f"layers per stage: {cut}"] * _open(pins, "pipeline_parallel", gpus)
+    lines.append(f"recompute only where memory requires it{RECOMPUTED[legality.recompute_layers]}")
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
         named = _or([", ".join(modules) for modules in sets], "; or ")
         one = "; the same in all layers" if len(sets) > 1 else ""
-        lines.append(f"selective recomputation: of {named}{one}")
+        lines.append(f"selective recompute replays {named}{one}")
     lines += _exchange_words(setting, gpus, pins)
     if engine.kernels.counts_passes:
         piped = f"; {OTHER_DEGREES}" * (not all_degrees)
@@ -80,11 +81,11 @@ def space_words(
     both = {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b")
     if both and not legality.hides_sends:
         lines.append(
-            "left out: GPipe; passes wait for what is sent, so it takes as long as 1F1B or longer, "
-            "and holds more"
+            "left out: GPipe, which takes at least as long as 1F1B (passes wait for sends) and "
+            "needs more memory"
         )
     if closed := list(_only_pinned(setting, gpus, pins)):
-        lines.append(f"only with a pin: {'; '.join(closed)}")
+        lines.append(f"searched only if pinned: {'; '.join(closed)}")
     return tuple(lines)
 
 
@@ -111,7 +112,7 @@ def _exchange_words(setting: Setting, gpus: int, pins: Pins) -> Iterator[str]:
     dispatchers = _dispatchers(setting.engine, pins) if experts else []
     if dispatchers:
         devices = setting.cluster.device_nouns[1]
-        yield f"tokens to experts: {_or(dispatchers)}, where {devices} and groups allow it"
+        yield f"expert dispatcher: {_or(dispatchers)}, where {devices} and expert groups allow it"
     several: dict[str, Sequence[str]] = {
         "context parallelism": allowed, "dispatcher": dispatchers,
     }  # fmt: skip
@@ -136,14 +137,15 @@ def _only_pinned(setting: Setting, gpus: int, pins: Pins) -> Iterator[str]:
     dispatchers = _dispatchers(setting.engine, pins) if setting.model.is_moe else []
     closed = [kind for kind in legality.dispatchers if dispatchers and kind not in dispatchers]
     words = {
-        "tensor_parallel": f"tensor parallelism of over {widest} ranks" * (gpus > widest),
-        "micro_batch_size": "micro-batches other than 1 to 16, 20, 24, 32, 40, 48 and 64"
+        "tensor_parallel": f"tensor parallelism over more than {widest} ranks" * (gpus > widest),
+        "micro_batch_size": "micro-batches of other sizes than 1 to 16, 20, 24, 32, 40, 48 and 64"
         * bool(others),
         "shard_group": _groups_words(gpus, setting.cluster.gpus_per_node) * legality.hybrid_shard,
-        "optimizer_offload": "the optimizer on the host"
+        "optimizer_offload": "optimizer offload to the host"
         * (legality.optimizer_offload and training.optimizer in ON_CPU),
-        "activation_offload": "activations on the host" * (legality.activation_offload != "never"),
-        "dispatcher": f"tokens to experts by {_or(closed)}" if closed else "",
+        "activation_offload": "activation offload to the host"
+        * (legality.activation_offload != "never"),
+        "dispatcher": f"expert dispatcher {_or(closed)}" if closed else "",
     }
     yield from (each for axis, each in words.items() if each and axis not in pins.axes)
 
@@ -153,21 +155,21 @@ def _groups_words(gpus: int, gpus_per_node: int) -> str:
     if len(divisors(gpus)) <= 2:
         return ""
     _, *several = GROUP_NODES
-    usual = ["all replicas", "those of a node"]
+    usual = ["all replicas", "a node"]
     if gpus >= several[0] * FEWEST_COPIES * gpus_per_node:
         nodes = _or(list(map(str, several)))
-        usual.append(f"those of {nodes} nodes where {FEWEST_COPIES} groups are left")
-    return f"ZeRO over other groups than {_or(usual)}"
+        usual.append(f"{nodes} nodes where at least {FEWEST_COPIES} groups remain")
+    return f"ZeRO shard groups other than {_or(usual)}"
 
 
 def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:
-    what = "modules of multi-token prediction:"
+    what = "multi-token prediction modules:"
     if not places_modules(model, legality):
-        return f"{what} on the last stage alone"
+        return f"{what} on the last stage only"
     places = {
         False: "on the last stage",
-        True: "on the stage before the last, where all others but the first and the last hold "
-        "equally many layers",
+        True: "on the stage before the last, with equal layers on all others but the first and "
+        "the last",
     }
     return f"{what} {_or([places[apart] for apart in apart_allowed(pins)])}"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
+from meshplan.planner.answer.fewest_gpus import SIZES_TRIED
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_findings import Size, Sizes
 from meshplan.planner.search.footprint import minimum_gpus
@@ -35,21 +36,23 @@ def find_sizes(
     Raises `NoLayoutFits` where none of the sizes tried holds a step, and what `ask` raises.
     """
     if arguments.cluster == LOCAL_CPU:
-        raise BadQuestion("--gpus auto is for clusters: say how many processes local-cpu shall run")
+        raise BadQuestion(
+            "--gpus auto is for clusters; for local-cpu state the number of processes"
+        )
     first = ask(replace(arguments, gpus=1))
     most = min(MOST_GPUS, first.question.cluster.max_gpus or MOST_GPUS)
     least = minimum_gpus(first.question, most=min(most, MOST_LEAST))
     if least is None:
         raise NoLayoutFits(
             f"no number of GPUs up to {min(most, MOST_LEAST):,} holds {first.question.model.name} "
-            "as asked (tried: every number within a node, then whole nodes)"
+            f"as asked ({SIZES_TRIED})"
         )
     sizes = sizes_from(least.gpus, first.question.cluster.gpus_per_node, most)
     tried = _walk(arguments, sizes, price, time_limit_s=time_limit_s, told=told)
     costs = [cost for _, cost in tried]
     best, bend = cheapest(costs), knee(costs)
     if best is None or bend is None:
-        raise NoLayoutFits(f"no size from {least.gpus} GPUs on has a plan")
+        raise NoLayoutFits(f"no size of {least.gpus} GPUs or more has a plan")
     return Sizes(
         least_gpus=least.gpus,
         cheapest_gpus=best.gpus if best.cost_per_trillion_tokens is not None else None,

@@ -23,7 +23,7 @@ SAVE_EVERY_S = 1.0
 
 
 class UnreadableCache(ValueError):
-    """A file that is no cache of a sweep; one line with the fix."""
+    """A file that is not a cache of a sweep; one line with the fix."""
 
 
 class Cache:
@@ -122,5 +122,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _unreadable(path: Path | None, why: str) -> UnreadableCache:
     return UnreadableCache(
-        f"--cache {path} is no cache of `meshplan sweep`: {why}; name another file, or remove it"
+        f"--cache {path} is not a cache of `meshplan sweep`: {why}; name another file, or remove it"
     )

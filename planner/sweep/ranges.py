@@ -61,8 +61,8 @@ def count(option: str) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
             raise BadQuestion(
-                f"{option} {text.strip()!r} is no whole number from 1 on; write 8, 8,16,64 or "
-                "8..4096, which doubles"
+                f"{option} {text.strip()!r} is not a whole number of at least 1; write 8, 8,16,64 "
+                "or 8..4096, which doubles"
             )
         return int(text)
 
@@ -75,7 +75,7 @@ def run_tokens(text: str) -> float:
     tokens = float(found[1]) * SCALES[found[2]] if found else 0.0
     if not 1 <= tokens <= MOST_TOKENS:
         raise BadQuestion(
-            f"--tokens {text!r} is no number of tokens from 1 to {MOST_TOKENS:g}; write 15T "
+            f"--tokens {text!r} is not a number of tokens from 1 to {MOST_TOKENS:g}; write 15T "
             "(x 1e12), 300B or 2e12"
         )
     return tokens

@@ -17,12 +17,13 @@ from meshplan.costmodels.units import (
 )
 from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.report.output import listing
+from meshplan.planner.report.proof import OVER_LISTED
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.cells import Series
 from meshplan.planner.sweep.economics import RunCost, front, in_money
 from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front, record
 
-WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
+WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "refused"}
 """What is said of a cell that has no plan."""
 LEAST_WIDTH = 90  # characters of a terminal for the layouts to stand beside the figures
 LEAST_LABEL = 24  # characters of a layout before its column wraps
@@ -51,7 +52,7 @@ def _proof(sweep: Sweep) -> str:
     proved = sum(row.answer is not None and row.answer.status == "OPTIMAL" for row in sweep.rows)
     rest = sweep.planned - proved
     gaps = [each.gap for row in sweep.rows if (each := _search(row)) and each.status == "FEASIBLE"]
-    open_gap = f"{rest} not proved, {max(gaps):.1%} from the bound at most" if gaps else ""
+    open_gap = f"{rest} not proved: steps up to {max(gaps):.1%} shorter may exist" if gaps else ""
     if not proved:
         return open_gap
     plans = f"{proved} plan{'s' * (proved > 1)} OPTIMAL"
@@ -60,9 +61,9 @@ def _proof(sweep: Sweep) -> str:
         for row in sweep.rows
         if (each := _search(row))
     )
-    plans += f" ({listed} of them over the listed cuts of `plan`)" * bool(listed)
-    claim = f"{plans}: under the event simulation nothing in the space of each is faster by more "
-    claim += "than a millionth (`plan` says what is left out)"
+    plans += f" ({listed} of them {OVER_LISTED})" * bool(listed)
+    claim = f"{plans}: under the event simulation none is beaten in its space by more than a "
+    claim += "millionth (`plan` prints the space)"
     return claim + f"; {open_gap}" * bool(rest)
 
 
@@ -171,24 +172,24 @@ def _standing_out(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
     best = next((row.cost for row in line if row.cheapest), None)
     bend = next((row.cost for row in line if row.knee), None)
     if best is None or bend is None:
-        yield "no size ever ends: failures come faster than work is kept"
+        yield "no size makes progress: failures come faster than checkpoints"
         return
     yield f"cheapest: {counted(best.gpus, 'GPU')}, {_paid(best)}"
     dearer = bend.gpu_s_per_token / best.gpu_s_per_token - 1
     quicker = bend.tokens_per_s / best.tokens_per_s
-    than = f", {quicker:.3g} x the tokens/s of the cheapest for {dearer:.1%} more" * (
+    than = f", {quicker:.3g} x the tokens/s of the cheapest, {dearer:.1%} dearer per token" * (
         bend.gpus != best.gpus
     )
     last = "; it may lie beyond this largest size" * (bend.gpus == max(row.gpus for row in line))
-    yield f"knee (least time x cost): {counted(bend.gpus, 'GPU')}, {_paid(bend)}{than}{last}"
+    yield f"knee (least step time x cost): {counted(bend.gpus, 'GPU')}, {_paid(bend)}{than}{last}"
     if sweep.terms.tokens is not None:
         yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
     if failures := sweep.terms.failures:
         every_s, mtbf_s = failures.interval_s(bend.gpus), failures.job_mtbf_s(bend.gpus)
         restart = "restarts not counted" * (failures.restart_s is None)
         yield (
-            f"at the knee a failure every {mtbf_s / SECONDS_PER_HOUR:.3g} h, a checkpoint after "
-            f"every {every_s / 60:.3g} min of work" + f" ({restart})" * bool(restart)
+            f"at the knee: a failure every {mtbf_s / SECONDS_PER_HOUR:.3g} h, a checkpoint every "
+            f"{every_s / 60:.3g} min of work" + f" ({restart})" * bool(restart)
         )
 
 

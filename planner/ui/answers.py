@@ -24,11 +24,12 @@ from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, said
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
-from meshplan.planner.report.comparison import difference, shown
+from meshplan.planner.report.comparison import assumed_line, difference, shown
 from meshplan.planner.report.fit import misfit_lines, most_asked
 from meshplan.planner.report.layout_words import batch_words
 from meshplan.planner.report.proof import (
     proof_lines,
+    search_lines,
 )
 from meshplan.planner.report.runners_up import (
     lost_text,
@@ -177,7 +178,7 @@ def solve_document(
     try:
         result = solve(asked.question, TOP, request.time_limit_s, progress)
     except SearchEnded as error:
-        return {"infeasible": [f"{error}, and one may: give it longer"]}
+        return {"infeasible": [str(error)]}
     except NoLayoutFits as error:
         why = explain_misfit(asked.question, most_gpus=most_asked(asked.question))
         return {"infeasible": [str(error), *misfit_lines(asked.question, why)]}
@@ -186,7 +187,7 @@ def solve_document(
     return {
         "infeasible": None,
         "choice": choice_of(plan.layout).model_dump(),
-        "proof": proof_lines(plan.search, plan.choice),
+        "proof": [*proof_lines(plan.search, plan.choice), *search_lines(plan.search)],
         "status": plan.search.status,
         "runners_up": [_runner(plan, other) for other in range(len(plan.runners_up))],
         "plan": plan.model_dump(mode="json"),
@@ -214,12 +215,11 @@ def compare_document(request: CompareRequest) -> dict[str, Any]:
     yours = yours_of(asked.question, asked.cluster_name, reading)
     differs = tuple(differences(asked.question, yours.case))
     found = compare(yours, case_of_choice(asked, request.choice), differs=differs, searched=False)
-    assumed = f"assumed, as the config does not say it: {', '.join(found.assumed)}"
-    lines = [found.verdict, assumed * bool(found.assumed), *found.differences, *found.notes]
+    lines = [found.verdict, assumed_line(found), *found.differences, *found.notes]
     return {
         "name": request.name,
         "rows": [_compared(row) for row in found.rows],
-        "notes": [line for line in lines if line],
+        "notes": list(filter(None, lines)),
     }
 
 

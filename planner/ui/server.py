@@ -27,7 +27,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.load import first_fault
 from meshplan.planner.case.limits import MAX_BYTES
 from meshplan.planner.case.settings import one_line
@@ -145,13 +144,7 @@ class Server:
 
 def progress_line(progress: Progress, elapsed_s: float) -> str:
     """Time, the best plan so far and its distance from the bound."""
-    if progress.best_s is None:
-        return f"{elapsed_s:.0f} s: nothing fits yet, {progress.candidates:,} layouts"
-    gap = max(0.0, 1 - progress.bound_s / progress.best_s)
-    best = format_seconds(progress.best_s)
-    return (
-        f"{elapsed_s:.0f} s: best {best}, at most {gap:.1%} from the bound of the {progress.price}"
-    )
+    return f"{elapsed_s:.0f} s: {progress.words}, {progress.candidates:,} layouts"
 
 
 async def body_of(request: Request, kind: type[Asking]) -> Asking:

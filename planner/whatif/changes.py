@@ -79,7 +79,7 @@ def parse_factor(option: str, text: str) -> float:
         factor = 1 + float(more[1] + more[2]) / 100
     if not LEAST <= factor <= MOST:
         raise BadQuestion(
-            f"{option} {text!r} is no factor from {LEAST:g} to {MOST:g}; write 2x, 0.5x, +50% "
+            f"{option} {text!r} is not a factor from {LEAST:g} to {MOST:g}; write 2x, 0.5x, +50% "
             "or -20%"
         )
     return factor
@@ -95,9 +95,9 @@ def question_of(plan: Plan) -> Asked:
     if not usual:
         cluster = with_usable(profile, planned)
     if not usual and abs(planned / profile.capacity_bytes - 1) > 1e-9:
-        notes.append("the plan left other memory free than the profile does: so does this")
+        notes.append("the plan left more or less memory free than the profile does; that is kept")
     if plan.pins is None:
-        notes.append("the plan file does not say what was pinned: nothing is")
+        notes.append("the plan file does not state its pins; none are assumed")
     question = Question(
         model=case.model,
         training=plan.training,

@@ -20,12 +20,12 @@ from meshplan.planner.whatif.break_even import WIDEST, BreakEven, Point
 from meshplan.planner.whatif.tornado import Arm, Tornado, factor_of
 
 PREDICTIONS = (
-    "all of these are predictions of the cost model, none is a measurement; 8 of 10 runs fall "
-    "within the interval of their own step, and what the errors of two steps share is not modelled"
+    "all figures are predictions of the cost model; each range of 8 of 10 runs is for its own "
+    "step, and the error that two steps share is not modelled"
 )
 PARTS = {
     "compute": "compute_s",
-    "communication seen": "exposed_comm_s",
+    "exposed communication": "exposed_comm_s",
     "pipeline bubble": "bubble_s",
     "weight update": "optimizer_s",
 }
@@ -74,7 +74,7 @@ def _rows(
         yield f"  {words}", [_part(each, name) for each in askings]
     if len({each.tokens for each in askings}) > 1:
         tokens = askings[0].tokens
-        yield "for as many tokens", [_seconds(each.same_tokens_s(tokens)) for each in askings]
+        yield "step for the same tokens", [_seconds(each.same_tokens_s(tokens)) for each in askings]
     predictions = [each.prediction for each in askings]
     rates = [f"{p.tokens_per_s_per_gpu:,.0f}" if p else "" for p in predictions]
     yield f"tokens/s per {askings[0].asked.question.cluster.device_nouns[0]}", rates
@@ -136,12 +136,12 @@ def _verdict(before: Asking, after: Asking) -> str:
     if after.refusal:
         return f"{text}: {after.refusal}"
     if old is None or new is None:
-        return f"{text}: no ratio, one of the two has no plan"
-    same = " for as many tokens" if after.tokens != before.tokens else ""
+        return f"{text}: not comparable, as one of the two has no plan"
+    same = " for the same tokens" if after.tokens != before.tokens else ""
     if abs(new / old - 1) < 5e-4:
         return f"{text}: as fast{same}"
     word = "shorter" if new < old else "longer"
-    return f"{text}: a step {abs(new / old - 1):.1%} {word}{same} ({old / new:.2f} x the rate)"
+    return f"{text}: step {abs(new / old - 1):.1%} {word}{same} ({old / new:.2f} x the throughput)"
 
 
 def changes_document(
@@ -199,9 +199,9 @@ def print_tornado(out: Console, found: Tornado) -> None:
         table.add_row(arm.words, *_arm_cells(arm, before), _swing(arm, before))
     out.print()
     out.print(indented(table))
-    lines = ["*: the best layout is another one; step: for as many tokens as a step of the plan"]
+    lines = ["step: change of the time for the same tokens; *: another layout is best there"]
     if found.unseen:
-        lines.append(f"not moved, as this plan cannot see it: {', '.join(found.unseen)}")
+        lines.append(f"not moved, as the plan does not depend on it: {', '.join(found.unseen)}")
     out.print(indented(bullets([*lines, PREDICTIONS])))
 
 
@@ -301,7 +301,7 @@ def _step(seconds: float) -> str:
 def bandwidth_text(found: BreakEven, factor: float) -> str:
     """The bandwidth of a node's cards together, and of one GPU's."""
     node, gpu = found.node_bytes_per_s * factor / GB, found.gpu_bytes_per_s * factor * 8 / GB
-    return f"{node:.3g} GB/s of a node, {gpu:.3g} Gb/s of a GPU"
+    return f"{node:.3g} GB/s per node, {gpu:.3g} Gb/s per GPU"
 
 
 def break_even_words(found: BreakEven) -> Iterator[str]:
@@ -312,22 +312,22 @@ def break_even_words(found: BreakEven) -> Iterator[str]:
         today = "they do" if found.now.beats else "they do not"
         yield (
             f"{large} beat {small} with {need} (as nccl-tests prints busbw), and not with 1 % "
-            f"less; today {today}. No second crossing was looked for"
+            f"less; today {today}. Other crossings were not looked for"
         )
     elif found.now.beats:
         yield f"{large} beat {small} even with a {WIDEST:g}th of today's bandwidth"
     else:
         yield (
-            f"{large} do not beat {small} even with {WIDEST:g} x today's bandwidth: what is left "
-            "is latency, the batch, or the layouts that these sizes allow"
+            f"{large} do not beat {small} even with {WIDEST:g} x today's bandwidth: latency, the "
+            "batch or the layouts that these sizes allow decide"
         )
     gap = max(point.gap for point in (found.below, found.now, found.above) if point)
     if gap > 0:
-        yield f"not all of these steps are proved: a shorter one, by {gap:.1%} at most, is open"
+        yield f"not all of these steps are proved: steps up to {gap:.1%} shorter may exist"
     share = found.than / found.gpus
     yield (
-        "beat: a shorter step of the same batch; a token costs less only where the step takes less "
-        f"than {share:.0%} of the smaller size's"
+        "beat: take a shorter step for the same batch; a token costs less only if the step takes "
+        f"less than {share:.0%} of that on {small}"
     )
 
 

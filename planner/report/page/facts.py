@@ -11,6 +11,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.report.evidence import NONE, predicted_text, unseen_text
 from meshplan.planner.report.page.markup import element, listed, note, number, table
 from meshplan.planner.report.runners_up import lost_text
+from meshplan.planner.report.tables import unmeasured_line
 from meshplan.planner.runs.evidence import NEAR
 
 
@@ -30,11 +31,11 @@ def evidence(plan: Plan) -> str:
     )
     rows = (_run(index, run) for index, run in enumerate(plan.evidence))
     return table(headings, rows, right=(4, 5, 6, 7)) + note(
-        'Published runs nearest to this plan. "Predicted" is by the constants that ship, which may '
-        'be fitted to this very run; "source unseen" by constants that had not seen any run of its '
-        "source. Distance 1: a model twice as large, another GPU of the same family, or two of tp, "
-        f"pp, cp, ep four times as large. Near is {NEAR:g} at most, of the same kind of model"
-        + (": none is." if not any(run.near for run in plan.evidence) else ".")
+        'The published runs nearest to this plan. "Predicted": with the constants that ship, which '
+        'may be fitted to that run. "Source unseen": with constants fitted without any run of its '
+        "source. A distance of 1: a model twice as large, another GPU of the same family, or two "
+        "of tp, pp, cp, ep four times as large. Near: the same kind of model at a distance of at "
+        f"most {NEAR:g}" + (": none is." if not any(run.near for run in plan.evidence) else ".")
     )
 
 
@@ -67,20 +68,20 @@ def _assumed(plan: Plan, case: Case) -> Iterator[str]:
     fit = load_fit(case.engine.name, cluster.gpu.name)
     if fit.rows:
         yield (
-            f"constants of {case.engine.name} on this family of GPUs: learnt from {fit.rows:,} "
-            f"runs, {fit.date}, median error {fit.error_fraction:.1%}; {fit.source}"
+            f"constants of {case.engine.name} on this GPU family: learnt from {fit.rows:,} runs "
+            f"on {fit.date}, median error {fit.error_fraction:.1%}; {fit.source}"
         )
     else:
         yield f"no constants were learnt for {case.engine.name} on these GPUs: {fit.source}"
     if training.expert_imbalance != 1 or case.model.is_moe:
         yield f"the busiest experts get {training.expert_imbalance:g} times the mean of the tokens"
     assert plan.prediction is not None
-    for what in plan.prediction.unmeasured:
-        yield f"no measured run of this engine has {what}: ranges are wider for it"
+    if line := unmeasured_line(plan.prediction):
+        yield line
     yield from case.notes
     yield (
-        "a healthy cluster: no stragglers, no network shared with others, no data loading, no "
-        "checkpoints; these are not modelled"
+        "a healthy cluster: stragglers, other jobs on the network, data loading and checkpoints "
+        "are not modelled"
     )
 
 
@@ -106,10 +107,12 @@ def launch(commands: tuple[str, ...], exported: Exported | None) -> str:
     parts = [_copied("\n".join(commands))]
     if exported is not None:
         for name, text in exported.files.items():
-            title = element("summary", escape(f"{name}, as {exported.framework} takes it"))
+            title = element("summary", escape(f"{name} for {exported.framework}"))
             parts.append(element("details", title, _copied(text)))
         if exported.cannot_say:
-            said = [f"not expressed in its files: {each}" for each in map(str, exported.cannot_say)]
+            said = [
+                f"not expressed in these files: {each}" for each in map(str, exported.cannot_say)
+            ]
             parts.append(listed(said))
     return "".join(parts)
 

@@ -21,7 +21,7 @@ def element(name: str, *inside: str, **attributes: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A number without digits that nobody sees, or the text."""
+    """A number rounded to what is visible, or the text."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 

@@ -75,7 +75,7 @@ def phases_picture(
     top = y.percent(levels[-1] / GIB)
     saved = outline([(0, top), *curve, (100, top)], "activations")
     marks = (
-        ruled(y, gpu_bytes / GIB, f"the GPU holds {format_bytes(gpu_bytes)}", "limit"),
+        ruled(y, gpu_bytes / GIB, f"GPU memory {format_bytes(gpu_bytes)}", "limit"),
         ruled(
             y,
             stage.needed / GIB,
@@ -124,9 +124,9 @@ def phases_note(memory: Sequence[StageMemory]) -> str:
     """What the picture over time says and what it does not."""
     stage = memory[fullest_rank(memory)]
     text = (
-        "Weights, gradients and optimizer states are there all the time; what forwards save for "
-        "their backwards comes and goes. Between the curve and the line of the peak lies what a "
-        f"pass holds for a moment, {format_bytes(stage.transient)} at the peak."
+        "Weights, gradients and optimizer states stay all the time; a forward pass adds the "
+        "activations that its backward pass frees. Between the curve and the line of the peak lies "
+        f"what a pass holds for a moment, {format_bytes(stage.transient)} at the peak."
     )
     return note(text)
 

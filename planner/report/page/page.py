@@ -33,11 +33,8 @@ from meshplan.planner.report.page.memory import (
 from meshplan.planner.report.page.scatter import scatter
 from meshplan.planner.report.page.steps import steady_period, step_data
 from meshplan.planner.report.page.waterfall import waterfall
-from meshplan.planner.report.proof import proof_lines
-from meshplan.planner.report.runners_up import (
-    WHY_NOT,
-    open_runners_line,
-)
+from meshplan.planner.report.proof import proof_lines, search_lines
+from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS, open_runners_line
 from meshplan.planner.report.streams import STREAMS, Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
@@ -160,7 +157,9 @@ def _sections(explained: Explained, traffic: Traffic, timeline: StepTimeline) ->
     yield section("Assumptions", facts.assumptions(plan, case), name="assumptions")
     if plan.search:
         heading = f"Proof, {WHEN_WRITTEN}" if explained.moved else "Proof"
-        yield section(heading, listed(proof_lines(plan.search, plan.choice)), name="proof")
+        claims, searched = proof_lines(plan.search, plan.choice), search_lines(plan.search)
+        told = listed(claims), element("h3", "The space that was searched"), listed(searched)
+        yield section(heading, *told, name="proof")
     run = facts.launch(explained.commands, explained.exported)
     yield section("Run it", run, name="launch")
 
@@ -173,10 +172,10 @@ def _memory(plan: Plan, model: StepModel, timeline: StepTimeline) -> str:
         ranks_picture(memory, whole),
         legend((name, name) for name in CATEGORIES),
         note(f"{memory_line(prediction)}; by stage: {stages_line(plan)}. {host_line(plan)}"),
-        element("h3", "Over the phases of a step, fullest rank"),
+        element("h3", "The fullest rank over the phases of a step"),
     ]
     if plan.layout.activation_offload:
-        parts.append(note("Not drawn: activations that are copied to the host come and go."))
+        parts.append(note("Not drawn: activations are copied to the host and back."))
     else:
         parts += [phases_picture(model, memory, timeline, whole), phases_note(memory)]
     return section("Memory", *parts, name="memory")
@@ -204,7 +203,7 @@ def _timeline(traffic: Traffic, timeline: StepTimeline) -> Iterator[str]:
     yield element("canvas", id="timeline", tabindex=0, role="img", aria_label=label)
     yield element("div", id="timeline-range", class_="note")
     yield element(
-        "output", "Rest the pointer on an action, or tap it. Drag moves, Ctrl and wheel zoom.",
+        "output", "Point at an action, or tap it, for details. Drag moves, Ctrl and wheel zoom.",
         id="timeline-said", class_="said", aria_live="polite",
     )  # fmt: skip
     kinds = {event.kind for event in timeline.events}
@@ -213,7 +212,7 @@ def _timeline(traffic: Traffic, timeline: StepTimeline) -> Iterator[str]:
         *((f"s-{stream}", name) for stream, name in STREAMS.items() if _sends(traffic, stream)),
     ])  # fmt: skip
     yield note(" ".join(_timeline_notes(model, timeline)))
-    yield element("noscript", note("The timeline is drawn by a script, which is switched off."))
+    yield element("noscript", note("The timeline needs JavaScript, which is switched off."))
 
 
 def _sends(traffic: Traffic, stream: str) -> bool:
@@ -235,11 +234,11 @@ def _timeline_notes(model: StepModel, timeline: StepTimeline) -> Iterator[str]:
     if la.virtual_stages > 1:
         yield "Lighter boxes are odd virtual stages."
     yield (
-        "Thin lanes are communication: how long is what the cost model says, when within an action "
-        "is not, so a lane begins with its action."
+        "Thin lanes are communication. Their length is predicted; where within an action they run "
+        "is not, so each begins with its action."
     )
     if timeline.micro_batches != model.m:
-        yield f"Played with {timeline.micro_batches} of {model.m} micro-batches."
+        yield f"Drawn with {timeline.micro_batches} of {model.m} micro-batches."
 
 
 def _others(explained: Explained, prediction: Prediction) -> str:
@@ -249,13 +248,13 @@ def _others(explained: Explained, prediction: Prediction) -> str:
         parts += [
             scatter(explained.alternatives, prediction.gpu_memory_bytes),
             note(
-                "The plan, its runners-up and what one change on one axis makes of each: what one "
-                "would try, not a sample. The search has proved more than these."
+                "The plan, its runners-up, and each of them with one axis changed: what one would "
+                "try, not a sample. The proof covers more than these."
             ),
         ]
     if plan.runners_up:
-        parts += [element("h3", "What the others lost by"), facts.runners(plan)]
+        parts += [element("h3", OTHERS), facts.runners(plan)]
         parts += [note(line)] if (line := open_runners_line(plan)) else []
     if plan.reasons:
-        parts += [element("h3", WHY_NOT), listed(plan.reasons)]
+        parts += [element("h3", ONE_CHANGE), listed(plan.reasons)]
     return section("Alternatives", *parts, name="alternatives")

@@ -24,7 +24,7 @@ def scatter(found: Sequence[Alternative], gpu_memory_bytes: float) -> str:
     most = max([gpu_memory_bytes, *(each.needed_bytes for each in near)])
     y = Scale(0.0, most / GIB * 1.08)
     colours = _families(near)
-    holds = f"the GPU holds {format_bytes(gpu_memory_bytes)}"
+    holds = f"GPU memory {format_bytes(gpu_memory_bytes)}"
     limit = ruled(y, gpu_memory_bytes / GIB, holds, "limit")
     points = "".join(_point(each, x, y, factor, colours) for each in reversed(near[1:]))
     own = _point(near[0], x, y, factor, colours, chosen=True)

@@ -41,7 +41,7 @@ def rows(parts: TimeParts, prediction: Prediction) -> Iterator[WaterfallBar]:
         )
         at = ideal
         lost = sum(seconds.pop(name) for name in KERNELS) - ideal
-        name = "matrix products and attention below the peak, layers unevenly spread"
+        name = "matrix products and attention below peak, uneven layers"
         yield WaterfallBar(name, "below_peak_s", lost, at, at + lost, "below")
         at += lost
     for name, taken in seconds.items():

@@ -99,7 +99,7 @@ function showProof(found) {
   at("proof").hidden = false;
   list("proof-lines", found.infeasible || found.proof);
   at("runners").replaceChildren(...(found.runners_up || []).map((other) => {
-    const button = element("button", `${other.label}: ${other.slower}${other.lost_by && ", lost by " + other.lost_by}`, { type: "button" });
+    const button = element("button", `${other.label}: slower ${other.slower}${other.lost_by && ", lost by " + other.lost_by}`, { type: "button" });
     button.addEventListener("click", () => { state.choice = other.choice; price(); });
     return button;
   }));

@@ -90,4 +90,4 @@ def test_a_dry_run_is_of_no_other_engine(tmp_path: Path) -> None:
         options = [str(tmp_path / "plan.yaml"), kind, "--engine", "deepspeed"]
         answer = CliRunner().invoke(APP, options)
         assert answer.exit_code == 2
-        assert "are of the native engine, not of deepspeed" in answer.output
+        assert "run the native engine, not deepspeed" in answer.output

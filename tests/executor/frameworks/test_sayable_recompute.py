@@ -100,9 +100,10 @@ def test_a_plan_that_its_engine_cannot_say_is_said_so(
 
 
 @pytest.mark.parametrize(("full", "said"), [
-    pytest.param((3, 3, 3, 3), "12 of 32 recomputed, the first 3 of each stage", id="one number"),
-    pytest.param((1, 3, 0, 0), "4 of 32 recomputed", id="no one number"),
-    pytest.param((8, 8, 8, 8), "32 of 32 recomputed", id="all"),
+    pytest.param((3, 3, 3, 3), "12 of 32 recomputed in full, the first 3 of each stage",
+                 id="one number"),
+    pytest.param((1, 3, 0, 0), "4 of 32 recomputed in full", id="no one number"),
+    pytest.param((8, 8, 8, 8), "32 of 32 recomputed in full", id="all"),
 ])  # fmt: skip
 def test_a_plan_says_what_to_set(full: tuple[int, ...], said: str) -> None:
     """Beside how many layers recompute in all, the number that Megatron's options take."""

@@ -313,7 +313,7 @@ def test_memory_is_compared_before_anything_starts(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("text", ["host", "host:", ":29500", "host:0", "host:x", "host:70000"])
 def test_a_rendezvous_is_a_host_and_a_port(text: str) -> None:
     """Anything else is refused with an example."""
-    with pytest.raises(CannotRun, match="no HOST:PORT"):
+    with pytest.raises(CannotRun, match="not a HOST:PORT"):
         endpoint(text)
 
 

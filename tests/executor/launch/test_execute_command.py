@@ -182,7 +182,7 @@ def test_slurm_gets_the_nodes_that_the_ranks_fill(tmp_path: Path) -> None:
         (["--data", "none.bin"], "No such file"),
         (["--data", "."], "not a file"),
         (["--data", "/dev/null"], "not a file"),
-        (["--out", "a\nrm -r b", "--print"], "is no printable line of text"),
+        (["--out", "a\nrm -r b", "--print"], "is not a printable line of text"),
     ],
 )
 def test_an_option_that_cannot_be_used_exits_2(

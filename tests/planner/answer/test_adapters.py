@@ -54,7 +54,7 @@ def test_lora_from_a_question_to_an_export(tmp_path: Path) -> None:
     file, out = tmp_path / "plan.yaml", tmp_path / "run"
     asked = (*ONE, "--lora-rank", "16", "-o", str(file))
     text = " ".join(run(*asked).stdout.split())
-    assert "LoRA of rank 16 beside all linear layers (35.7M of 8.03B parameters, 0.44%)" in text
+    assert "LoRA of rank 16 on all linear layers (35.7M of 8.03B parameters, 0.44%)" in text
     plan = read_plan(file)
     assert plan.training.lora == Lora(rank=16, targets="all_linear")
     document = json.loads(run("explain", str(file), "--json").stdout)
@@ -77,7 +77,7 @@ def test_lora_from_a_question_to_an_export(tmp_path: Path) -> None:
 def test_routed_experts_are_said_to_have_no_adapters(model: str, beside: str) -> None:
     """Adapters beside them are not modelled."""
     asked = ask(Arguments(model=model, gpus=8, cluster="dgx-h100", global_batch=64, lora_rank=16))
-    assert f"LoRA of rank 16 beside all linear layers{beside} (" in trained_line(asked.question)
+    assert f"LoRA of rank 16 on all linear layers{beside} (" in trained_line(asked.question)
 
 
 def test_a_plan_of_all_weights_does_not_speak_of_lora() -> None:
@@ -292,7 +292,8 @@ def test_adapters_that_take_longer_than_they_spare_are_said() -> None:
     gain = 1 - whole["prediction"]["step_time_s"] / adapted["prediction"]["step_time_s"]
     assert gain > 0.1
     first = adapted["reasons"][0]
-    assert first.startswith(f"all weights trained, fit or not: {gain:.1%} faster: host overhead -")
+    told = "all weights trained instead of adapters, whether it fits or not"
+    assert first.startswith(f"{told}: {gain:.1%} faster: host overhead -")
     large = json.loads(run("plan", "llama-3.1-8b", *pins, "--lora-rank", "16").stdout)
     assert not any("all weights" in each for each in (*large["reasons"], *whole["reasons"]))
 

@@ -88,8 +88,8 @@ def test_auto_is_named_for_people() -> None:
     """The answer names the fewest and the knee; without a price no size is called cheapest."""
     text = run("plan", *JOB, "--gpus", "auto").stdout
     assert "How many GPUs" in text
-    assert "fewest that hold a step: " in text
-    assert "knee (least time x cost of these, which double): " in text
+    assert "fewest that hold a training step: " in text
+    assert "knee (least step time x cost of these doubling sizes): " in text
     assert "cheapest" not in text
 
 
@@ -140,7 +140,7 @@ def test_a_better_batch_is_reached() -> None:
     best = solve(replace(q, training=replace(q.training, global_batch_size=32)), 1).solutions[0]
     assert best.step_time_s <= better["step_time_s"] * (1 + 1e-9)
     text = " ".join(run("plan", *job, "--pp", "1", "--cp", "1").stdout.split())
-    assert "30 divides badly: 32 sequences are at least" in text
+    assert "30 sequences divide badly: a batch of 32 is at least" in text
 
 
 def test_a_batch_that_divides_well_is_left_alone(auto: dict[str, Any]) -> None:

@@ -124,15 +124,15 @@ def test_every_fact_of_training_is_compared_in_words() -> None:
     """Each field of `Training` has words of its own, present and absent; no object is printed."""
     case = yours(YOURS % 32).case
     other = {
-        "lora": (Lora(rank=8, targets="qv"), "LoRA of rank 8 beside query and value "
+        "lora": (Lora(rank=8, targets="qv"), "LoRA of rank 8 on query and value "
                  "(frozen weights not quantised), not all weights trained"),
         "images": (Images(tokens=2048, frozen=True),
-                   "2,048 tokens of images, the tower frozen, not no images or sound"),
+                   "2,048 tokens of images, the tower frozen, not text only"),
         "packed_mean_length": (512, "documents of 512 tokens in a sequence, not whole sequences"),
         "optimizer_states": (
             "bf16", "optimizer states in bf16, not those the engine usually keeps"
         ),
-        "expert_imbalance": (1.5, "busiest experts at 1.5 of the mean, not 1.0"),
+        "expert_imbalance": (1.5, "busiest experts at 1.5 times the mean, not 1.0"),
     }  # fmt: skip
     for name, (value, words) in other.items():
         theirs = replace(case, training=replace(case.training, **{name: value}))

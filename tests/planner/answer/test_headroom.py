@@ -141,9 +141,13 @@ def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> Non
 @pytest.mark.parametrize(
     ("most", "said"),
     [
-        pytest.param(0.0004, "faster", id="0.04 % at most is nothing"),
-        pytest.param(0.014, "nothing that was found (1.4% at most)", id="1.4 % are not excluded"),
-        pytest.param(None, "nothing that was found", id="an older plan file proved nothing"),
+        pytest.param(0.0004, "at most 0.1% faster", id="0.04 % at most is nothing"),
+        pytest.param(
+            0.014, "no faster, as far as was found (1.4% at most)", id="1.4 % are not excluded"
+        ),
+        pytest.param(
+            None, "no faster, as far as was found", id="an older plan file proved nothing"
+        ),
     ],
 )
 def test_nothing_is_said_where_it_is_proved(most: float | None, said: str) -> None:
@@ -162,9 +166,12 @@ def test_what_neither_would_buy_is_one_line() -> None:
         all_most=0.0,
     )  # fmt: skip
     (line,) = spare_lines(spare)
-    assert line.startswith("neither one more GiB on each GPU nor the 1.0 GiB of each GPU left free")
+    assert line.startswith(
+        "with 1 GiB more per GPU, or with all the memory that a rank may use, the"
+    )
     (line,) = spare_lines(spare.model_copy(update={"all_bytes": 0.0}))
-    assert line == "one more GiB on each GPU would buy these degrees nothing"
+    same = "the same parallel degrees would be at most 0.1% faster"
+    assert line == f"with 1 GiB more per GPU {same}"
     bought = Bought(step_time_s=1.0, label="dp8", faster_fraction=0.02, fits_probability=0.9)
     assert len(list(spare_lines(spare.model_copy(update={"all": bought})))) == 2
 

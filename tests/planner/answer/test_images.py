@@ -30,13 +30,13 @@ def asked(model: str = "qwen3-vl-8b", engine: str = "megatron-bridge", **said: o
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"images": 2}, "--images is of a tower; add --image-tokens"),
-        ({"frozen": "vision"}, "--frozen is of a tower"),
-        ({"audio_tokens": "1k"}, "its tower is priced by --image-tokens alone"),
-        ({"image_tokens": "1k", "audio_tokens": "1k"}, "priced by --image-tokens alone"),
-        ({"image_tokens": "many"}, "--image-tokens 'many' is no number of tokens"),
+        ({"images": 2}, "--images is for a vision or audio tower; add --image-tokens"),
+        ({"frozen": "vision"}, "--frozen is for a vision or audio tower"),
+        ({"audio_tokens": "1k"}, "its tower takes --image-tokens only"),
+        ({"image_tokens": "1k", "audio_tokens": "1k"}, "takes --image-tokens only"),
+        ({"image_tokens": "many"}, "--image-tokens 'many' is not a number of tokens"),
         ({"image_tokens": "1k", "frozen": "text"}, "--frozen 'text' is not known"),
-        ({"image_tokens": "1k", "frozen": "audio"}, "--frozen audio: of .* it is the vision tower"),
+        ({"image_tokens": "1k", "frozen": "audio"}, "--frozen audio: .* has the vision tower"),
         (
             {"image_tokens": "1k", "model": "llama-3.1-8b"},
             "its configuration has no vision or audio tower",
@@ -95,7 +95,7 @@ def test_sound_is_priced_as_images_are(tmp_path: Path) -> None:
         asked(model=str(path), engine="automodel", audio_tokens="400")
     with pytest.raises(InvalidLayout, match="places an audio tower is not known"):
         asked(model=str(path), audio_tokens="375")
-    with pytest.raises(BadQuestion, match="priced by --audio-tokens alone"):
+    with pytest.raises(BadQuestion, match="takes --audio-tokens only"):
         asked(model=str(path), engine="automodel", image_tokens="375")
 
 

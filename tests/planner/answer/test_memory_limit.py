@@ -57,8 +57,8 @@ def test_a_plan_fits_wherever_it_is_asked(headroom: str | None, tmp_path: Path) 
     ("needed_gib", "starts"),
     [
         pytest.param(60.0, "", id="60 of 70 that a plan may fill"),
-        pytest.param(72.0, "fills 2.0 GiB more than a plan may", id="72 - 70"),
-        pytest.param(80.0, "does not fit: lacks 4.0 GiB", id="80 - 0.96 x 79.18"),
+        pytest.param(72.0, "fills 2.0 GiB of what a plan leaves free", id="72 - 70"),
+        pytest.param(80.0, "does not fit: needs 4.0 GiB more", id="80 - 0.96 x 79.18"),
     ],
 )
 def test_three_verdicts_by_hand(needed_gib: float, starts: str) -> None:
@@ -84,7 +84,7 @@ def test_check_passes_with_a_note_what_a_plan_may_not_fill(tmp_path: Path) -> No
     assert finding.fits_probability is not None
     assert finding.fits_probability < FITS
     noted = f"it fits with a probability of {finding.fits_probability:.0%}"
-    assert any("more than a plan may" in note and noted in note for note in finding.notes)
+    assert any("of what a plan leaves free" in note and noted in note for note in finding.notes)
 
 
 @pytest.mark.parametrize("text", ["-1.0", ".nan", "0.0"])
@@ -112,7 +112,7 @@ def test_a_plan_that_was_allowed_more_fits() -> None:
     """77 GiB lack 1.0 of the 76.0 that a rank may use, but not where --headroom left 1 GiB."""
     profile = load_cluster("dgx-h100")
     allowed = with_usable(profile, profile.gpu.memory_bytes - GIB)
-    assert crowded_words(77 * GIB, profile).startswith("does not fit: lacks 1.0 GiB")
+    assert crowded_words(77 * GIB, profile).startswith("does not fit: needs 1.0 GiB more")
     assert not crowded_words(77 * GIB, allowed)
 
 

@@ -48,7 +48,7 @@ def test_too_big_names_rank_category_bytes_and_fix(tmp_path: Path) -> None:
     assert finding.margin_bytes == pytest.approx(-over)
     assert "rank 0 of 2 needs 91.0 GiB" in finding.text
     assert f"({over:,.0f} bytes)" in finding.text
-    assert "most are activations (80.0 GiB)" in finding.text
+    assert "the largest part is activations, 80.0 GiB" in finding.text
     assert finding.fix == "micro_batch_size 4"
 
 

@@ -132,7 +132,7 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
         ((*TINY, "--gpu", "h100-sxm"), "--cluster already says"),
         ((*TINY[:4], "--global-batch", "8"), "say what to train on"),
         ((*TINY[:4], "--gpu", "h100-sxm", "--network", "fast", "--global-batch", "8"),
-         "is no bandwidth"),
+         "is not a bandwidth"),
         ((*TINY[:4], "--cluster", "dgx-h101", "--global-batch", "8"), "did you mean dgx-h100"),
         (("plan", "lama", *TINY[2:]), "no model 'lama'"),
         ((*TINY, "--compare", "absent.toml"), "--compare absent.toml: cannot be read"),
@@ -169,8 +169,8 @@ def test_user_errors(arguments: tuple[str, ...], words: str) -> None:
             id="impossible shape",
         ),
         pytest.param(("hidden_size: 256", "hidden_size: 512"), "sha256", id="edited model"),
-        pytest.param(("hidden_size: 256", "hidden_size: 2001-01-01"), "no JSON", id="a date"),
-        pytest.param(("hidden_size: 256", "hidden_size: !!set {a, b}"), "no JSON", id="a set"),
+        pytest.param(("hidden_size: 256", "hidden_size: 2001-01-01"), "not JSON", id="a date"),
+        pytest.param(("hidden_size: 256", "hidden_size: !!set {a, b}"), "not JSON", id="a set"),
         pytest.param(("meshplan: 1", "plan: 1"), "not a plan file", id="another file"),
         pytest.param(("meshplan: 1", "meshplan: [1"), "not YAML", id="not YAML"),
     ],
@@ -267,7 +267,7 @@ def test_compare_sets_a_config_beside_the_plan() -> None:
     said = " ".join(result.stdout.split())  # where lines break depends on the length of the path
     assert "beside the best layout" in said
     assert "cost of 1T tokens" in said
-    assert "assumed, as the config does not say it: 256 GPUs" in said
+    assert "assumed where the config is silent: 256 GPUs" in said
     assert "engine torchtitan, that of" in said
     assert "".join(str(config).split()) in "".join(said.split())
     assert "at 2 per GPU-hour" in result.stdout
@@ -350,7 +350,7 @@ def test_the_space_and_the_price_are_said() -> None:
     """The proof names the price that it holds for, and the cuts that were listed."""
     text = " ".join(run(*SMALL, "--top", "1", "--engine", "torchtitan").stdout.split())
     assert "under the event simulation" in text
-    assert "with several any of up to 512, else those of a list" in text
+    assert "every split where there are at most 512, else a list of splits" in text
     report = json.loads(run(*SMALL, "--top", "1", "--json").stdout)["search"]
     assert report["price"] == "event simulation"
-    assert any(line.startswith("stages: ") for line in report["space"])
+    assert any(line.startswith("layers per stage: ") for line in report["space"])

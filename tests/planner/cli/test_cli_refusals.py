@@ -19,7 +19,7 @@ def test_a_smaller_number_that_fits_is_named() -> None:
     result = run("plan", "tiny-llama", "--gpus", "11", "--cluster", "dgx-h100", "--seq-len", "1k",
                  "--global-batch", "1")  # fmt: skip
     assert result.exit_code == 3
-    assert "it fits on 1 GPU:" in result.stderr
+    assert "one fits on 1 GPU:" in result.stderr
     assert "micro_batch_size 1" not in result.stderr, "nobody pinned it"
 
 
@@ -29,8 +29,8 @@ def test_nothing_fits() -> None:
                  "--global-batch", "64")  # fmt: skip
     assert result.exit_code == 3
     assert result.stdout == ""
-    assert "lacks" in result.stderr
-    assert "the next larger size that holds it, of whole nodes:" in result.stderr
+    assert "more than the 71.6 GiB of each GPU that a plan may fill" in result.stderr
+    assert "the next larger size in whole nodes on which one fits:" in result.stderr
 
 
 def test_sizes_that_a_bound_of_memory_decides_are_called_so() -> None:
@@ -38,7 +38,7 @@ def test_sizes_that_a_bound_of_memory_decides_are_called_so() -> None:
     result = run("plan", "gemma-3-4b", "--gpus", "1", "--cluster", "dgx-h100",
                  "--global-batch", "64", "--engine", "megatron")  # fmt: skip
     assert result.exit_code == 3
-    assert "the next larger size that holds it by a bound of its memory: 2 GPUs" in result.stderr
+    assert "one fits (judged by an upper bound of memory): 2 GPUs" in result.stderr
 
 
 def test_processes_of_a_cpu_share_its_memory() -> None:
@@ -48,7 +48,7 @@ def test_processes_of_a_cpu_share_its_memory() -> None:
     assert result.exit_code == 3
     assert "GPU" not in result.stderr
     assert "fits on 4,096 processes" in result.stderr
-    assert "with fewer of them each has more" in result.stderr
+    assert "fewer processes have more each" in result.stderr
 
 
 def test_a_cpu_runs_processes() -> None:
@@ -78,8 +78,8 @@ def test_no_layout_is_legal() -> None:
     result = run("plan", "llama-3.1-70b", "--gpus", "30", "--cluster", "dgx-h100",
                  "--global-batch", "7", "--dp", "2")  # fmt: skip
     assert result.exit_code == 3
-    assert "no layout is legal" in result.stderr
-    assert "without the pin data_parallel 2 it fits" in result.stderr
+    assert "the rule that excludes most of them: " in result.stderr
+    assert "without the pin data_parallel 2 one fits" in result.stderr
 
 
 @pytest.mark.parametrize(

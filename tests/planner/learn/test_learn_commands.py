@@ -51,7 +51,7 @@ def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
     """What is learnt goes into a file, `plan --learned` uses it, and the plan keeps it."""
     file, plan = tmp_path / "learned.yaml", tmp_path / "out.yaml"
     code, out, _ = _called("learn", *logs, "-o", str(file))
-    assert (code, "expected before" in out) == (0, True)
+    assert (code, "predicted before" in out) == (0, True)
     learned = read_learned(file)
     assert all(abs(run.after_s / run.measured_s - 1) < 0.16 for run in learned.runs)
     question = (
@@ -179,7 +179,7 @@ def test_an_unusual_factor_is_said_to_count_less(tmp_path: Path) -> None:
     out = _called(
         "diagnose", str(_megatron(tmp_path / "a.log", 3 * model_of(PLANS[0]).time().step_time_s))
     )[1]
-    assert "counts less the more unusual the factor is (1.6 is one" in " ".join(out.split())
+    assert "explains less, the larger its factor is (1.6 x is one" in " ".join(out.split())
     assert "\\" not in out
 
 
@@ -193,7 +193,7 @@ def test_a_run_that_the_config_has_no_room_for_is_said(logs: list[str], tmp_path
     folder = tmp_path / "whole"
     folder.mkdir()
     write_plan(whole, folder / "plan.yaml")
-    said = "more than the 79.2 GiB that the GPU has: the run keeps less than its config says"
+    said = "more than the GPU's 79.2 GiB: either the run keeps less than its config says"
     assert said in " ".join(_called("diagnose", str(_megatron(folder / "a.log", 9.0)))[1].split())
     assert said not in " ".join(_called("diagnose", logs[0])[1].split())
 
@@ -260,7 +260,7 @@ def test_what_the_learnt_range_held_is_the_tables_own() -> None:
     text = (Path(__file__).parents[3] / "docs" / "learn.md").read_text(encoding="utf-8")
     table = text.split("<!-- learn table -->")[1].split("<!-- end learn table -->")[0]
     held = [int(line.split("|")[-2].strip(" %")) for line in table.splitlines() if "% |" in line]
-    assert f"held {min(held)} % to {max(held)} %" in LEARNT_RANGE
+    assert f"held {min(held)}% to {max(held)}%" in LEARNT_RANGE
 
 
 def test_a_learned_file_that_is_not_there_is_said_once(logs: list[str], tmp_path: Path) -> None:

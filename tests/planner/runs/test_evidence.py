@@ -112,8 +112,8 @@ def test_what_is_not_near_is_said_so() -> None:
     assert evidence_lines(near)[0] == evidence_line(near[0])
     far = nearest_runs(replace(QWEN, training=replace(QWEN.training, seq_len=2**24)))
     assert [each.near for each in far] == [False] * len(far)
-    assert nearest_line(far).startswith("none is near (a distance of 3 at most")
-    assert f", at a distance of {far[0].distance:.1f}: measured" in nearest_line(far)
+    assert nearest_line(far).startswith("none is near (same kind of model, distance at most 3)")
+    assert f" (distance {far[0].distance:.1f}): measured" in nearest_line(far)
     assert evidence_lines(far)[0].startswith("none is near")
     assert len(evidence_lines(far)) == len(far) + 1
 

@@ -13,7 +13,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.plan_file import SearchReport
-from meshplan.planner.report.proof import proof_lines
+from meshplan.planner.report.proof import proof_lines, search_lines
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import Pins, parse_pins
@@ -57,8 +57,8 @@ def test_memory_that_is_only_bounded_is_called_so(name: str, draw: tuple[str, bo
     for fractions, on_host in (("0", False), ("0,0.5", True)):
         words = words_of(model, engine, {"activation_offload": fractions})
         bounded = differ and on_host and not counts
-        assert any("a bound of the need" in line for line in words) == bounded
-        assert any("in every moment" in line for line in words) == counts
+        assert any("an upper bound of its memory" in line for line in words) == bounded
+        assert any("at any moment" in line for line in words) == counts
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_ends_in_place_of_a_layer_are_said(name: str) -> None:
     model = model_from_config({**config, "num_hidden_layers": 79}, "79 layers")
     engine = load_engine(name)
     cut, *_ = words_of(model, engine)
-    told = "embedding and head may each count as one" in cut
+    told = "the embedding and the head may each count as a layer" in cut
     assert told == can_split(model, engine.legality, 4, 2)
 
 
@@ -87,8 +87,8 @@ def test_kinds_that_are_left_out_are_said(pins: dict[str, str], told: str) -> No
     """A kind than which another takes no longer in any pass may still end a little earlier."""
     _, model = read_model("qwen3-30b-a3b")
     words = words_of(model, load_engine("megatron"), pins)
-    said = [f"left out: a kind of {told} where another takes no longer in any pass"]
-    assert [line for line in words if "another takes no longer" in line] == said * bool(told)
+    said = [f"left out: a kind of {told} if another is at least as fast in every pass"]
+    assert [line for line in words if "another is at least as fast" in line] == said * bool(told)
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,26 @@ def test_a_gap_is_never_called_nothing(gap: float, said: str) -> None:
     assert said in claim
 
 
-@pytest.mark.parametrize(("solves", "said"), [(0, "0 CP-SAT solves,"), (1, "1 CP-SAT solve,")])
+@pytest.mark.parametrize(("solves", "said"), [(0, "0 CP-SAT solves"), (1, "1 CP-SAT solve")])
 def test_one_solve_is_singular(solves: int, said: str) -> None:
     """In the last line, which says what the search did."""
-    work = proof_lines(REPORT.model_copy(update={"cpsat_solves": solves}))[-1]
-    assert work.startswith(f"1 layout, 1 priced, {said}")
+    work = search_lines(REPORT.model_copy(update={"cpsat_solves": solves}))[-1]
+    assert work == f"1 layout in 0.10 s: 1 priced, 1 stage split simulated, {said}"
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("megatron", "equally many"), ("torchtitan", "all layers alike"), ("native", "asks for it")],
+    [
+        ("megatron", "as many in each"),
+        ("torchtitan", "the same in all layers"),
+        ("native", "in any layers"),
+    ],
 )
 def test_which_layers_may_recompute_is_said(name: str, said: str) -> None:
     """As the options of each engine have it."""
     _, model = read_model("mixtral-8x7b")
     words = words_of(model, load_engine(name))
-    (line,) = (line for line in words if line.startswith("recomputed:"))
+    (line,) = (line for line in words if line.startswith("recompute only"))
     assert line.endswith(said)
 
 
@@ -144,10 +148,10 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     result = search(question, simulate=lambda layout: simulated_s(case_at(question, layout)))
     assert (result.status, result.cuts) == ("OPTIMAL", cuts)
     report = REPORT.model_copy(update={"status": "OPTIMAL", "cuts": result.cuts})
-    assert ("over the listed cuts" in proof_lines(report)[0]) == (cuts == "listed")
+    assert ("over the listed stage splits" in proof_lines(report)[0]) == (cuts == "listed")
     ended = report.model_copy(update={"status": "FEASIBLE", "gap": 0.1})
     # Of moved layers nothing is known when it ends early.
-    assert ("nothing in the space is faster" in proof_lines(ended)[0]) == (cuts == "all")
+    assert ("no layout of the space takes less" in proof_lines(ended)[0]) == (cuts == "all")
 
 
 @pytest.mark.parametrize("status", ["OPTIMAL", "FEASIBLE"])
@@ -156,9 +160,9 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     [
         pytest.param("mixtral-8x7b", "megatron", {}, True, "", id="alike: the bound is the need"),
         pytest.param("deepseek-v3", "megatron", {}, True, "", id="they differ"),
-        pytest.param("deepseek-v3", "megatron", ON_HOST, True, "that fits by the bound",
+        pytest.param("deepseek-v3", "megatron", ON_HOST, True, "that fits by an upper",
                      id="they differ, and may be on the host"),
-        pytest.param("qwen3-8b", "native", {}, False, "leaves out degrees", id="some left open"),
+        pytest.param("qwen3-8b", "native", {}, False, "which an upper", id="some left open"),
         pytest.param("qwen3-8b", "native", {}, True, "", id="all are settled"),
     ],
 )  # fmt: skip
@@ -169,9 +173,9 @@ def test_a_proof_says_what_decides_which_layouts_fit(
     space = words_of(read_model(name)[1], load_engine(engine), pins, all_degrees=all_degrees)
     report = REPORT.model_copy(update={"status": status, "gap": 0.1, "space": tuple(space)})
     claim = proof_lines(report)[0]
-    assert "nothing in the space" in claim
-    assert ("bound of its memory" in claim, "bound of their memory" in claim) == (
-        said == "that fits by the bound", said == "leaves out degrees",
+    assert "no layout of the space" in claim
+    assert ("bound of its memory" in claim, "bound of memory narrows" in claim) == (
+        said == "that fits by an upper", said == "which an upper",
     )  # fmt: skip
     assert said in claim
 
@@ -179,8 +183,8 @@ def test_a_proof_says_what_decides_which_layouts_fit(
 @pytest.mark.parametrize(
     ("name", "pins", "said"),
     [
-        ("generic", {}, {"optimizer", "activations"}),
-        ("generic", {"optimizer_offload": "0,0.5"}, {"activations"}),
+        ("generic", {}, {"optimizer", "activation"}),
+        ("generic", {"optimizer_offload": "0,0.5"}, {"activation"}),
         ("deepspeed", {}, {"optimizer"}),
         ("torchtitan", {}, set()),
     ],
@@ -189,18 +193,19 @@ def test_what_may_wait_on_the_host_is_said(name: str, pins: dict[str, str], said
     """Of what a pin would move there, in engines that can: without it a plan keeps all."""
     _, model = read_model("llama-3.1-8b")
     lines = words_of(model, load_engine(name), pins)
-    (line,) = (line for line in lines if line.startswith("only with a pin"))
-    assert {each for each in ("optimizer", "activations") if f"{each} on the host" in line} == said
+    (line,) = (line for line in lines if line.startswith("searched only if pinned"))
+    assert {each for each in ("optimizer", "activation") if f"{each} offload" in line} == said
 
 
 @pytest.mark.parametrize(
     ("gpus", "sequences", "said"),
     [
-        pytest.param(16, 64, "tensor parallelism of over 8 ranks", id="of 8 in a node"),
-        pytest.param(32, 3, "tensor parallelism of over 16 ranks", id="fewer sequences than nodes"),
-        pytest.param(16, 128, "tensor parallelism of over 8 ranks; micro-batches other than 1 to "
-                     "16, 20, 24, 32, 40, 48 and 64", id="128 divides 128"),
-        pytest.param(8, 63, "micro-batches other than 1 to 16, 20, 24, 32, 40, 48 and 64",
+        pytest.param(16, 64, "tensor parallelism over more than 8 ranks", id="of 8 in a node"),
+        pytest.param(32, 3, "tensor parallelism over more than 16 ranks",
+                     id="fewer sequences than nodes"),
+        pytest.param(16, 128, "tensor parallelism over more than 8 ranks; micro-batches of other "
+                     "sizes than 1 to 16, 20, 24, 32, 40, 48 and 64", id="128 divides 128"),
+        pytest.param(8, 63, "micro-batches of other sizes than 1 to 16, 20, 24, 32, 40, 48 and 64",
                      id="21 divides 63"),
         pytest.param(8, 64, "", id="all of it is in the usual ranges"),
     ],
@@ -213,8 +218,8 @@ def test_what_only_a_pin_opens(gpus: int, sequences: int, said: str) -> None:
         load_engine("nanotron"),
     )  # fmt: skip
     lines = space_words(setting, gpus, Pins(), (SELECTIVE,), "all", all_degrees=True)
-    found = [line for line in lines if line.startswith("only with a pin: ")]
-    assert [line.removeprefix("only with a pin: ") for line in found] == [said] * bool(said)
+    found = [line for line in lines if line.startswith("searched only if pinned: ")]
+    assert [line.removeprefix("searched only if pinned: ") for line in found] == [said] * bool(said)
 
 
 def test_processes_are_not_called_gpus() -> None:
@@ -233,7 +238,9 @@ def test_why_gpipe_is_left_out(name: str) -> None:
     _, model = read_model("llama-3.1-8b")
     engine = load_engine(name)
     words = words_of(model, engine)
-    told = any("takes as long as 1F1B or longer, and holds more" in line for line in words)
+    told = any(
+        "at least as long as 1F1B (passes wait for sends) and needs more" in line for line in words
+    )
     both = {"gpipe", "1f1b"} <= set(engine.legality.schedules)
     assert told == (both and not engine.legality.hides_sends)
 
@@ -241,8 +248,8 @@ def test_why_gpipe_is_left_out(name: str) -> None:
 def test_axes_that_a_pin_closes_have_no_words() -> None:
     """One stage, no context parallelism, no expert parallelism: nothing is to be said of how."""
     _, model = read_model("mixtral-8x7b")
-    axes = {"stages:": "pipeline_parallel", "context parallelism:": "context_parallel",
-            "tokens to experts:": "expert_parallel"}  # fmt: skip
+    axes = {"layers per stage:": "pipeline_parallel", "context parallelism:": "context_parallel",
+            "expert dispatcher:": "expert_parallel"}  # fmt: skip
     for pins in ({}, {"pipeline_parallel": "2"}, *({axis: "1"} for axis in axes.values())):
         words = words_of(model, load_engine("megatron"), pins)
         said = {begin for begin in axes if any(line.startswith(begin) for line in words)}

@@ -138,7 +138,7 @@ def test_files_say_what_the_table_says(tmp_path: Path, planned: tuple[str, str])
         assert f"{cell['mfu']:.1%}" in result.stdout
     (series,) = found["series"]
     assert f"cheapest: {series['cheapest_gpus']} GPUs" in result.stdout
-    assert f"knee (least time x cost): {series['knee_gpus']} GPUs" in result.stdout
+    assert f"knee (least step time x cost): {series['knee_gpus']} GPUs" in result.stdout
 
 
 def test_the_picture_holds_each_layout(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_is_assumed_of_some_cells_says_of_which() -> None:
     """
     one = run("sweep", "llama-3.1-8b", "--gpus", "8", *JOB).stdout
     two = run("sweep", "llama-3.1-8b", "--gpus", "8", *JOB, "--cluster", "dgx-h100,dgx-h200").stdout
-    left_free = [line for line in two.splitlines() if "of each GPU left free" in line]
+    left_free = [line for line in two.splitlines() if "--headroom" in line]
     assert [line.partition(": ")[0] for line in left_free] == ["dgx-h100", "dgx-h200"]
     assert left_free[0].partition(": ")[2] in one.splitlines()[0]
     assert two.count("assumed: sequences of 4096 tokens") == 1

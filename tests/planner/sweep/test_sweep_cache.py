@@ -143,6 +143,6 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: str) -> N
     path.write_text(content)
     result = run("sweep", *SMALL, "--cache", str(path))
     assert result.exit_code == 2
-    assert "is no cache" in result.stderr
+    assert "is not a cache" in result.stderr
     assert result.stderr.count("\n") == 1
     assert path.read_text() == content

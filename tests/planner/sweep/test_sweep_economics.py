@@ -223,7 +223,7 @@ def test_tokens_of_a_run(text: str, tokens: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "T", "0", "15X", "nan", "inf", "-1T", "1e99", "0.0001"])
 def test_bad_tokens(text: str) -> None:
-    """What is no number of tokens is refused."""
+    """What is not a number of tokens is refused."""
     with pytest.raises(BadQuestion, match="--tokens"):
         run_tokens(text)
 

@@ -102,7 +102,7 @@ def test_stops_of_tensor_parallel_are_those_of_the_search(
         ({"gpus": 0}, "job.gpus"),
         ({"gpus": 2**40}, "job.gpus"),
         ({"colour": 1}, "job.colour: no such field"),
-        ({"seq_len": "long"}, "--seq-len 'long' is no number of tokens"),
+        ({"seq_len": "long"}, "--seq-len 'long' is not a number of tokens"),
         ({"model": "/etc/passwd"}, "the page opens no file by name"),
         ({"cluster": "/etc/passwd.toml"}, "the page does not open /etc/passwd.toml"),
         ({"model_config_text": "[" * 100_000}, "tiny-llama is not a config.json"),
