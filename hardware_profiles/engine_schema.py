@@ -158,6 +158,7 @@ class State(Frozen):
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
+    host_bytes          of its memory that such a step moves beside the update, for each parameter
     frozen_8bit         in 8- and 4-bit training frozen weights are kept so, without a 16-bit copy
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
@@ -197,6 +198,7 @@ class State(Frozen):
     step_copies: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
+    host_bytes: float = 0.0
     frozen_8bit: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
@@ -232,20 +234,17 @@ class Overlap(Frozen):
 class KernelHabits(Frozen):
     """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
 
-    attention       the attention kernel: the first FlashAttention is half as fast as
-                    FlashAttention-2, its Triton version in the backward alone; the second does not
-                    use the matrix units that came with Hopper fully, cuDNN and FlashAttention-3 do
+    attention       the attention kernel, of FlashAttention the first to the fourth; the second does
+                    not use the matrix units that came with Hopper fully, cuDNN and the third do
     uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
                     AMD's GPUs and on Blackwell has another kernel (`Kernels.sdpa_forward`)
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
-    saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
-                    of gathering it again
+    saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
                     per expert ("all_to_all"), or one per node, multiplied there ("deduplicated":
                     DeepEP; "hybridep", with what that library sends beside the tokens)
-    context         how queries meet all keys under context parallelism, where a layout leaves it
-                    open
+    context         how queries meet all keys under context parallelism, unless the layout says
     gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
                     gradient buffer ("fused"), a kernel does ("added"), or it is copied to where it
                     is communicated from ("copied")

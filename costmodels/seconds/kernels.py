@@ -42,6 +42,7 @@ from typing import Literal
 from meshplan.costmodels.elementwise import Number, ceil, maximum, plain, where
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
+from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
 from meshplan.hardware_profiles.tunings import Tuning
@@ -49,11 +50,6 @@ from meshplan.hardware_profiles.tunings import Tuning
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
 NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
-OLDER_KERNELS = {"flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5)}
-"""Rates of the first FlashAttention over the second's on an A100, forward and backward: the second
-is "around 2x" as fast, and "1.3-1.5x" and "around 2x" as its Triton version (2307.08691, 4.1).
-"""
-
 INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 """index_select and index_add of rows of 4 KiB in bf16, bytes read and written: 0.727e12 bytes/s on
 an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
@@ -139,6 +135,7 @@ class Device:
         if key not in self._measured:
             points = self.kernels.attention_points if self.kernels.is_measured else ()
             kernel = None if self.attention == "unfused" else self.attention
+            kernel = "cudnn" if kernel in NEWER_KERNELS else kernel
             self._measured[key] = attentions(points, dtype, direction, kernel=kernel)
         return self._measured[key]
 
@@ -244,6 +241,9 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
     flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
     half = kernels.attention_half_backward if backward else kernels.attention_half_forward
+    if device.attention in NEWER_KERNELS and not flash2:
+        over = NEWER_KERNELS[device.attention][backward]
+        efficiency, half = efficiency * over.rate, half * over.half
     return efficiency * min(1.0, op.narrowest / 128.0) ** narrowness, half
 
 

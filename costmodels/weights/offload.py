@@ -1,8 +1,9 @@
 """What a rank keeps in its host's memory instead of its own, and the seconds that this takes.
 
     optimizer    the CPUs of a node update what its GPUs own, moving as many bytes per parameter as
-                 a GPU would; gradients come down the host link and updated weights go up it, under
-                 the update as far as the engine overlaps:      u + c - min(overlap c, u)
+                 a GPU would, and what the engine moves there beside it (`StateHabits.host_bytes`);
+                 gradients come down the host link and updated weights go up it, under the update as
+                 far as the engine overlaps:                    u + c - min(overlap c, u)
                  (of a fraction; the GPUs update the rest after it)
     gradients    where the engine keeps its shards of them on the host too, each micro-batch sends
                  its own, and all but the first fetch the sum before: 2 - 1/m copies a micro-batch
@@ -85,7 +86,7 @@ class HostTraffic:
     def update_s(self, parameters: RankParameters, moved_bytes: float, overlap: Overlap) -> Number:
         """The whole optimizer's step on the CPUs; `moved_bytes` of memory for each parameter."""
         state, updated = self.weights.state, self.weights.updated(parameters)
-        on_cpu = updated * moved_bytes / self.host.memory_bytes_per_s
+        on_cpu = updated * (moved_bytes + state.host_bytes) / self.host.memory_bytes_per_s
         down = where(self.gradients_s(parameters) > 0, 0.0, state.gradient_bytes)
         copies = updated * (down + state.weight_bytes) / self.host.link_bytes_per_s
         return on_cpu + copies - minimum(overlap.host * copies, on_cpu)

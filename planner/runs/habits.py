@@ -117,11 +117,11 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-sw
 """
 
 FLASH_KERNELS = {
-    "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "cudnn", "cudnn": "cudnn",
-    "efficient": "flash1",
+    "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "flash3",
+    "flash4": "flash4", "cudnn": "cudnn", "efficient": "flash1", "sdpa": "flash2",
 }  # fmt: skip
 """PyTorch's memory-efficient kernel is xformers' of CUTLASS, on an A100 about as fast as the first
-FlashAttention (2307.08691, section 4.1).
+FlashAttention (2307.08691, section 4.1). `sdpa` calls the second, or what a GPU has instead.
 """
 
 DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
@@ -246,7 +246,9 @@ def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
     kernel = FLASH_KERNELS.get(facts.attention_kernel)
     if kernel is None and facts.flash_attention and not engine.kernels.flash_attention:
         kernel = "flash2"
-    return {"attention": kernel, "flash_attention": True, "uses_sdpa": False} if kernel else {}
+    asks_torch = facts.attention_kernel == "sdpa"
+    said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
+    return said if kernel else {}
 
 
 def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:

@@ -111,6 +111,48 @@ def test_older_kernels_take_longer_than_flash2(
 
 
 @pytest.mark.parametrize(
+    ("gpu", "kernel", "seq_len", "measured", "within"),
+    [
+        pytest.param("h100-sxm", "flash3", 2048, (560e12, 316e12), 0.01, id="third, 2,048"),
+        pytest.param("h100-sxm", "flash3", 4096, (667e12, 444e12), 0.05, id="third, 4,096"),
+        pytest.param("h100-sxm", "flash3", 8192, (685e12, 539e12), 0.01, id="third, 8,192"),
+        pytest.param("b200", "flash4", 8192, (1418e12, 1209e12), 0.01, id="fourth, 8,192"),
+    ],
+)
+def test_newer_kernels_reach_their_published_rates(
+    gpu: str, kernel: str, seq_len: int, measured: tuple[float, float], within: float
+):
+    """Forward and backward, causal, heads of 128: meta-pytorch/tritonbench pull request 1267 and
+    Dao-AILab/flash-attention pull request 2280.
+    """
+    cluster = load_cluster({"h100-sxm": "dgx-h100", "b200": "dgx-b200"}[gpu])
+    assert cluster.kernels is not None
+    here = Device(cluster.gpu, cluster.kernels, Tuning(), RECIPES["bf16"], kernel)
+    core = AttentionCore(
+        name="attention", queries=4.0 * seq_len, keys=seq_len / 2, all_keys=float(seq_len),
+        heads=48, head_dim=128, v_head_dim=128, fused=True,
+    )  # fmt: skip
+    for rate, backward in zip(measured, (False, True), strict=True):
+        seconds = float(attention_s(here, core, backward=backward)) - cluster.kernels.launch_s
+        flops = core.forward_flops * (2.5 if backward else 1.0)
+        assert flops / seconds == pytest.approx(rate, rel=within)
+
+
+def test_where_nothing_is_faster_the_third_is_the_second(device: Device):
+    """On an A100 the third FlashAttention runs the second's kernels."""
+    kernels = device.kernels.model_copy(update={"flash2_fraction": 1.0})
+    core = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    second, third = (
+        attention_s(replace(device, kernels=kernels, attention=kernel), core, backward=True)
+        for kernel in ("flash2", "flash3")
+    )
+    assert third == second
+
+
+@pytest.mark.parametrize(
     ("kernel", "fraction", "share"),
     [
         pytest.param("cudnn", 0.5, 2**-0.4, id="cuDNN: 2^-0.4"),

@@ -68,7 +68,10 @@ def test_bytes_per_parameter_by_hand(models, cluster, engine: str, zero: int, de
             "megatron", 0.5, 28 / 43e9 + 0.5 * 6 / 10e9, id="half of the copies under the update"
         ),
         pytest.param(
-            "deepspeed", 0.0, 28 / 43e9 + 2 / 10e9, id="gradients are there: 28/43 + 2 up/10"
+            "deepspeed",
+            0.0,
+            (28 + 24) / 43e9 + 2 / 10e9,
+            id="gradients are there; in, out, fp32, scaled, cast, read: (28 + 24)/43 + 2 up/10",
         ),
     ],
 )

@@ -131,6 +131,9 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert (narrow.logits_bytes, narrow.fused_cross_entropy) == (6.0, False)
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
     assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "flash1"
+    assert engine_of(row | {"attention_kernel": "flash4"}).kernels.attention == "flash4"
+    asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
+    assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
 
 
 def test_a_recipe_that_fuses_less_is_issued_in_more_kernels() -> None:
@@ -239,7 +242,7 @@ def test_a_note_names_fused_kernels_of_hugging_face_modules() -> None:
     """Liger kernels take the loss in chunks, and FA3 is no FlashAttention-2; "no Liger" is none."""
     row = {"framework": "DeepSpeed 0.19.2 + HF transformers", "note": "Liger kernels; FA3"}
     kernels, plain = engine_of(row).kernels, load_engine("deepspeed").kernels
-    assert (kernels.chunked_loss, kernels.fused_norm, kernels.attention) == (True, True, "cudnn")
+    assert (kernels.chunked_loss, kernels.fused_norm, kernels.attention) == (True, True, "flash3")
     assert (plain.chunked_loss, plain.fused_norm, plain.attention) == (False, False, "flash2")
     assert engine_of(row | {"note": "no Liger kernels"}).kernels == plain
     liger, without = predict_rows(

@@ -1,0 +1,43 @@
+"""Attention kernels beside the one whose rates a GPU's profile has: how fast each is there.
+
+A profile's `attention_*` are cuDNN's, or FlashAttention-2's where nothing is faster
+(`Kernels.flash2_fraction` 1). Another kernel is priced by its rates over theirs.
+
+Leaves out: releases of one kernel (the third FlashAttention's backward of July 2024 was slower than
+the second's, Dao-AILab/flash-attention issue 1051).
+"""
+
+from typing import NamedTuple
+
+OLDER_KERNELS = {"flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5)}
+"""Rates of the first FlashAttention over the second's on an A100, forward and backward: the second
+is "around 2x" as fast, and "1.3-1.5x" and "around 2x" as its Triton version (2307.08691, 4.1).
+"""
+
+
+class OverCudnn(NamedTuple):
+    """Of cuDNN's on the same GPU: the rate of many keys, and the keys at which half of it is
+    reached.
+    """
+
+    rate: float
+    half: float
+
+
+NEWER_KERNELS = {
+    "flash3": (OverCudnn(1.19, 1.53), OverCudnn(1.31, 2.29)),
+    "flash4": (OverCudnn(1.12, 1.0), OverCudnn(1.26, 1.0)),
+}
+"""Forward and backward.
+
+flash3  on an H100, bf16, causal, 4 sequences, 48 heads of 128 (meta-pytorch/tritonbench pull
+        request 1267): 364, 560, 667, 685e12 forward and 182, 316, 444, 539e12 backward of 1,024 to
+        8,192 tokens. R keys / (keys + half) through those of 2,048 and 8,192: R 740e12, half 329,
+        and R 705e12, half 1260; cuDNN there 623e12, 215 and 539e12, 550 (measured/h100-sxm.toml).
+        4,096 are then 4 and 2 % too slow, 1,024 24 and 12 % too fast
+flash4  on a B200, bf16, causal, 4 sequences of 8,192, 16 heads of 128: 1418e12 forward and 1209e12
+        backward (Dao-AILab/flash-attention pull request 2280), cuDNN 1265e12 and 960e12 by
+        measured/b200.toml. Over flash3 on an H200 both together are then 2.20 and 1.92 times as
+        fast at 8,192 and 32,768 tokens, measured apart 1.88 and 1.95 (stas00/ml-engineering@2943345
+        insights/when-to-upgrade-gpus/README.md, bench_flash_attn.py)
+"""
