@@ -1,6 +1,7 @@
 """What runs were off by when they were first predicted, beside now."""
 
-from benchmarks.accuracy.blind import ROOT, blind, table
+from benchmarks.accuracy.blind import blind, table
+from benchmarks.accuracy.tables import ROOT
 from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
 
 

@@ -16,7 +16,7 @@ from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
 
-HEADER = """| first predicted on | runs | suites | mean of the suites' medians, then | now | median of runs, then | now |
+HEADER = """| first predicted | runs | suites | mean of suites, then | now | median of runs, then | now |
 |---|---|---|---|---|---|---|"""
 
 
