@@ -16,8 +16,15 @@ from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
 
-HEADER = """| first predicted | runs | suites | mean of suites, then | now | median of runs, then | now |
-|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "first predicted",
+    "runs",
+    "suites",
+    "suites' mean then",
+    "now",
+    "runs' median then",
+    "now",
+)
 
 
 class Blind(NamedTuple):
@@ -47,7 +54,8 @@ def table(runs: Iterable[Blind]) -> str:
     every = list(runs)
     days = sorted({run.date for run in every})
     lines = [_line(day, [run for run in every if run.date == day]) for day in days]
-    return "\n".join([HEADER, *lines, _line("**all**", every)])
+    head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    return "\n".join([*head, *lines, _line("**all**", every)])
 
 
 def _line(name: str, runs: list[Blind]) -> str:
