@@ -9,6 +9,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks.accuracy.tables import in_short
 from benchmarks.commands.readme import (
     DOCUMENTS,
     GUIDE,
@@ -131,13 +132,46 @@ def test_pictures_are_current() -> None:
         assert words_of(path.read_text(encoding="utf-8")) == words_of(drawn)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *GUIDE, "docs/guide/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
-    """A link within the project leads to a file that exists."""
+    """A link within the project leads to a file that exists, and to a heading that is on it."""
     text = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), target
+    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#([^)\s]+))?\)", text):
+        if "://" in target:
+            continue
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text("utf-8")), f"{target}#{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"(?ms)^```.*?^```", "", text)
+    headings = [re.sub(r"[^\w\- ]", "", each.lower()) for each in re.findall(r"(?m)^#+ (.*)", text)]
+    return {heading.strip().replace(" ", "-") for heading in headings}
+
+
+def test_anchors_are_those_of_github() -> None:
+    """Lower case, hyphens for spaces, no punctuation; what is in a fence is no heading."""
+    text = "## A `step` in 8-bit: how long?\n```\n# comment\n```\n"
+    assert anchors(text) == {"a-step-in-8-bit-how-long"}
+
+
+WIDTH = 120
+WIDE = {"docs/models.md"}
+"""Pages that a program writes."""
+
+
+@pytest.mark.parametrize("page", [*PAGES, *GUIDE])
+def test_prose_is_wrapped(page: str) -> None:
+    """No line of prose is wider than `WIDTH`; tables, code and what commands printed may be."""
+    if page in WIDE:
+        pytest.skip("written by a program")
+    text = re.sub(r"(?ms)^ *```.*?^ *```", "", read(page))
+    prose = re.sub(r"(?s)<!-- (\w.*?) -->.*?<!-- end(?: \1)? -->", "", text)
+    lines = [each for each in prose.splitlines() if not each.startswith(("|", "<", "!["))]
+    assert [each for each in lines if len(each) > WIDTH] == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -199,10 +233,14 @@ def test_each_module_named_exists() -> None:
 
 
 def test_accuracy_is_told_once() -> None:
-    """The README's table of accuracy is that of docs/accuracy.md, as the benchmark wrote both."""
-    marked = r"(?s)<!-- accuracy summary -->.*?<!-- end accuracy summary -->"
-    assert re.findall(marked, read("README.md")) == re.findall(marked, read("docs/accuracy.md"))
-    assert len(re.findall(marked, read("README.md"))) == 1
+    """The README's table of accuracy has four rows of that of docs/accuracy.md, and its last line
+    of memory.
+    """
+    marked = r"(?s)<!-- {0} -->\n(.*?)\n<!-- end {0} -->"
+    [whole] = re.findall(marked.format("accuracy summary"), read("docs/accuracy.md"))
+    [short] = re.findall(marked.format("accuracy in short"), read("README.md"))
+    assert list(in_short(whole)) == short.splitlines()
+    assert len(short.splitlines()) == 8
 
 
 def test_summaries_agree_with_the_commands() -> None:

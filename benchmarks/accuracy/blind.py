@@ -1,0 +1,80 @@
+"""What runs were off by when they were first predicted, and now: a table of docs/accuracy.md.
+
+    python -m benchmarks.accuracy.blind    write the table
+
+A run to which nothing was fitted is blind once. By the day of its first prediction
+(`fits/first_predictions.csv`): the mean of the suites' medians of |predicted / measured - 1|, and
+the median of the runs, then and by the ratios of `fits/intervals.csv`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import mean, median
+from typing import NamedTuple
+
+from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
+
+COLUMNS = (
+    "first predicted",
+    "runs",
+    "suites",
+    "suites' mean then",
+    "now",
+    "runs' median then",
+    "now",
+)
+
+
+class Blind(NamedTuple):
+    """A run's error when it was first predicted, and now."""
+
+    date: str
+    suite: str
+    then: float
+    now: float
+
+
+def blind(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Blind]:
+    """Every run of which the first prediction was kept, and that is still predicted."""
+    alone, with_engine = new_sources(left_out)
+    found = {ratio.run: ratio for ratio in (*with_engine, *alone)}
+    for one in first:
+        if now := found.get(one.run):
+            yield Blind(one.date, now.suite, _error_of(one.step_time), _error_of(now.step_time))
+
+
+def _error_of(measured_over_predicted: float) -> float:
+    return abs(1 / measured_over_predicted - 1)
+
+
+def table(runs: Iterable[Blind]) -> str:
+    """One line for each day, then all."""
+    every = list(runs)
+    days = sorted({run.date for run in every})
+    lines = [_line(day, [run for run in every if run.date == day]) for day in days]
+    head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    return "\n".join([*head, *lines, _line("**all**", every)])
+
+
+def _line(name: str, runs: list[Blind]) -> str:
+    suites: dict[str, list[Blind]] = defaultdict(list)
+    for run in runs:
+        suites[run.suite].append(run)
+    then = mean(median(run.then for run in some) for some in suites.values())
+    now = mean(median(run.now for run in some) for some in suites.values())
+    of_runs = f"{median(run.then for run in runs):.1%} | {median(run.now for run in runs):.1%}"
+    return f"| {name} | {len(runs):,} | {len(suites)} | {then:.1%} | {now:.1%} | {of_runs} |"
+
+
+def main() -> None:
+    """Write the table."""
+    text = table(blind(firsts(), ratios()))
+    print(text)
+    put(ROOT / "docs/accuracy.md", "accuracy blind", text)
+
+
+if __name__ == "__main__":
+    check_usage(str(__doc__))
+    main()
