@@ -19,6 +19,7 @@ the m micro-batches but not in the fill; transients are those of the largest lay
 rank holds it or not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -123,6 +124,16 @@ def least_memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
 def least_bytes_of_kinds(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
     """What no rank holds less of where layers are of several kinds (`kind_memory`)."""
     return least_of_kinds(layouts, work_table(setting, layouts), weight_table(setting, layouts))
+
+
+def lowest_memory_bytes(
+    layouts: Layouts, setting: Setting, least: Callable[[Layouts, Table, Table], dict[str, Floats]]
+) -> dict[str, Floats]:
+    """`memory_bytes`, with the columns that `least` names instead (`least_columns` where passes
+    are counted, `least_of_kinds` where layers are of several kinds).
+    """
+    work, weights = work_table(setting, layouts), weight_table(setting, layouts)
+    return memory_columns(layouts, work, weights, _ends(work)) | least(layouts, work, weights)
 
 
 def bytes_of_each_kind(layouts: Layouts, setting: Setting) -> Floats:

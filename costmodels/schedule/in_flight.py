@@ -22,7 +22,7 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import numpy as np
@@ -61,6 +61,8 @@ def _enough(schedule: Schedule, pp: int, m: int) -> int:
 
 @cache
 def _vectors(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
+    if schedule == "interleaved_1f1b" and vpp > 1:
+        return tuple(map(_maximal, _interleaved_states(pp, vpp, m)))
     return tuple(_rank_vectors(schedule, pp, vpp, m, s) for s in range(pp))
 
 
@@ -71,8 +73,6 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
         return ((min(m, pp - s),),)
     if schedule == "zb_h1":
         return ((min(m, pp),),)
-    if schedule == "interleaved_1f1b" and vpp > 1:
-        return _maximal(_interleaved_states(pp, vpp, m, s))
     return _maximal(_counted(numbered_order(schedule, pp, vpp, m, s) // m, pp, vpp))
 
 
@@ -104,18 +104,18 @@ def waiting(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Ints
     return _counted(what, pp, vpp, AWAITS_BACKWARD), _counted(what, pp, vpp, AWAITS_W)
 
 
-def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:
-    """What the rank holds after each forward of Megatron-LM's interleaved order, by chunk.
+def _interleaved_states(pp: int, vpp: int, m: int) -> Iterator[Ints]:
+    """What each rank holds after each forward of Megatron-LM's interleaved order, by chunk.
 
     From the end of the warm-up on: before it nothing leaves, so its last state holds most.
     """
     forwards = _interleaved_chunks(pp, vpp, m)
-    warm_up = min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp)
     begun = np.cumsum(np.eye(vpp, dtype=np.int64)[forwards], axis=0)
     # Backwards visit the chunks in the reverse order; the first one follows the warm-up.
     ended = np.concatenate([np.zeros((1, vpp), np.int64), begun[:, ::-1]])
-    held: Ints = begun[warm_up:] - ended[: len(forwards) - warm_up]
-    return held
+    for s in range(pp):
+        warm_up = min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp)
+        yield begun[warm_up:] - ended[: len(forwards) - warm_up]
 
 
 def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:
@@ -134,7 +134,19 @@ def _maximal(states: Ints) -> tuple[Vector, ...]:
         so_far = np.maximum.accumulate(most[::-1])
         more = np.flatnonzero(np.diff(so_far, prepend=-1) > 0)
         return tuple((len(most) - 1 - at, int(so_far[at])) for at in more.tolist())
-    distinct = np.array(sorted(set(map(tuple, states.tolist())), reverse=True))
-    reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
+    distinct = _descending(states)
+    reached = np.ones((len(distinct), len(distinct)), bool)
+    for chunk in distinct.T:
+        reached &= chunk >= chunk[:, None]
     kept = reached.sum(axis=1) == 1  # only by itself
-    return tuple(tuple(row) for row in distinct[kept].tolist())
+    return tuple(map(tuple, distinct[kept].tolist()))
+
+
+def _descending(states: Ints) -> Ints:
+    """The distinct `states`, the largest first: by one number for each where 64 bits hold it."""
+    base, chunks = int(states.max()) + 1, states.shape[1]
+    if base**chunks >= 2**63:
+        return np.unique(states, axis=0)[::-1]
+    numbers = states @ base ** np.arange(chunks - 1, -1, -1)
+    _, first = np.unique(numbers, return_index=True)
+    return states[first[::-1]]

@@ -157,7 +157,7 @@ def search(
         )
     if not run.best and simulate:
         question = q = counting_empty_stages(q)
-    if not run.best and not (simulate and len(rows_beyond(space, coefficients, q.setting))):
+    if not run.best and not (simulate and len(rows_beyond(space, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)

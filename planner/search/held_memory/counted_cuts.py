@@ -9,7 +9,6 @@ own, the case with the smallest bound goes on, and one in which all ranks are de
 import heapq
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
@@ -54,7 +53,7 @@ class CountedCut:
         self.problem, self.times, self.ranks = problem, times, ranks
         self.bare, self.limit_s, self.played, self.most_played = bare, limit_s, 0, most_played
         self.after = times.least_after_s(bare, range(problem.pp), limit_s)
-        self.bare_work = times.work(bare)
+        self.bare_work, self.bare_s = times.work(bare), 0.0
 
     @property
     def shape(self) -> Shape:
@@ -66,21 +65,20 @@ class CountedCut:
         """The actions that were played."""
         return self.played * max(FEWEST_ACTIONS, actions_of(self.shape))
 
-    @cached_property
-    def bare_s(self) -> float:
+    def play_bare(self) -> float:
         """A lower bound of its step in any mix: with nothing recomputed."""
-        return self._played_s(np.zeros(self.problem.chunks))
+        self.bare_s = self._played_s(np.zeros(self.problem.chunks))
+        return self.bare_s
 
     def answer(self, by_rank_s: Floats) -> CutAnswer:
         """The fastest mix below the limit; `by_rank_s` is the longest known chain of each rank with
-        nothing recomputed.
+        nothing recomputed. `play_bare` before it may settle the cut.
         """
-        bare_s = self.bare_s
-        if bare_s >= self.limit_s:
+        if self.bare_s >= self.limit_s:
             return CutAnswer(math.inf, None, self.played)
         ways, bound_s = self._ways(by_rank_s)
         if ways is None:
-            return CutAnswer(max(bare_s, bound_s), None, self.played)
+            return CutAnswer(max(self.bare_s, bound_s), None, self.played)
         return self._searched(ways)
 
     def _ways(self, by_rank_s: Floats) -> tuple[list[RankWays] | None, float]:

@@ -35,7 +35,7 @@ from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.cuts import budget as costs
-from meshplan.planner.cuts.known_chains import actions_of
+from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import KIB, Priced
@@ -102,7 +102,7 @@ class CountedMemory:
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
         self.interrupted = False
         self.killers: dict[tuple[object, ...], int] = {}
-        self._given_up: list[GivenUp] = []
+        self._given_up, self._taught = list[GivenUp](), set[Shape]()
 
     @classmethod
     def each(cls, proof: Simulated, beyond: Ints) -> tuple[float, float]:
@@ -235,7 +235,10 @@ class CountedMemory:
         ranks, before = cut.ranks, cut.ranks.work
         times = self.proof.times_of(cut.layout.row, cut.layout.variant, cut.bare)
         found = CountedCut(ranks.problem, times, ranks, cut.bare, self._limit_s, most_played)
-        self.open.chains.learn(found.shape, times, cut.bare, found.bare_s / cut.bound_s)
+        if found.shape not in self._taught:
+            ratio = found.play_bare() / cut.bound_s
+            self.open.chains.learn(found.shape, times, cut.bare, ratio)
+            self._taught |= {found.shape} if ratio < CLOSER else set()
         answer = found.answer(cut.by_rank_s)
         self.tally.left -= CUT + (ranks.work - before) // BYTES + found.work
         if answer.stages:

@@ -13,6 +13,7 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.found import SETTLED
@@ -38,6 +39,7 @@ class KindsHeld(CountedMemory):
         self.tally = costs.Tally(left=LEAST_WORK, shapes=proof.tally.shapes)
         self._more = MOST_WORK - LEAST_WORK
         self.killers: dict[tuple[object, ...], int] = {}
+        self._taught = set[Shape]()
         assert isinstance(proof.least, LeastOfKinds)
         self._less = proof.least.below_priced(np.arange(len(proof.space.layouts)))
         self._less &= (proof.space.layouts.activation_offload == 0)[:, None]

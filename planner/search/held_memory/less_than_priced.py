@@ -40,16 +40,16 @@ def source_of_rows(space: Space, prices: RowPrices, setting: Setting, *, fits: b
     if not memory_is_a_bound(setting):
         return prices
     if not fits:
-        return Given(rows_beyond(space, prices, setting), prices)
+        return Given(rows_beyond(space, setting), prices)
     if setting.engine.kernels.counts_passes:
         return CountedRows(space, prices, setting)
     return RowsOfKinds(space, prices, setting)
 
 
-def rows_beyond(space: Space, prices: RowPrices, setting: Setting) -> Ints:
+def rows_beyond(space: Space, setting: Setting) -> Ints:
     """Of a small space of which nothing fits by its prices, the rows that may fit all the same."""
     if setting.engine.kernels.counts_passes:
-        return rows_that_may_fit(space, prices, setting)
+        return rows_that_may_fit(space, setting)
     if setting.has_several_kinds:
         return rows_of_kinds_that_may_fit(space, setting)
     return np.arange(0)

@@ -16,13 +16,18 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts
-from meshplan.costmodels.prices.prices import least_memory_bytes, mean_states_bytes
+from meshplan.costmodels.prices.memory import least_columns
+from meshplan.costmodels.prices.prices import (
+    least_memory_bytes,
+    lowest_memory_bytes,
+    mean_states_bytes,
+)
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.problem.coefficients import KIB, Coefficients, Priced
+from meshplan.planner.problem.coefficients import KIB, Coefficients, Held, Priced
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.space.legal_layouts import Space
 
@@ -108,17 +113,25 @@ class LeastHeld:
         return LeastCoefficients(**columns)
 
 
-def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
+def rows_that_may_fit(space: Space, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space, prices, setting)] if len(rows) <= MOST_REFUSED else rows[:0]
+    return rows[_may_fit(space, setting)] if 0 < len(rows) <= MOST_REFUSED else rows[:0]
 
 
-def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
-    """Whether each row may; zb_h1 holds least."""
-    rows = np.arange(len(space.layouts))
-    least = LeastHeld(prices, space.layouts, setting, rows).take(rows)
-    return row_fits(space, least.held_as("zb_h1"))
+def _may_fit(space: Space, setting: Setting) -> Bools:
+    """Whether each row may, by bytes alone; zb_h1 holds least (`LeastCoefficients.held_as`)."""
+    lowest = lowest_memory_bytes(space.layouts, setting, least_columns)
+    less = {name: np.maximum(each - KIB, 0.0) for name, each in lowest.items()}
+    saved, nothing = less["layer_saved_bytes"], np.zeros(len(space.layouts))
+    passing = np.minimum(less["transient_bytes"], less["put_off_bytes"])
+    less |= {
+        "layer_saved_bytes": np.minimum(saved, less["layer_deferred_bytes"][:, :, None]),
+        "transient_bytes": np.repeat(passing[:, None], saved.shape[2], axis=1),
+        "embedding_saved_bytes": nothing,
+        "head_saved_bytes": nothing,
+    }
+    return row_fits(space, Held.of(less, setting.cluster.fillable_bytes))
 
 
 class CountedRows:
@@ -138,15 +151,18 @@ class CountedRows:
 
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
-        found, prices = self.prices.fitting(rows)
-        if not self.all_degrees:
-            rows = rows[self.space.layouts.pipeline_parallel[rows] == 1]
-        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
-        more = np.setdiff1d(rows[kept <= self.setting.cluster.fillable_bytes], found)
-        if not len(more):
-            return found, prices
-        of_more = self.prices.take(more)
-        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting))
-        every = np.concatenate([found, more[fit]])
+        if self.all_degrees:
+            rows = self._that_may_fit(rows)
+            return rows, self.prices.of_each(rows)
+        alone = self.space.layouts.pipeline_parallel[rows] == 1
+        found, prices = self.prices.fitting(rows[~alone])
+        more = self._that_may_fit(rows[alone])
+        every = np.concatenate([found, more])
         order = np.argsort(every)
-        return every[order], Coefficients.joined([prices, of_more.take(fit)]).take(order)
+        return every[order], Coefficients.joined([prices, self.prices.of_each(more)]).take(order)
+
+    def _that_may_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may by every moment."""
+        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
+        rows = rows[kept <= self.setting.cluster.fillable_bytes]
+        return rows[_may_fit(self.space.take(rows), self.setting)] if len(rows) else rows

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Ints, Layouts
+from meshplan.costmodels.prices.kind_memory import least_of_kinds
 from meshplan.costmodels.prices.prices import (
     bytes_of_each_kind,
     least_bytes_of_kinds,
+    lowest_memory_bytes,
     mean_states_bytes,
-    memory_bytes,
 )
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
@@ -78,24 +79,18 @@ class RowsOfKinds(NamedTuple):
 
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
-        found, prices = self.prices.fitting(rows)
-        left = np.setdiff1d(rows, found)
-        kept = mean_states_bytes(self.space.layouts.take(left), self.setting) * SAFETY
-        left = left[kept <= self.setting.cluster.fillable_bytes]
-        left = left[_may_fit(self.space.take(left), self.setting)]
-        if not len(left):
-            return found, prices
-        every = np.concatenate([found, left])
-        order = np.argsort(every)
-        return every[order], Coefficients.joined([prices, self.prices.take(left)]).take(order)
+        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
+        rows = rows[kept <= self.setting.cluster.fillable_bytes]
+        rows = rows[_may_fit(self.space.take(rows), self.setting)]
+        return rows, self.prices.of_each(rows)
 
 
 def _may_fit(space: Space, setting: Setting) -> Bools:
     """Whether each row may, by the least that its ranks need."""
     if not len(space.layouts):
         return np.zeros(0, bool)
-    priced, less = (of(space.layouts, setting) for of in (memory_bytes, least_bytes_of_kinds))
-    least = {name: np.maximum(each - KIB, 0.0) for name, each in (priced | less).items()}
+    lowest = lowest_memory_bytes(space.layouts, setting, least_of_kinds)
+    least = {name: np.maximum(each - KIB, 0.0) for name, each in lowest.items()}
     return row_fits(space, Held.of(least, setting.cluster.fillable_bytes))
 
 

@@ -129,6 +129,15 @@ class RowPrices:
         order = np.argsort(rows)
         return rows[order], prices.take(order)
 
+    def of_each(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`, in their order: those that are not held are not kept."""
+        held = self._slot[rows] >= 0
+        if held.all() or not held.any():
+            return self.take(rows) if held.any() else self._prices_of(rows)
+        parts = [self.take(rows[held]), self._prices_of(rows[~held])]
+        places = np.concatenate([np.flatnonzero(held), np.flatnonzero(~held)])
+        return Coefficients.joined(parts).take(np.argsort(places))
+
     def _fit(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices: all are held, or none is."""
         if self.is_busy and not self.holds(rows):  # else prices are made up

@@ -159,10 +159,12 @@ def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work)
 @pytest.mark.parametrize("pp", [2, 3, 5, 8])
 @pytest.mark.parametrize(
     ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2),
-                          ("interleaved_1f1b", 3)],
+                          ("interleaved_1f1b", 3), ("interleaved_1f1b", 30)],
 )  # fmt: skip
 def test_long_runs_hold_no_more(schedule: Schedule, vpp: int, pp: int):
-    """What is counted of a few micro-batches is what a long run holds."""
+    """What is counted of a few micro-batches is what a long run holds. Of 30 chunks what a rank
+    holds is no 64-bit number.
+    """
     for m in (2 * pp, 2 * pp + 1, 3 * pp - 1, 4 * pp + 1, 6 * pp + 2):
         assert in_flight(schedule, pp, vpp, m) == tuple(
             _rank_vectors(schedule, pp, vpp, m, rank) for rank in range(pp)

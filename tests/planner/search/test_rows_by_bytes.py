@@ -1,0 +1,100 @@
+"""Rows that may fit by less than is priced: found by bytes alone, then priced."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.setting import Setting
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.search.rows.least_held import CountedRows, LeastHeld
+from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, RowsOfKinds
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.row_prices import RowPrices
+from meshplan.planner.space.legal_layouts import Space
+
+Asked = tuple[Question, Space, Coefficients, Ints]
+
+
+def asked_of(model: str, engine: str) -> Asked:
+    """A question that is short of memory, its rows, and the prices of all of them."""
+    arguments = Arguments(model=model, gpus=16, cluster="l40s-8", engine=engine, global_batch=64)
+    question = ask(replace(arguments, seq_len="8192")).question
+    space = space_of(question)
+    return question, space, price_space(question, space, closed_form), np.arange(len(space.layouts))
+
+
+def by_kinds(whole: Coefficients, space: Space, setting: Setting) -> Coefficients:
+    """The least of each row, where layers are of several kinds."""
+    rows = np.arange(len(space.layouts))
+    return LeastOfKinds(_Whole(whole), space.layouts, setting, rows).take(rows)
+
+
+def by_moments(whole: Coefficients, space: Space, setting: Setting) -> Coefficients:
+    """The least of each row, where every moment is counted."""
+    rows = np.arange(len(space.layouts))
+    least = LeastHeld(_Whole(whole), space.layouts, setting, rows).take(rows)
+    return least.held_as("zb_h1")
+
+
+class _Whole:
+    """Prices of all rows, made before."""
+
+    def __init__(self, prices: Coefficients) -> None:
+        self.prices = prices
+
+    def take(self, rows: Ints) -> Coefficients:
+        """Some of them."""
+        return self.prices.take(rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "source", "least"),
+    [
+        pytest.param("deepseek-v2-lite", "nemo", RowsOfKinds, by_kinds, id="dense first layer"),
+        pytest.param("qwen3.5-27b", "mlperf", RowsOfKinds, by_kinds, id="hybrid"),
+        pytest.param("llama-3.1-8b", "native", CountedRows, by_moments, id="passes counted"),
+    ],
+)
+def test_rows_that_may_fit_are_those_whose_least_fits(
+    model: str,
+    engine: str,
+    source: type[RowsOfKinds | CountedRows],
+    least: Callable[[Coefficients, Space, Setting], Coefficients],
+) -> None:
+    """All rows whose least bytes fit, in their order, and no others; with their prices, whether
+    these were held before or not. Some fit by less alone, and some not at all.
+    """
+    question, space, whole, rows = asked_of(model, engine)
+    prices = RowPrices(question, space, closed_form, np.zeros(len(rows)))
+    prices.hold(rows[::7])
+    found, of_found = source(space, prices, question.setting).fitting(rows)
+    expected = np.flatnonzero(row_fits(space, least(whole, space, question.setting)))
+    assert found.tolist() == expected.tolist()
+    assert _columns(of_found) == _columns(whole.take(found))
+    priced = np.flatnonzero(row_fits(space, whole))
+    assert set(priced.tolist()) < set(found.tolist()) < set(rows.tolist())
+
+
+def test_of_many_rows_pipelines_fit_by_their_prices() -> None:
+    """Where not all degrees are looked at, rows of several pipeline ranks fit by what is priced,
+    rows of one by every moment.
+    """
+    question, space, whole, rows = asked_of("llama-3.1-8b", "native")
+    source = CountedRows(space, RowPrices(question, space, closed_form), question.setting)
+    source.all_degrees = False
+    found, of_found = source.fitting(rows)
+    alone = space.layouts.pipeline_parallel == 1
+    least = row_fits(space, by_moments(whole, space, question.setting))
+    expected = np.where(alone, least, row_fits(space, whole))
+    assert found.tolist() == np.flatnonzero(expected).tolist()
+    assert _columns(of_found) == _columns(whole.take(found))
+    assert expected.sum() < least.sum()
+
+
+def _columns(prices: Coefficients) -> dict[str, list[int]]:
+    return {each.name: np.ravel(getattr(prices, each.name)).tolist() for each in fields(prices)}
