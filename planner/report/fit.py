@@ -1,5 +1,6 @@
 """Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,13 +18,13 @@ from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
+from meshplan.planner.search.checked_fit import may_need_less
 from meshplan.planner.search.footprint import (
     Explanation,
     Fit,
     NearestMiss,
     fitting_layout,
 )
-from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
@@ -42,11 +43,11 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     if fewest is None:
         whole = question.counted(question.gpus)
         said = f"none of the smaller whole numbers of nodes, only {whole}, hold a step"
-        said += _bounded(question)
+        said += " (by what was settled)" * may_need_less(question)
         out.print(indented(said))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
-    tried = f" hold a step, no fewer{_tried(question, gpus)} do{_bounded(question)}"
+    tried = f" hold a step, no fewer{_tried(question, gpus)} do{_but(fewest.unsettled)}"
     few = question.counted(gpus) + (" holds a step" if gpus == 1 else tried)
     out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
@@ -55,9 +56,9 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     out.print(indented(bound_line(fewest)))
 
 
-def _bounded(question: Question) -> str:
-    """What decides which sizes hold a step, where it may leave some out."""
-    return " by a bound of its memory" * memory_is_a_bound(question.setting)
+def _but(unsettled: Sequence[int]) -> str:
+    """The sizes of which it is not known whether they hold a step."""
+    return f" (not settled: {', '.join(map(str, unsettled))})" if unsettled else ""
 
 
 def _tried(question: Question, found: int) -> str:
@@ -139,7 +140,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
             f"it fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
         )
     if not (why.relaxations or why.enough or why.fewer or fuller):
-        lines.append(_no_number_line(question))
+        lines.append(_no_number_line(question, why.unsettled))
     return lines
 
 
@@ -155,11 +156,11 @@ def _legal_values(question: Question, axis: str) -> str:
     return f" (it can be {', '.join(values)} there)" if few else ""
 
 
-def _no_number_line(question: Question) -> str:
+def _no_number_line(question: Question, unsettled: Sequence[int]) -> str:
     if question.cluster.gpu.vendor == "cpu":
         return "its processes share the memory of one machine: with fewer of them each has more"
     return (
-        f"no number of GPUs up to {most_asked(question)} holds it as asked{_bounded(question)} "
+        f"no number of GPUs up to {most_asked(question)} holds it as asked{_but(unsettled)} "
         "(tried: every number within a node, then whole nodes)"
     )
 
@@ -167,7 +168,7 @@ def _no_number_line(question: Question) -> str:
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
     size = question.counted(enough.gpus)
-    holds = f"the next larger size that holds it{_bounded(question)}{nodes}"
+    holds = f"the next larger size that holds it{nodes}{_but(enough.unsettled)}"
     return f"{holds}: {size}, {enough.layout.full_label}"
 
 
@@ -205,6 +206,7 @@ def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None) -> di
         },
         "relaxations": {pin: _fit(fit) for pin, fit in why.relaxations.items()},
         "enough": None if why.enough is None else _fit(why.enough),
+        "unsettled": list(why.enough.unsettled if why.enough else why.unsettled),
         "fewer": None if why.fewer is None else _fit(why.fewer),
         "on_host": None if why.on_host is None else _fit(why.on_host),
         "fuller": None if fuller is None else {**fuller._asdict(), "layout": said(fuller.layout)},

@@ -111,10 +111,10 @@ class LeastHeld:
 def rows_that_may_fit(space: Space, prices: Priced, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space, prices, setting)] if len(rows) <= MOST_REFUSED else rows[:0]
+    return rows[rows_may_fit(space, prices, setting)] if len(rows) <= MOST_REFUSED else rows[:0]
 
 
-def _may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
+def rows_may_fit(space: Space, prices: Priced, setting: Setting) -> Bools:
     """Whether each row may; zb_h1 holds least."""
     rows = np.arange(len(space.layouts))
     least = LeastHeld(prices, space.layouts, setting, rows).take(rows)
@@ -146,7 +146,7 @@ class CountedRows:
         if not len(more):
             return found, prices
         of_more = self.prices.take(more)
-        fit = np.flatnonzero(_may_fit(self.space.take(more), of_more, self.setting))
+        fit = np.flatnonzero(rows_may_fit(self.space.take(more), of_more, self.setting))
         every = np.concatenate([found, more[fit]])
         order = np.argsort(every)
         return every[order], Coefficients.joined([prices, of_more.take(fit)]).take(order)

@@ -82,7 +82,7 @@ class RowsOfKinds(NamedTuple):
         left = np.setdiff1d(rows, found)
         kept = mean_states_bytes(self.space.layouts.take(left), self.setting) * SAFETY
         left = left[kept <= self.setting.cluster.fillable_bytes]
-        left = left[_may_fit(self.space.take(left), self.setting)]
+        left = left[rows_of_kinds_may_fit(self.space.take(left), self.setting)]
         if not len(left):
             return found, prices
         every = np.concatenate([found, left])
@@ -90,7 +90,7 @@ class RowsOfKinds(NamedTuple):
         return every[order], Coefficients.joined([prices, self.prices.take(left)]).take(order)
 
 
-def _may_fit(space: Space, setting: Setting) -> Bools:
+def rows_of_kinds_may_fit(space: Space, setting: Setting) -> Bools:
     """Whether each row may, by the least that its ranks need."""
     if not len(space.layouts):
         return np.zeros(0, bool)
@@ -102,4 +102,8 @@ def _may_fit(space: Space, setting: Setting) -> Bools:
 def rows_of_kinds_that_may_fit(space: Space, setting: Setting) -> Ints:
     """Of a small space all that may; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space.take(rows), setting)] if len(rows) <= MOST_REFUSED else rows[:0]
+    return (
+        rows[rows_of_kinds_may_fit(space.take(rows), setting)]
+        if len(rows) <= MOST_REFUSED
+        else rows[:0]
+    )
