@@ -24,12 +24,16 @@ SIZES_TRIED = "tried: every number within a node, then whole nodes"
 
 
 class FewestGpus(NamedTuple):
-    """How many, of which layout, and what each single change would free of the fullest rank."""
+    """How many, of which layout, and what each single change would free of the fullest rank.
+
+    unsettled  fewer GPUs of which it is not known whether they hold a step
+    """
 
     gpus: int
     label: str
     prediction: Prediction
     savings: tuple[tuple[str, float], ...]
+    unsettled: tuple[int, ...] = ()
 
 
 def fewest_gpus(question: Question) -> FewestGpus | None:
@@ -39,9 +43,8 @@ def fewest_gpus(question: Question) -> FewestGpus | None:
         return None
     case = case_at(replace(question, gpus=found.gpus), found.layout)
     prediction = predicted(case)
-    return FewestGpus(
-        found.gpus, found.layout.full_label, prediction, tuple(savings(case, prediction))
-    )
+    freed, label = tuple(savings(case, prediction)), found.layout.full_label
+    return FewestGpus(found.gpus, label, prediction, freed, found.unsettled)
 
 
 def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:

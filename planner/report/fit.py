@@ -1,5 +1,6 @@
 """Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,13 +18,13 @@ from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
+from meshplan.planner.search.checked_fit import may_need_less
 from meshplan.planner.search.footprint import (
     Explanation,
     Fit,
     NearestMiss,
     fitting_layout,
 )
-from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
@@ -42,10 +43,11 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     if fewest is None:
         whole = question.counted(question.gpus)
         said = f"{whole} hold a training step, no smaller number of whole nodes does"
-        out.print(indented(said + _bounded(question)))
+        said += " (as far as sizes were settled)" * may_need_less(question)
+        out.print(indented(said))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
-    least = f"hold a training step, no fewer{_tried(question, gpus)} do{_bounded(question)}"
+    least = f"hold a training step, no fewer{_tried(question, gpus)} do{_but(fewest.unsettled)}"
     few = f"{question.counted(gpus)} {'holds a training step' if gpus == 1 else least}"
     out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
@@ -54,9 +56,9 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     out.print(indented(bound_line(fewest)))
 
 
-def _bounded(question: Question) -> str:
-    """What decides which sizes hold a step, where it may leave some out."""
-    return " (judged by an upper bound of memory)" * memory_is_a_bound(question.setting)
+def _but(unsettled: Sequence[int]) -> str:
+    """The sizes of which it is not known whether they hold a step."""
+    return f" (not settled: {', '.join(map(str, unsettled))})" if unsettled else ""
 
 
 def _tried(question: Question, found: int) -> str:
@@ -141,7 +143,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
             f"one fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
         )
     if not (why.relaxations or why.enough or why.fewer or fuller):
-        lines.append(_no_number_line(question))
+        lines.append(_no_number_line(question, why.unsettled))
     return lines
 
 
@@ -155,11 +157,11 @@ def _legal_values(question: Question, axis: str) -> str:
     return f" (legal there: {', '.join(values)})" if few else ""
 
 
-def _no_number_line(question: Question) -> str:
+def _no_number_line(question: Question, unsettled: Sequence[int]) -> str:
     if question.cluster.gpu.vendor == "cpu":
         return "its processes share the memory of one machine: fewer processes have more each"
     return (
-        f"no number of GPUs up to {most_asked(question)} holds it as asked{_bounded(question)} "
+        f"no number of GPUs up to {most_asked(question)} holds it as asked{_but(unsettled)} "
         f"({SIZES_TRIED})"
     )
 
@@ -167,7 +169,7 @@ def _no_number_line(question: Question) -> str:
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = " in whole nodes" * bool(_tried(question, enough.gpus))
     size = question.counted(enough.gpus)
-    holds = f"the next larger size{nodes} on which one fits{_bounded(question)}"
+    holds = f"the next larger size{nodes} on which one fits{_but(enough.unsettled)}"
     return f"{holds}: {size}, {enough.layout.full_label}"
 
 
@@ -205,6 +207,7 @@ def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None) -> di
         },
         "relaxations": {pin: _fit(fit) for pin, fit in why.relaxations.items()},
         "enough": None if why.enough is None else _fit(why.enough),
+        "unsettled": list(why.enough.unsettled if why.enough else why.unsettled),
         "fewer": None if why.fewer is None else _fit(why.fewer),
         "on_host": None if why.on_host is None else _fit(why.on_host),
         "fuller": None if fuller is None else {**fuller._asdict(), "layout": said(fuller.layout)},

@@ -15,6 +15,7 @@ chunked schedules count only where the question allows no other.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.search.checked_fit import checked_sizes, held_bytes, may_need_less
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import (
     Pricer,
@@ -44,11 +46,15 @@ ROWS_TOGETHER = 16_384  # about so many rows of several sizes are priced at once
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A layout that fits on `gpus`, and its reserved bytes by pipeline rank."""
+    """A layout that fits on `gpus`, and its reserved bytes by pipeline rank.
+
+    unsettled  fewer GPUs of which it is not known whether they hold a step
+    """
 
     gpus: int
     layout: Layout
     peak_bytes: tuple[float, ...]
+    unsettled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ class Explanation:
     fewer         the smallest smaller size that does, None if none was found
     on_host       a layout that fits with the optimizer on the host, None if none does
     dropped       legal rules that dropped layouts, by count
+    unsettled     sizes of which it is not known whether they fit, where no larger one was found
     """
 
     core: tuple[str, ...]
@@ -82,12 +89,14 @@ class Explanation:
     fewer: Fit | None
     on_host: Fit | None
     dropped: dict[str, int]
+    unsettled: tuple[int, ...] = ()
 
 
 def fitting_layout(question: Question, price: Pricer = closed_form) -> Fit | None:
-    """A layout of `question` that fits, None if none does."""
+    """A layout of `question` that fits, None if none is found."""
     memory = _Memory(question, price)
-    return memory.fit(memory.capacity_kib)
+    found = memory.fit(memory.capacity_kib)
+    return found or _checked(question, [question.gpus], price)[0]
 
 
 def sizes(question: Question, most: int) -> Iterator[int]:
@@ -97,16 +106,39 @@ def sizes(question: Question, most: int) -> Iterator[int]:
     yield from range(2 * node, most + 1, node)
 
 
+class Fewest(NamedTuple):
+    """The fewest GPUs that hold one step, None: no number that was tried does, but for the numbers
+    that are `unsettled`.
+    """
+
+    fit: Fit | None
+    unsettled: tuple[int, ...] = ()
+
+
 def minimum_gpus(
     question: Question, *, first: int = 1, most: int | None = None, price: Pricer = closed_form
 ) -> Fit | None:
     """The fewest GPUs, from `first` to `most` (the question's own number), that hold one step."""
-    q = question
+    return fewest(question, first=first, most=most, price=price).fit
+
+
+def fewest(
+    question: Question, *, first: int = 1, most: int | None = None, price: Pricer = closed_form
+) -> Fewest:
+    """`minimum_gpus`, and the numbers of GPUs that were not settled."""
+    q, node = question, question.cluster.gpus_per_node
     counts = [gpus for gpus in sizes(q, most if most is not None else q.gpus) if gpus >= first]
-    node = q.cluster.gpus_per_node
-    left = reachable_sizes(
-        q.model, q.training, np.array(counts, np.int64), q.engine, q.pins, node
-    ).tolist()
+    reached = np.array(counts, np.int64)
+    left = reachable_sizes(q.model, q.training, reached, q.engine, q.pins, node).tolist()
+    found = _fewest_by_price(question, left, price)
+    fewer = [gpus for gpus in left if found is None or gpus < found.gpus]
+    less, unsettled = _checked(question, fewer, price)
+    fit = less or found
+    return Fewest(fit and replace(fit, unsettled=unsettled), unsettled)
+
+
+def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fit | None:
+    """The first of the sizes that are `left` of which something fits by its priced memory."""
     together = 1
     while left:
         memory = _Memory(question, price, left[:together])
@@ -117,9 +149,30 @@ def minimum_gpus(
     return None
 
 
+def _checked(
+    question: Question, counts: Sequence[int], price: Pricer
+) -> tuple[Fit | None, tuple[int, ...]]:
+    """The fewest of some numbers of GPUs that hold a step by what ranks hold, where prices say more
+    than that, and those that were not settled.
+    """
+    if price is not closed_form or not counts or not may_need_less(question):
+        return None, ()
+    q = replace(question, pins=_smallest_batches(question.pins))
+    layout, unsettled = checked_sizes(q, counts)
+    if layout is None:
+        return None, unsettled
+    return Fit(layout.world_size, layout, held_bytes(q, layout)[1]), unsettled
+
+
 def nearest_miss(question: Question, price: Pricer = closed_form) -> NearestMiss | None:
-    """What comes closest where nothing fits; None if no layout is legal."""
-    return _Memory(question, price).nearest_miss()
+    """What comes closest where nothing fits; None if no layout is legal. It lacks what its ranks
+    hold beyond the capacity.
+    """
+    found = _Memory(question, price).nearest_miss()
+    if found is None or price is not closed_form:
+        return found
+    lacking = held_bytes(question, found.layout)[0] - question.cluster.fillable_bytes
+    return replace(found, lacking_bytes=lacking) if lacking > 0 else found
 
 
 def explain(
@@ -133,15 +186,16 @@ def explain(
     core, free = _core(question, price)
     relaxations = _relaxations(question, core, free, price) if core.axes else {}
     most = most_gpus if most_gpus is not None else 4 * question.gpus
-    nearest, enough, fewer, on_host = _beside(question, most, price)
+    nearest, larger, fewer, on_host = _beside(question, most, price)
     return Explanation(
         core=core.describe(),
         relaxations=relaxations,
         nearest=nearest,
-        enough=enough,
+        enough=larger.fit,
         fewer=fewer,
         on_host=on_host,
         dropped=_dropped(question),
+        unsettled=larger.unsettled,
     )
 
 
@@ -186,23 +240,27 @@ def _relaxations(question: Question, core: Pins, free: Pins, price: Pricer) -> d
 
 def _beside(
     question: Question, most: int, price: Pricer
-) -> tuple[NearestMiss | None, Fit | None, Fit | None, Fit | None]:
+) -> tuple[NearestMiss | None, Fewest, Fit | None, Fit | None]:
     """What is nearly enough, what is from there on up to `most` GPUs, what on fewer GPUs, and what
     with the optimizer on the host.
     """
     shared, on_host = question.cluster.gpu.vendor == "cpu", _on_host(question.pins)
 
-    def fewest(first: int, last: int) -> Fit | None:
-        return None if shared else minimum_gpus(question, first=first, most=last, price=price)
+    def fewest_of(first: int, last: int) -> Fewest:
+        none = Fewest(None)
+        return none if shared else fewest(question, first=first, most=last, price=price)
 
     nearest, *fits = done_beside(
         lambda: nearest_miss(question, price),
-        lambda: fewest(question.gpus + 1, most),
-        lambda: fewest(1, question.gpus - 1),
+        lambda: fewest_of(question.gpus + 1, most),
+        lambda: fewest_of(1, question.gpus - 1),
         lambda: fitting_layout(replace(question, pins=on_host), price),
     )
-    enough, fewer, moved = (each if isinstance(each, Fit) else None for each in fits)
-    return None if isinstance(nearest, Fit) else nearest, enough, fewer, moved
+    larger, fewer = (each if isinstance(each, Fewest) else Fewest(None) for each in fits[:2])
+    moved = fits[2] if isinstance(fits[2], Fit) else None
+    if not larger.fit:
+        larger = Fewest(None, (*fewer.unsettled, *larger.unsettled))
+    return nearest if isinstance(nearest, NearestMiss) else None, larger, fewer.fit, moved
 
 
 def _dropped(question: Question) -> dict[str, int]:

@@ -32,6 +32,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
 from meshplan.planner.search.found import Timed
+from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.held_memory.kinds_held import look_beyond_priced
 from meshplan.planner.search.held_memory.less_than_priced import (
@@ -139,7 +140,7 @@ def search(
     the answer is that of the event simulation, of the cost model's own prices.
     """
     started = time.perf_counter()
-    q = question
+    question = q = counting_empty_stages(question) if simulate else question
     space = space_of(q)
     if not len(space.layouts):
         gpus = q.counted(q.gpus)
@@ -155,8 +156,6 @@ def search(
         raise SearchEnded(
             "the search ended before it found a layout that fits; with more time it may find one"
         )
-    if not run.best and simulate:
-        question = q = counting_empty_stages(q)
     if not run.best and not (simulate and len(rows_beyond(space, q.setting))):
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
     if finished and k > 1 and not simulate:
@@ -219,6 +218,8 @@ def _simulated(
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s))
             proof.find_runners_up(k, deadline)
+            if counts:
+                proof.kinds_s = min(proof.kinds_s, CountedKinds(proof, k).settle())
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         for found in run.ranked()[:k]:
@@ -235,12 +236,11 @@ def _simulated(
     )
     simulated = proof.tally.simulated
     result = _result(run, solutions, bound_s, started, _every_cut_s(proof), simulated)
-    # What fits by every moment alone was not looked for above the best; more than k kinds never.
-    kinds_s = min(proof.kinds_s, bound_s) if counts else proof.kinds_s
-    if len(solutions) == k:
+    all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
+    kinds_s = proof.kinds_s if all_degrees else min(proof.kinds_s, bound_s)
+    if len(solutions) == k:  # more than k kinds are not looked for
         kinds_s = min(kinds_s, solutions[-1].step_time_s)
     kinds_bound_s = kinds_s if k > 1 else None
-    all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
     return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)
 
 
@@ -301,15 +301,21 @@ def faster_than(
     """The fastest layout below `limit_s` that `budget` suffices to find. No first plans are made:
     below a limit near the optimum the bounds leave few layouts.
     """
+    question = counting_empty_stages(question)
     space = space_of(question)
     prices = RowPrices(question, space, closed_form, busy_ns(question, space))
     proof = Simulated(
         question, space, prices, simulate, partial(layout_of_row, space.layouts),
-        rows=prices, limit_s=limit_s, budget=budget,
+        rows=source_of_rows(space, prices, question.setting, fits=True),
+        limit_s=limit_s, budget=budget,
     )  # fmt: skip
     look_beyond_priced(proof)
+    counts = question.engine.kernels.counts_passes
+    beyond = taken_out(proof) if counts else proof.open.rows[:0]
     open_s = proof.prove(None)
     work = budget - proof.tally.left
+    if counts:
+        open_s = min(open_s, *CountedMemory.each(proof, beyond))
     if not proof.best:
         return Faster(None, limit_s, min(open_s, limit_s), work)
     best = proof.ranked()[0]

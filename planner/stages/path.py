@@ -235,6 +235,13 @@ def greedy_path(intervals: Intervals) -> tuple[int, StagePlan | None]:
     return high, plan_of(intervals, ends_high)
 
 
+def fullest_stages(intervals: Intervals) -> tuple[Stage, ...] | None:
+    """A cut whose stages hold as many layers as fit, the first ones first; None if nothing fits."""
+    ends, _ = _fill(intervals, None)
+    prices = intervals.priced(ends) if ends else None
+    return stages_of(prices, ends) if prices and ends else None
+
+
 def _slowest(intervals: Intervals, ends: list[int]) -> int:
     prices = [
         intervals.price(stage, first, end)

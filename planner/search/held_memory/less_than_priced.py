@@ -26,7 +26,7 @@ def memory_is_a_bound(setting: Setting) -> bool:
 
 def counting_empty_stages(question: Question) -> Question:
     """Where the first or the last stage may be without layers, whose buffers it is priced with, the
-    same question by what each stage holds. It takes a tenth longer, so only refusals are asked so.
+    same question by what each stage holds.
     """
     engine = question.engine
     empty = engine.legality.layers_count_ends and engine.kernels.keeps_buffers

@@ -116,10 +116,10 @@ class LeastHeld:
 def rows_that_may_fit(space: Space, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space, setting)] if 0 < len(rows) <= MOST_REFUSED else rows[:0]
+    return rows[rows_may_fit(space, setting)] if 0 < len(rows) <= MOST_REFUSED else rows[:0]
 
 
-def _may_fit(space: Space, setting: Setting) -> Bools:
+def rows_may_fit(space: Space, setting: Setting) -> Bools:
     """Whether each row may, by bytes alone; zb_h1 holds least (`LeastCoefficients.held_as`)."""
     lowest = lowest_memory_bytes(space.layouts, setting, least_columns)
     less = {name: np.maximum(each - KIB, 0.0) for name, each in lowest.items()}
@@ -165,4 +165,4 @@ class CountedRows:
         """Those of `rows` that may by every moment."""
         kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
         rows = rows[kept <= self.setting.cluster.fillable_bytes]
-        return rows[_may_fit(self.space.take(rows), self.setting)] if len(rows) else rows
+        return rows[rows_may_fit(self.space.take(rows), self.setting)] if len(rows) else rows

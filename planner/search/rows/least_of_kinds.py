@@ -81,11 +81,11 @@ class RowsOfKinds(NamedTuple):
         """Those of `rows` that may fit, with their prices."""
         kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
         rows = rows[kept <= self.setting.cluster.fillable_bytes]
-        rows = rows[_may_fit(self.space.take(rows), self.setting)]
+        rows = rows[rows_of_kinds_may_fit(self.space.take(rows), self.setting)]
         return rows, self.prices.of_each(rows)
 
 
-def _may_fit(space: Space, setting: Setting) -> Bools:
+def rows_of_kinds_may_fit(space: Space, setting: Setting) -> Bools:
     """Whether each row may, by the least that its ranks need."""
     if not len(space.layouts):
         return np.zeros(0, bool)
@@ -97,4 +97,8 @@ def _may_fit(space: Space, setting: Setting) -> Bools:
 def rows_of_kinds_that_may_fit(space: Space, setting: Setting) -> Ints:
     """Of a small space all that may; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[_may_fit(space.take(rows), setting)] if len(rows) <= MOST_REFUSED else rows[:0]
+    return (
+        rows[rows_of_kinds_may_fit(space.take(rows), setting)]
+        if len(rows) <= MOST_REFUSED
+        else rows[:0]
+    )

@@ -33,12 +33,12 @@ def test_nothing_fits() -> None:
     assert "the next larger size in whole nodes on which one fits:" in result.stderr
 
 
-def test_sizes_that_a_bound_of_memory_decides_are_called_so() -> None:
-    """Layers of several kinds: a smaller size may hold it after all."""
+def test_the_next_larger_size_of_a_model_of_several_kinds_of_layers() -> None:
+    """What fits is what ranks hold, so nothing is said of a bound."""
     result = run("plan", "gemma-3-4b", "--gpus", "1", "--cluster", "dgx-h100",
                  "--global-batch", "64", "--engine", "megatron")  # fmt: skip
     assert result.exit_code == 3
-    assert "one fits (judged by an upper bound of memory): 2 GPUs" in result.stderr
+    assert "the next larger size on which one fits: 2 GPUs" in result.stderr
 
 
 def test_processes_of_a_cpu_share_its_memory() -> None:

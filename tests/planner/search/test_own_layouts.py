@@ -1,0 +1,144 @@
+"""What a plan says, held against every layout of an enumeration that shares no rule with it."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from judged_questions import judged_question, with_memory
+from nightly import cases
+from own_layouts import fastest, least_bytes
+
+from meshplan.costmodels.units import GIB
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.question import Asked
+from meshplan.planner.answer.spare_memory import KEPT, spare_memory
+from meshplan.planner.case.memory_limit import with_usable
+from meshplan.planner.case.plan_findings import LEAST_GAIN
+from meshplan.planner.search.footprint import fewest, sizes
+from meshplan.planner.search.found import kind_of_layout
+from meshplan.planner.search.progress import Fastest
+from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.search.search import NoLayoutFits, SearchResult
+from meshplan.planner.space.pins import Pins, parse_pin
+
+EQUAL = 1 + 1.1e-6  # what the proof says of a step
+MOST = 500  # layouts of a question
+NEAR = 1.05  # times the best step: what is nearly as fast
+
+
+def ended(q: Question, seed: int) -> str:
+    """How a question ended; raises where a claim of its answer is false."""
+    least = fastest(q, MOST, kinds_to=NEAR)
+    if least is None:
+        return "too large"
+    try:
+        result = solve(q, 3)
+    except NoLayoutFits:
+        assert math.isinf(least.step_s), seed
+        return "refused"
+    best_s = result.solutions[0].step_time_s
+    assert best_s * EQUAL >= least.step_s, seed
+    assert result.every_cut_bound_s <= least.step_s * EQUAL, seed
+    if result.status == "OPTIMAL" and result.cuts == "all":
+        assert best_s <= least.step_s * EQUAL, seed
+        no_near_tie_is_missing(result, least.by_kind, seed)
+    return result.status
+
+
+def no_near_tie_is_missing(
+    result: SearchResult, by_kind: dict[tuple[int, int, int, int], float], seed: int
+) -> None:
+    """Each kind that is shown is shown at its best, and none that is left out is faster."""
+    best_s = result.solutions[0].step_time_s
+    shown = {kind_of_layout(each.layout): each.step_time_s for each in result.solutions}
+    slowest_s = max(shown.values()) if len(shown) == 3 else math.inf
+    for kind, step_s in by_kind.items():
+        if step_s < min(best_s * NEAR, shown.get(kind, slowest_s) / EQUAL):
+            assert result.kinds_bound_s is not None
+            assert step_s * EQUAL >= result.kinds_bound_s, (seed, kind)
+            raise AssertionError((seed, kind, step_s / best_s - 1))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_claim_of_a_plan_is_false(block: int) -> None:
+    """Optimal, refused, bounded, and the best of other kinds."""
+    found = Counter(ended(judged_question(seed), seed) for seed in range(block * 8, block * 8 + 8))
+    assert found["OPTIMAL"] >= 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(20))
+def test_no_claim_of_a_plan_is_false_at_length(block: int) -> None:
+    """Over 1,000 questions."""
+    seeds = range(1000 + block * 50, 1050 + block * 50)
+    found = Counter(ended(judged_question(seed), seed) for seed in seeds)
+    assert found["OPTIMAL"] >= 9 * found["FEASIBLE"]
+
+
+def at_the_edge(q: Question, seed: int) -> str:
+    """How many GPUs hold a step that one of the sizes just holds; raises where it is not that."""
+    tried = [gpus for gpus in sizes(q, q.gpus)]
+    known = dict[int, float]()
+    for gpus in tried:
+        need = least_bytes(replace(q, gpus=gpus), 4 * MOST)
+        if need is None:
+            return "too large"
+        if math.isfinite(need):
+            known[gpus] = need
+    if not known:
+        return "nothing"
+    just = list(known.values())[seed % len(known)] * 1.0003
+    found = fewest(with_memory(q, just))
+    holds = next(gpus for gpus, need in known.items() if need <= just)
+    assert found.fit is not None, (seed, q.engine.name, holds)
+    if holds in found.unsettled:
+        return "unsettled"
+    assert found.fit.gpus == holds, (seed, q.engine.name, found.fit.gpus, holds)
+    return "held"
+
+
+EDGES = ("native", "megatron", "generic", "torchtitan", "megatron-bridge", "nemo", "bigscience")
+
+
+@pytest.mark.parametrize("engine", EDGES)
+def test_the_fewest_gpus_are_those_of_which_a_layout_fits(engine: str) -> None:
+    """Where one size just holds a step: passes that are counted, layers of several kinds, stages
+    without layers, and both ends on one rank of a V.
+    """
+    seeds = range(cases(12, nightly=100))
+    found = Counter(at_the_edge(judged_question(seed, engine), seed) for seed in seeds)
+    assert found["held"] >= 4
+    assert found["unsettled"] <= 1
+
+
+def one_gib_more(q: Question, seed: int) -> str:
+    """What a GiB buys the degrees of a plan; raises where it buys more than is said."""
+    try:
+        result = solve(q, 1)
+    except NoLayoutFits:
+        return "refused"
+    best = result.solutions[0]
+    asked = Asked(
+        question=q, model_config={}, cluster_name="", profile=q.cluster, usual_headroom=False,
+        cluster_sha256="", notes=(),
+    )  # fmt: skip
+    told = spare_memory(asked, Fastest(best.layout, best.step_time_s, True))
+    assert told is not None
+    assert told.one_gib_most is not None
+    kept = {axis: parse_pin(axis, str(getattr(best.layout, axis))) for axis in KEPT}
+    cluster = with_usable(q.cluster, q.cluster.fillable_bytes + GIB)
+    least = fastest(replace(q, cluster=cluster, pins=Pins({**q.pins.axes, **kept})), MOST)
+    if least is None or result.cuts == "listed":
+        return "too large"
+    gain = best.step_time_s / least.step_s - 1
+    assert gain <= max(told.one_gib_most * EQUAL, LEAST_GAIN), seed
+    return "more" if gain > LEAST_GAIN else "nothing"
+
+
+@pytest.mark.parametrize("engine", ["native", "megatron", "torchtitan"])
+def test_no_gib_buys_more_than_is_said(engine: str) -> None:
+    """In `native` what fits by every moment alone counts too."""
+    seeds = range(cases(10, nightly=100))
+    found = Counter(one_gib_more(judged_question(seed, engine), seed) for seed in seeds)
+    assert found["nothing"] + found["more"] >= 3
