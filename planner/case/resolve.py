@@ -125,6 +125,7 @@ def _assumed(reading: Reading, given: Settings, model: Model, layout: Layout) ->
     """What a recipe may set otherwise than it is priced."""
     moot = {
         "expert_parallel": not model.is_moe, "virtual_stages": layout.pipeline_parallel == 1,
+        "stages": layout.pipeline_parallel == 1,
         "recompute": given.recompute is not None,
     }  # fmt: skip
     left = [word for name, word in reading.left_to_recipe.items() if not moot.get(name)]
