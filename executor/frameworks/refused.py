@@ -38,7 +38,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                           r"(?:dist_config|kernel_config|peft_config|sample_backend):"),
                          _OWN_NAMES),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
-              r"[^#\n]*-m[ \t]+verl\.trainer\.)",),
+              r"[^#\n]*[ \t]verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "
@@ -64,7 +64,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         "its defaults are its own; check a plan of the same layout"),
     "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),
               "its batches are made of rollouts; check a plan of the same layout"),
-    "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
+    "OpenRLHF": ((r".*\b(?:openrlhf\.cli\.train_|cd /openrlhf\b)",),
+                 "check the DeepSpeed part as a plan"),
     "VeOmni": (
         (r"train:[ \t]*$", r"[ \t]+train_path:",
          r"[ \t]+(fsdp_config|data_parallel_mode|ulysses_parallel_size|bsz_warmup_ratio):"),

@@ -57,7 +57,11 @@ def left_open(commands: list[list[Fact]]) -> list[str]:
         for before, word in pairwise(words):
             name = _UNSET.fullmatch(str(word.value))
             is_value = str(before.value).startswith("--")
-            if name and name[1] not in _NO_FLAGS and (not is_value or _OF_ARGUMENTS.search(name[1])):
+            if (
+                name
+                and name[1] not in _NO_FLAGS
+                and (not is_value or _OF_ARGUMENTS.search(name[1]))
+            ):
                 found.setdefault(f"${name[1]}", word.line)
     line = min(found.values(), default=1)
     return (
