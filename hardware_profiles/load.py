@@ -78,6 +78,10 @@ def _read(path: Path) -> dict[str, Any]:
         return read_toml(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        if path.suffix in OTHER_FORMATS and path.is_file():
+            reason = f"a profile is TOML (`meshplan profile` writes it), not {path.suffix}"
+        elif isinstance(error, UnicodeDecodeError):
+            reason = "not UTF-8 text"
         raise UnknownProfile(f"{path}: cannot be read as a profile: {reason}") from error
 
 
@@ -186,7 +190,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     text = str(name_or_path)
     if re.fullmatch(COMPOSED_PER_S, text):
         text = text.removesuffix("/s")
-    if text.endswith(".toml") or "/" in text or isinstance(name_or_path, Path):
+    if _is_path(text) or isinstance(name_or_path, Path):
         return _in_bytes_per_s(_cluster(_read(Path(text)), text), text)
     if text.split(":")[0] == LOCAL_CPU:
         return _local(text)
@@ -197,6 +201,14 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         return usual_cluster(text)
     name = _resolve(text, cluster_names(), aliases, "cluster")
     return _built_in(name)
+
+
+OTHER_FORMATS = (".yaml", ".yml", ".json")
+
+
+def _is_path(text: str) -> bool:
+    """Whether a cluster is given as a file."""
+    return text.endswith((".toml", *OTHER_FORMATS)) or "/" in text
 
 
 @cache

@@ -8,15 +8,21 @@ configuration means is decided in `costmodels.model.hf_config`.
 import difflib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
+from meshplan.hardware_profiles.repositories import named_in
 
 MODELS = Path(__file__).parent / "models"
 MAX_CONFIG_BYTES = (
     4 * 2**20
 )  # the largest public config.json (with quantisation maps) is under 1 MiB
+
+
+_REPOSITORY = re.compile(r"(?:https?://huggingface\.co/)?(\w[\w.-]*/\w[\w.-]*)/?")
+"""`ORG/NAME`, or its address."""
 
 
 class UnknownModel(ValueError):
@@ -29,18 +35,32 @@ def model_names() -> list[str]:
 
 
 def load_model_config(name_or_path: str | Path) -> dict[str, object]:
-    """The parsed `config.json` of a catalogue name, of a file, or of the folder that holds one.
+    """The parsed `config.json` of a catalogue name or of a repository that the catalogue has, of a
+    file, or of the folder that holds one.
 
     A catalogue name wins over a file of the same name in the working folder; write `./name` for the
     file. Raises `UnknownModel` with one line that says what was looked for.
     """
-    text = str(name_or_path)
+    text = known_as(str(name_or_path))
     if text in model_names():
         return _read_config(MODELS / f"{text}.json")
     path = Path(text)
     if not text or not _exists(path):
         raise UnknownModel(_not_found(text))
     return _read_config(path / "config.json" if path.is_dir() else path)
+
+
+def in_catalogue(repository: str) -> str | None:
+    """The catalogue's name of a repository of Hugging Face, such as `Qwen/Qwen3-32B`."""
+    return named_in(repository, model_names())
+
+
+def known_as(name_or_path: str) -> str:
+    """The catalogue's name of a repository, where no such file is there; else what was given."""
+    if name_or_path in model_names() or not name_or_path or _exists(Path(name_or_path)):
+        return name_or_path
+    of_file = name_or_path.endswith((".json", ".yaml", ".yml"))
+    return name_or_path if of_file else in_catalogue(name_or_path) or name_or_path
 
 
 def _exists(path: Path) -> bool:
@@ -54,6 +74,9 @@ def _exists(path: Path) -> bool:
 def _not_found(text: str) -> str:
     close = difflib.get_close_matches(text.lower(), model_names(), n=3, cutoff=0.5)
     hint = f"close names: {', '.join(close)}" if close else "`meshplan models` lists the names"
+    if repository := _REPOSITORY.fullmatch(text):
+        name = repository[1]
+        hint += f"; of a repository give its file: `hf download {name} config.json --local-dir .`"
     return f"no model {_shown(text)} in the catalogue, and no such file or folder; {hint}"
 
 
@@ -69,6 +92,8 @@ def _read_config(path: Path) -> dict[str, object]:
         raise UnknownModel(f"cannot read {path}: {reason}") from error
     try:
         config = json.loads(raw)
+    except UnicodeDecodeError as error:
+        raise UnknownModel(f"{path} is not a JSON file: not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
         raise UnknownModel(f"{path} is not a JSON file: {error}") from error
     if not isinstance(config, dict):

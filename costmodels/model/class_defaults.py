@@ -8,6 +8,9 @@ drops each field of each family's defaults and asks for the same model or a refu
 from typing import Any
 
 BY_FIELD: dict[str, dict[int, str]] = {
+    "attention_chunk_size": {
+        8192: "llama4_text",
+    },
     "conv_L_cache": {
         7: "lfm3",
     },

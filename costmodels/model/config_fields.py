@@ -194,6 +194,8 @@ def names(text: str) -> frozenset[str]:
 
 def shown(value: object) -> str:
     """`value` as a message shows it: one line, never long."""
+    if isinstance(value, dict) and value.keys() == {"__float__"}:  # as transformers 5 writes it
+        value = value["__float__"]
     if isinstance(value, list | dict):
         return f"a {'list' if isinstance(value, list) else 'section'} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 128:

@@ -207,6 +207,9 @@ CHANGES_NOTHING = names("""
 """Ids, numerics and what only inference has, of the families that are read; transformers 4 wrote
 settings of generation into nested configurations (5.24 generation/configuration_utils.py)."""
 
+ONE_EXPERT = names("num_experts num_local_experts n_routed_experts")
+"""In files of families without experts (Hunyuan's): 1 says that a layer has one feed-forward."""
+
 OF_NOTHING = re.compile(
     r"^_|^summary_|^time_step_|(^|_)(token|dropout|pdrop|jitter|loss|label|id2label|label2id|eps|"
     r"epsilon|std|init|initializer|inits?|layerdrop|aux)(_|$)|(_token_id|_token_ids|_token_index|"
@@ -266,6 +269,8 @@ def _unread(f: Fields, model_type: str) -> Iterator[str]:
     said = SAID_BY_THE_CODE.get(model_type, {})
     for key, value in f.config.items():
         if key in said and value in (said[key], [said[key]] * _entries(value)):
+            continue
+        if key in ONE_EXPERT and type(value) is int and value == 1:
             continue
         if value and key not in known and (key in CHANGES_COST or not OF_NOTHING.search(key[:80])):
             yield key

@@ -25,8 +25,20 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                    r"[ \t]+(?:use_distributed_optimizer|tensor_model_parallel_size|no_shared_fs):"),
                   "its runner makes Megatron's arguments of it; check the script that it writes "
                   "(logs/scripts/host_0_..._run.sh)"),
+    "FlagScale's runner": ((r"experiment:[ \t]*$", r"[ \t]+(?:runner|task):[ \t]*$",
+                            r"[ \t]+exp_(?:name|dir):"),
+                           "it names a file of the model, and tunes or serves; check the script "
+                           "that its runner writes (logs/scripts/host_0_..._run.sh)"),
+    "open-instruct": ((r"(?:with_tracking|use_slow_tokenizer):",
+                       r"(?:dataset_mix(?:er(?:_list)?|_dir)|train_file|dataset_name):"),
+                      "its programs have names and defaults of their own; check the Accelerate or "
+                      "DeepSpeed file that they are launched with, with --model, --seq-len, "
+                      "--micro-batch, --global-batch and --gpus"),
+    "LLaMA-Factory v1": ((r"model:[ \t]+\S", r"train_dataset:",
+                          r"(?:dist_config|kernel_config|peft_config|sample_backend):"),
+                         _OWN_NAMES),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
-              r"[^#\n]*-m[ \t]+verl\.trainer\.)",),
+              r"[^#\n]*[ \t]verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "
@@ -52,7 +64,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         "its defaults are its own; check a plan of the same layout"),
     "slime": ((r"(?:[^#\n]*[ \t(])?--(?:rollout-[a-z]|num-rollout\b)",),
               "its batches are made of rollouts; check a plan of the same layout"),
-    "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
+    "OpenRLHF": ((r".*\b(?:openrlhf\.cli\.train_|cd /openrlhf\b)",),
+                 "check the DeepSpeed part as a plan"),
     "VeOmni": (
         (r"train:[ \t]*$", r"[ \t]+train_path:",
          r"[ \t]+(fsdp_config|data_parallel_mode|ulysses_parallel_size|bsz_warmup_ratio):"),
@@ -104,6 +117,10 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
         "check the configuration that it names, with what its --SECTION.KEY=VALUE options replace"),
+    "a launch script of Megatron-Bridge's performance recipes": (
+        rf"{_BY}[^\s#]*scripts/performance/(?:run_script|setup_experiment)\.py\b",
+        "its recipes, which are programs, set recompute, stages and precision; check the "
+        "configuration that a run dumps, or a plan of the same layout"),
     "a launch script of LLaMA-Factory": (rf"{_BY}llamafactory-cli[ \t]+train[ \t]+[^-#\s]", _NAMED),
     "a launch script of axolotl": (
         rf"{_BY}(?:axolotl[ \t]+train|-m[ \t]+axolotl\.cli\.train)[ \t]+[^#\s]", _NAMED),

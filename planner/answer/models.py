@@ -5,7 +5,7 @@ from typing import Any
 
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.load_models import known_as, load_model_config
 from meshplan.planner.case.model_file import is_model_file, read_model_file
 
 
@@ -13,6 +13,7 @@ def read_model(name_or_path: str) -> tuple[dict[str, Any], Model]:
     """A model of the catalogue, a config.json or its folder, or a model file; raises
     `UnknownModel` and `UnsupportedModel`.
     """
+    name_or_path = known_as(name_or_path)
     if is_model_file(name_or_path):
         config = read_model_file(Path(name_or_path))
     else:

@@ -34,6 +34,7 @@ from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash
+from meshplan.hardware_profiles.load_models import known_as
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
@@ -199,6 +200,8 @@ def _refuse_lacking(a: Arguments, model: Model, pins: Pins) -> None:
 def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     """What the arguments leave open, and rates that nobody measured."""
     assumed = []
+    if (name := known_as(a.model)) != a.model:
+        assumed.append(f"assumed: {a.model} has the sizes of {name} in the catalogue")
     if a.engine is None:
         why = f", that of {a.learned}" if a.learned else " (--engine chooses another)"
         assumed.append(f"assumed: engine {engine.name}{why}")

@@ -23,7 +23,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
-from meshplan.planner.case.seal import BESIDE, content_hash, is_edited, sealed
+from meshplan.planner.case.seal import BESIDE, SEAL, content_hash, is_cut, is_edited, sealed
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
@@ -302,11 +302,17 @@ class Plan(Frozen):
                 f"{place}: plan version {data['meshplan']!r}; this meshplan reads {VERSION}; "
                 "write it anew with `meshplan plan`"
             )
+        if is_cut(data, tuple(cls.model_fields)):
+            raise UnreadablePlan(
+                f"{place}: it ends early, after {list(data)[-1]!r}: was it cut? `meshplan plan` "
+                "writes it anew"
+            )
         try:
             plan = cls.model_validate({key: data[key] for key in data if key not in BESIDE})
         except ValidationError as error:
             raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
-        plan._edited = is_edited(data)
+        whole = SEAL in data or text.endswith("\n")  # as `plan` ends every file
+        plan._edited = is_edited(data) or not whole
         return plan
 
 

@@ -17,7 +17,7 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.load_models import known_as, load_model_config
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.host_memory import check_host
@@ -67,6 +67,7 @@ def engine_named(name: str) -> Engine:
 @cache
 def model_named(name: str) -> Model:
     """A built-in model or a config.json by path; raises `UnknownModel` and `UnsupportedModel`."""
+    name = known_as(name)
     label = Path(name).stem if name.endswith(".json") or "/" in name else name
     return model_from_config(load_model_config(name), label)
 
@@ -125,6 +126,7 @@ def _assumed(reading: Reading, given: Settings, model: Model, layout: Layout) ->
     """What a recipe may set otherwise than it is priced."""
     moot = {
         "expert_parallel": not model.is_moe, "virtual_stages": layout.pipeline_parallel == 1,
+        "stages": layout.pipeline_parallel == 1,
         "recompute": given.recompute is not None,
     }  # fmt: skip
     left = [word for name, word in reading.left_to_recipe.items() if not moot.get(name)]

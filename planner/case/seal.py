@@ -7,7 +7,7 @@ not against malice: who edits a file can seal it anew.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 SEAL = "sha256"
@@ -29,13 +29,22 @@ def content_hash(content: object) -> str:
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of a plan with its seal."""
-    return document | {SEAL: _seal_of(document)}
+    """The document of a plan with its seal near the top, where a file that is cut keeps it."""
+    first, *rest = document
+    return {first: document[first], SEAL: _seal_of(document)} | {key: document[key] for key in rest}
 
 
 def is_edited(document: Mapping[str, Any]) -> bool:
     """Whether a file says otherwise than when it was sealed; files of before had no seal."""
     return SEAL in document and document[SEAL] != _seal_of(document)
+
+
+def is_cut(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
+    """Whether an edited file ends early: from one of `fields` on, all of which `plan` writes in
+    this order, it has none (one alone may be of a later version).
+    """
+    held = [at for at, name in enumerate(fields) if name in document]
+    return is_edited(document) and held[-1] < len(fields) - 2
 
 
 def _seal_of(document: Mapping[str, Any]) -> str:

@@ -165,5 +165,9 @@ def _stages(reading: Reading, model: Model, pp: int, vpp: int) -> tuple[Stage, .
     try:
         counts = stage_layers(reading.placement, model, pp, vpp)
     except InvalidLayout as error:
+        if word := reading.left_to_recipe.get("stages"):
+            why = f"the recipe, a program that is not read, must set it: {error}"
+            line = reading.line("pipeline_parallel")
+            raise MissingFacts((), (Fact(f"{word} ({why})", line),)) from None
         raise IllegalConfig(str(error), reading.placement.line) from None
     return tuple(map(reading.recompute.stage, counts))

@@ -301,8 +301,16 @@ def meshplan(
     """
 
 
+def _open_closed() -> None:
+    """Standard output and error that whoever started this closed (`>&-`) take what is written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
 def main() -> None:
     """The console entry."""
+    _open_closed()
     try:
         try:
             app()

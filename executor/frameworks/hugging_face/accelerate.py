@@ -6,7 +6,7 @@
     tensor_parallel          parallelism_config_tp_size
     context_parallel         parallelism_config_cp_size
     context_kind             parallelism_config_cp_comm_strategy
-    zero_stage 3 / 2         fsdp_config.fsdp_reshard_after_forward: true / false
+    zero_stage, copies       fsdp_config (`accelerate_fsdp`)
     recompute full           fsdp_config.fsdp_activation_checkpointing: true
     precision                mixed_precision: bf16, fp16, fp8, no
     world                    num_processes
@@ -21,7 +21,6 @@ Source: huggingface/accelerate@16cb6eb8 `src/accelerate/parallelism_config.py`,
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import yaml
 
@@ -39,6 +38,13 @@ from meshplan.executor.frameworks.export_notes import (
     modules_unsaid,
     training_unsaid,
     unless,
+)
+from meshplan.executor.frameworks.hugging_face.accelerate_fsdp import (
+    copies_of,
+    one_unit,
+    other_version,
+    prefixed,
+    zero_stage,
 )
 from meshplan.executor.frameworks.hugging_face.deepspeed import (
     bf16_without_zero,
@@ -66,13 +72,7 @@ from meshplan.planner.case.reading import (
 FILE = "accelerate.yaml"
 PREFIX = "parallelism_config.parallelism_config_"
 _ULYSSES = f"{PREFIX}sp_size"
-_RESHARD = "fsdp_config.fsdp_reshard_after_forward"
 MIXED: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
-STRATEGIES = {
-    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
-    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
-}  # fmt: skip
-_HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5")
 _PLAIN = ("NO", False, "MULTI_GPU")  # plain data parallelism on GPUs; YAML reads a bare NO as false
 _KEYS = ("accelerate_keys.toml", "deepspeed_keys.toml")
 
@@ -188,21 +188,21 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
 
 def read(text: str, path: str) -> Reading:
     """An Accelerate configuration; raises `UnreadableConfig` and `IllegalConfig`."""
-    values = Values(read_yaml(text))
+    values = Values(prefixed(read_yaml(text)))
     kind = values.get("distributed_type")
     if kind is not None and kind.value == "DEEPSPEED":
         return _read_deepspeed(values, kind, path)
     if kind is None and not values.has("parallelism_config"):
         raise UnreadableConfig("no distributed_type or parallelism_config found")
     replicas = values.count(f"{PREFIX}dp_replicate_size") or Fact(1, 1)
-    facts = _axes(values) | {"zero_stage": _zero_stage(values, kind)}
+    facts = _axes(values) | {"zero_stage": zero_stage(values, kind)}
     put(
         facts,
         gpus=_processes(values),
         data_parallel=_data_parallel(values, replicas),
-        precision=values.word(MIXED, "mixed_precision"),
+        precision=_precision(values),
     )
-    put(facts, shard_replicas=_copies(values, replicas))
+    put(facts, shard_replicas=copies_of(values, replicas))
     why = "moves all sharded state to the host: not modelled"
     moved = values.switched_on("fsdp_config.fsdp_offload_params", why)
     rotates, context = values.word(ROTATES, f"{PREFIX}cp_comm_strategy"), f"{PREFIX}cp_size"
@@ -217,9 +217,10 @@ def read(text: str, path: str) -> Reading:
         recompute=Recompute("full" if full and full.value else "none"),
         recompute_unsaid="" if full else RECOMPUTE_IN_CODE,
         ignored=values.ignored(),
-        unread=(*moved, *unread),
+        unread=(*moved, *one_unit(values, kind), *unread),
         notes=(
             *noted,
+            *other_version(values, kind),
             *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),
         ),
     )
@@ -271,14 +272,6 @@ def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[s
     return (*unread, *more), noted
 
 
-def _copies(values: Values, replicas: Fact) -> Fact | None:
-    """Copies of the sharded state: as stated, or one in each machine by a hybrid strategy."""
-    strategy = values.get("fsdp_config.fsdp_sharding_strategy", _RESHARD)
-    if replicas.value == 1 and strategy is not None and str(strategy.value) in _HYBRID:
-        replicas = values.count("num_machines") or replicas
-    return replicas if replicas.value > 1 else None
-
-
 def _processes(values: Values) -> Fact | None:
     """GPUs; -1 is Accelerate's word for what the launcher says."""
     count = values.count("num_processes", least=-1)
@@ -302,15 +295,9 @@ def _data_parallel(values: Values, replicas: Fact) -> Fact | None:
     return Fact(shard.value * replicas.value, shard.line) if shard else None
 
 
-def _zero_stage(values: Values, kind: Fact | None) -> Fact:
-    """FSDP2 reshards or not; FSDP1 names a strategy; plain data parallelism shards nothing."""
-    if kind is not None and kind.value != "FSDP":
-        return Fact(0, kind.line)
-    strategy = values.word(STRATEGIES, "fsdp_config.fsdp_sharding_strategy")
-    named = values.get(_RESHARD)
-    if strategy is None and named is not None and str(named.value) in STRATEGIES:
-        strategy = values.word(STRATEGIES, _RESHARD)  # FSDP1's strategy under FSDP2's name
-    if strategy is not None:
-        return strategy
-    reshard: Any = values.flag(_RESHARD) or Fact(True, 1)
-    return Fact(3 if reshard.value else 2, reshard.line)
+def _precision(values: Values) -> Fact | None:
+    """`mixed_precision`, or `fp16` of releases before it."""
+    old = values.flag("fp16")
+    if old is not None and old.value and not values.has("mixed_precision"):
+        return Fact("fp16", old.line)
+    return values.word(MIXED, "mixed_precision")

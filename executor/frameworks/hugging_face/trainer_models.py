@@ -28,23 +28,6 @@ _PACKED = re.compile(r"(^|[-_.])(awq|gptq|aqlm|gguf|bnb|int[48]|[48]bit|w[48]a16
 """What repositories of quantised weights have in their names."""
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
 
-SAME_SIZES: Mapping[str, str] = {
-    **{f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")},
-    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("7b", "32b")},
-    "qwen2.5-math-7b": "qwen2.5-7b",
-    **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
-    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
-    "qwq-32b": "qwen2.5-32b",
-    **dict.fromkeys(("deepseek-r1", "deepseek-v3.1"), "deepseek-v3"),
-    **dict.fromkeys(("minimax-m2.5", "minimax-m2.7"), "minimax-m2"),
-    "llama-4-scout-17b-16e": "llama-4-scout", "llama-4-maverick-17b-128e": "llama-4-maverick",
-    "glm-5.1": "glm-5", "kimi-k2.6": "kimi-k2.5", "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
-}  # fmt: skip
-"""Models whose sizes are those of one in the catalogue, each by its own config.json. The 1.5B of
-DeepSeek-R1's distillates is none: its head is not tied, as that of Qwen2.5-1.5B is.
-"""
-
-
 _FULL = ("packing", "neat_packing", "sample_packing", "pad_to_sequence_len", "pretraining_dataset")
 
 

@@ -16,7 +16,7 @@ incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
-    SAME_SIZES,
     beside_experts,
     check_trains,
     packed_weights,
@@ -48,7 +47,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     sharding_of,
 )
 from meshplan.executor.frameworks.keys.lists import judged
-from meshplan.hardware_profiles.load_models import model_names
+from meshplan.hardware_profiles.load_models import in_catalogue
 from meshplan.planner.case.reading import Fact, Reading, Recompute, Start
 
 OPTIMIZERS = {
@@ -91,7 +90,6 @@ _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
 _AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
 _WITH_PIECES = {FSDP_ENGINE: "torchtitan", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
-_TUNING = re.compile(r"instruct|chat|base|hf|it|pt|bf16|thinking|v\d+(\.\d+)?|\d{4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,26 +306,11 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str
     stated = values.get(key)
     if stated is None:
         return ""
-    tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
-    known = {**SAME_SIZES, **{name: name for name in model_names()}}
-    found = next((known[name] for name in _shorter(tail) if name in known), None)
+    found = in_catalogue(str(stated.value))
     if found is None:
         return f"{key} {shown(stated.value)}"
     facts["model"] = Fact(found, stated.line)
     return ""
-
-
-def _shorter(name: str) -> Iterator[str]:
-    """A repository's name, and less one by one the last words that name a tuning; then the same
-    without dates (`olmo-2-1124-7b-instruct`).
-    """
-    yield name
-    plain = re.sub("^(meta|nvidia)-", "", name).split("-")
-    for words in (plain, [word for word in plain if not re.fullmatch(r"\d{4}", word)]):
-        for end in range(len(words), 0, -1):
-            yield "-".join(words[:end])
-            if not _TUNING.fullmatch(words[end - 1]):
-                break
 
 
 def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | None:

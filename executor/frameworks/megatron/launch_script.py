@@ -89,9 +89,11 @@ _PROGRAM = re.compile(r"\.py$")
 _OTHER_PROGRAMS = re.compile(
     r"bert|t5|_ict|retro|vision|vit_|vlm|mamba|hybrid|multimodal|inpaint|dino|biencoder|ernie|"
     r"generat|infer|server|eval|convert|checkpoint|quantiz|prune|export|preprocess|_rl|distill|"
-    r"main\.py$|orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
+    r"orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
     re.I,
 )
+_TASKS = re.compile(r"(?:^|/)tasks/(?:\w+/)*main\.py$")
+"""Megatron-LM's evaluations and fine-tuning tasks; a `main.py` elsewhere may train anything."""
 _TEST_CASE = re.compile(r"^MODEL_ARGS(_[0-9]+)?:\s*$", re.M)
 _RUN = re.compile(r"MODEL_ARGS(_[0-9]+)?")
 _DEGREES = frozenset(
@@ -279,7 +281,8 @@ def _command(words: list[Fact]) -> _Command:
 
 def _check_program(name: str) -> None:
     """Refuse a program that takes the same arguments and does not train a GPT."""
-    if other := _OTHER_PROGRAMS.search(name.rpartition("/")[2] or name):
+    other = _TASKS.search(name) or _OTHER_PROGRAMS.search(name.rpartition("/")[2] or name)
+    if other:
         raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
 
 

@@ -34,7 +34,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
-from meshplan.executor.frameworks.documents.values import Values, put
+from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
 from meshplan.executor.frameworks.megatron.exchanges import exposed
@@ -65,6 +65,7 @@ from meshplan.executor.frameworks.nemo.recipe import (
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
 from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
     CannotSay,
@@ -73,6 +74,7 @@ from meshplan.planner.case.reading import (
     NothingToRead,
     Reading,
     Start,
+    UnreadableConfig,
 )
 
 RECIPES = {
@@ -253,12 +255,28 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
 
     `start`: the environment and the arguments that a script of them is started with.
     """
-    words = is_words(text)
+    words = path.endswith(SCRIPTS) or is_words(text)
     runs = runs_of(text, path, start) if words else []
     if not runs:
-        runs = [Run(words_of(text) if words else resolved(read_yaml(text), text))]
+        found = words_of(text) if words else resolved(read_yaml(text), text)
+        if path.endswith(SCRIPTS):
+            _check_followed(found)
+        runs = [Run(found)]
     first, *others = (_reading(run, path) for run in runs)
     return replace(first, others=tuple(others))
+
+
+def _check_followed(found: Mapping[str, Fact]) -> None:
+    """Raises `UnreadableConfig` where a script's overrides wait for variables, and no command that
+    is followed takes them.
+    """
+    for name, fact in found.items():
+        if "$" in str(fact.value) and name.rpartition(".")[2] in _DEGREES:
+            why = "here-documents and files that it sources are not read"
+            raise UnreadableConfig(
+                f"no command of the script that is followed takes {name}={shown(fact.value)}: "
+                f"{why}; check the overrides as KEY=VALUE words in a file", fact.line,
+            )  # fmt: skip
 
 
 def _reading(run: Run, path: str) -> Reading:

@@ -10,8 +10,12 @@ _DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_
 _CHUNKS = "virtual_pipeline_model_parallel_size"
 _LEFT = {name: COUNTS[name] for name in _DEGREES} | {
     "virtual_stages": _CHUNKS, "recompute": "recompute_granularity",
+    "stages": "pipeline_model_parallel_layout",
 }  # fmt: skip
 _SAYS_CHUNKS = {"pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage"}
+_SAYS_STAGES = {"num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+                "account_for_embedding_in_pipeline_split",
+                "account_for_loss_in_pipeline_split"}  # fmt: skip
 _SHARDS = {"use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2"}
 
 
@@ -60,6 +64,7 @@ def left_to_recipe(found: Iterable[str]) -> dict[str, str]:
     """`Reading.left_to_recipe`: what is not stated; null states it."""
     stated = _names(found)
     stated |= {_CHUNKS} if stated & _SAYS_CHUNKS else set()
+    stated |= {_LEFT["stages"]} if stated & _SAYS_STAGES else set()
     return {ours: name for ours, name in _LEFT.items() if name not in stated}
 
 

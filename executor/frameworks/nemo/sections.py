@@ -30,7 +30,8 @@ _RENAMED = {
     "override_vocab_size": "vocab_size",
     "use_flash_attention": "use_flash_attn",
 }
-_OTHER_MODELS = ("bert_binary_head", "mcore_bert", "mcore_t5", "num_classes", "add_lm_head")
+_OTHER_MODELS = ("bert_binary_head", "mcore_bert", "mcore_t5", "num_classes", "add_lm_head",
+                 "kd_teacher_restore_from_path")  # fmt: skip
 _OPTIMIZERS = {
     "mcore_distributed_optim": (True, "adam"),
     "distributed_fused_adam": (True, "adam"),

@@ -14,13 +14,14 @@ import shlex
 from dataclasses import dataclass, field
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
-from meshplan.executor.frameworks.shell.text import change_of, computed
+from meshplan.executor.frameworks.shell.text import SPACED, change_of, computed
 from meshplan.executor.frameworks.shell.words import Piece, Word, closing, split_words
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
 MAX_CHARS = 16 * MAX_TOKENS
 _OPENS = re.compile(r"\$\(\(|\$[({]|[)}]")
+MAX_WAITING = 200  # of a name in arithmetic that waits for others
 MAX_DEPTH = 10  # of defaults inside defaults
 _NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
 _BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#])(?:\[([^\]]*)\])?(.*)", re.S)
@@ -148,6 +149,8 @@ class Expander:
             return [self.variables.arguments[index - 1]] if known else None
         if name == "#":
             return [(Part(str(len(self.variables.arguments)), 1),)]
+        if name == "?":  # no command is run, and each is taken to have succeeded
+            return [(Part("0", 1),)]
         return self.variables.values.get(name)
 
     def _value(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
@@ -203,6 +206,8 @@ class Expander:
         if sign[-1] == "?":
             return [_Atom(Part(raw, line, unset=True))]
         atoms = self._word(word, line, quoted=quoted)
+        if any(atom.part and atom.part.unset for atom in atoms):
+            atoms = _unknown(f"${{{name}}}", line, quoted=quoted)
         if sign[-1] == "=":
             self.variables.values[name] = [_joined(atoms)]
         return atoms
@@ -254,7 +259,16 @@ class Expander:
         try:
             return [_Atom(Part(str(self.number(expression)), line))]
         except NotArithmetic:
-            return [_Atom(Part(f"$(({expression}))", line, unset=True))]
+            return [_Atom(Part(f"$(({self._waiting(expression)}))", line, unset=True))]
+
+    def _waiting(self, expression: str) -> str:
+        """Arithmetic that waits for names, with the values of those that are known."""
+
+        def value(match: re.Match[str]) -> str:
+            items = self.items(match[1])
+            return shown_text(items[0])[:MAX_WAITING] if items else f"${match[1]}"
+
+        return re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", value, expression)
 
     def number(self, expression: str) -> int:
         """The value of arithmetic; raises `NotArithmetic`, also for what is not set."""
@@ -281,6 +295,9 @@ class Expander:
 
     def _output(self, command: str, line: int, *, quoted: bool) -> list[_Atom]:
         """The output of the few commands that only compute; of all others it is unknown."""
+        if spaced := SPACED.fullmatch(command.strip()):
+            atoms = self._word(spaced[1], line, quoted=False)
+            return [_Atom(atom.part and _spaced(atom.part), splits=not quoted) for atom in atoms]
         unknown = [_Atom(Part(f"$({command})", line, unset=True))]
         self.depth += 1
         try:
@@ -299,6 +316,11 @@ class Expander:
         if said is None:
             return unknown
         return [_Atom(Part(said, line), splits=not quoted)]
+
+
+def _spaced(part: Part) -> Part:
+    """The part with each run of blanks and line ends as one space."""
+    return Part(re.sub(r"\s+", " ", part.text), part.line, part.unset)
 
 
 def _length(items: list[Text] | None, *, every: bool) -> int:

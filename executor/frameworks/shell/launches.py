@@ -10,6 +10,8 @@ from meshplan.planner.case.reading import Fact, Start
 
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
 _STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
+_NO_FLAGS = {"PWD", "HOME", "USER", "HOSTNAME", "RANDOM", "UID", "SLURM_JOB_ID", "SLURM_JOBID"}
+"""What a shell or Slurm sets itself, which is never a flag."""
 _SHOWN = 6  # of what a script is started with
 _MAX_CASES = 64  # launches of one script
 T = TypeVar("T")
@@ -55,7 +57,11 @@ def left_open(commands: list[list[Fact]]) -> list[str]:
         for before, word in pairwise(words):
             name = _UNSET.fullmatch(str(word.value))
             is_value = str(before.value).startswith("--")
-            if name and (not is_value or _OF_ARGUMENTS.search(name[1])):
+            if (
+                name
+                and name[1] not in _NO_FLAGS
+                and (not is_value or _OF_ARGUMENTS.search(name[1]))
+            ):
                 found.setdefault(f"${name[1]}", word.line)
     line = min(found.values(), default=1)
     return (

@@ -43,6 +43,7 @@ MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
 OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
 _DECLARES = ("export", "local", "readonly", "declare", "typeset")
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
+_TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\s")
 _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
 
 
@@ -383,10 +384,14 @@ def _is_count(words: list[Text]) -> bool:
 
 
 def _inline(words: list[Text]) -> Text | None:
-    """The script of `bash -c SCRIPT`, also behind a launcher such as srun."""
+    """The script of `bash -c SCRIPT`, also behind a launcher such as srun; of another program's
+    `-c`, a text that begins as a command that trains does.
+    """
     for at, word in enumerate(words[:-2]):
         following = plain(words[at + 1])
         if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
+            return words[at + 2]
+        if following == "-c" and _TRAINS.match(plain(words[at + 2])):
             return words[at + 2]
     return None
 

@@ -9,6 +9,12 @@ from collections.abc import Callable
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
 
+_FILTER = (
+    r"\s*\|\s*(?:xargs|tr (?:-s )?['\"]?(?:\\n| )['\"]? ['\"] ['\"]|tr -s ' '"
+    r"|sed ['\"]s/[ \\+*s]+/ /g['\"])"
+)
+SPACED = re.compile(rf"echo ((?:\"[^\"|]*\"|[^\"'|;&<>])+?)(?:{_FILTER})+", re.S)
+"""`echo X | tr '\\n' ' ' | sed 's/  \\+/ /g'`: a text on one line."""
 MAX_NUMBERS = 20_000  # of one `seq`
 
 

@@ -13,7 +13,9 @@ from meshplan.planner.case.reading import (
     UnreadableConfig,
 )
 
-ACCELERATE = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\nfsdp_config:\n  "
+PLAIN_FSDP = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\nfsdp_config:\n  "
+ACCELERATE = PLAIN_FSDP + "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  "
+SECOND = "fsdp_version: 2\n  "
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3%s}%s}'
 GRAPHED = (
     "from torchtitan.trainer import Trainer\n"
@@ -30,7 +32,12 @@ TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
     [
         # huggingface/trl trl/accelerate_configs/fsdp1.yaml (Apache-2.0)
         ("fsdp_reshard_after_forward: FULL_SHARD", 3, None),
-        ("fsdp_reshard_after_forward: false", 2, None),
+        # what accelerate 1.15's launcher and plugin make of each (its other key is not taken)
+        pytest.param("fsdp_reshard_after_forward: SHARD_GRAD_OP", 3, None, id="FSDP2's key"),
+        pytest.param(SECOND + "fsdp_reshard_after_forward: false", 2, None, id="FSDP2"),
+        pytest.param(SECOND + "fsdp_sharding_strategy: SHARD_GRAD_OP", 3, None, id="FSDP1's key"),
+        pytest.param(SECOND + "fsdp_sharding_strategy: HYBRID_SHARD", 3, None, id="nor copies"),
+        pytest.param("sharding_strategy: SHARD_GRAD_OP", 2, None, id="fsdp_ is added"),
         ("fsdp_sharding_strategy: 3", 0, None),
         pytest.param("fsdp_sharding_strategy: HYBRID_SHARD", 3, 4, id="32 / 4 machines share"),
         pytest.param("fsdp_sharding_strategy: 5", 2, 4, id="HYBRID_SHARD_ZERO2 by its number"),
@@ -46,6 +53,14 @@ def test_a_strategy_of_fsdp_says_stage_and_copies(
     assert (said.value if said else None) == copies
     assert reading.engine == "accelerate"
     assert not reading.unread
+    other = "reshard_after_forward: S" in config or SECOND + "fsdp_sharding" in config
+    assert ("is not taken by accelerate" in " ".join(reading.notes)) == other
+
+
+def test_the_first_names_of_precision() -> None:
+    """`fp16: true` was Accelerate's before `mixed_precision`."""
+    reading = read_config("distributed_type: MULTI_GPU\nnum_processes: 4\nfp16: true\n", "a.yaml")
+    assert reading.facts["precision"].value == "fp16"
 
 
 def test_a_bare_no_is_plain_data_parallelism() -> None:
@@ -72,7 +87,8 @@ def test_a_bare_no_is_plain_data_parallelism() -> None:
         ("a.json", DEEPSPEED % ("", ', "curriculum_learning": {"enabled": true}'), "curriculum"),
         ("a.json", DEEPSPEED % ("", ', "of_a_later_release": {"size": 2}'), "of_a_later_release"),
         ("a.yaml", "distributed_type: MEGATRON_LM\nmegatron_lm_config: {tp: 8}\n", "MEGATRON_LM"),
-        ("a.yaml", ACCELERATE + "fsdp_auto_wrap_policy: NO_WRAP\n", "NO_WRAP|auto_wrap_policy"),
+        ("a.yaml", PLAIN_FSDP + "fsdp_auto_wrap_policy: NO_WRAP\n", "auto_wrap_policy"),
+        ("a.yaml", PLAIN_FSDP + "fsdp_version: 2\n", "one unit"),
         ("a.yaml", ACCELERATE + "fsdp_of_a_later_release: 2\n", "later_release"),
         # huggingface/trl examples/accelerate_configs/alst_ulysses_4gpu.yaml (Apache-2.0)
         ("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n"

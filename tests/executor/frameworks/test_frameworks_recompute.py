@@ -74,7 +74,8 @@ def test_torchtitan_has_one_policy(framework: str) -> None:
 DEEPSPEED = """{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
 "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}%s}"""
 TUNED = ',\n"activation_checkpointing": {"partition_activations": false}'
-FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config: {%s}\n"
+FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+FSDP += "fsdp_config: {fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, %s}\n"
 GIVEN = Settings(
     cluster="dgx-h100", gpus=8, model="llama-3.1-8b", seq_len=4096, micro_batch_size=1,
     global_batch_size=64,

@@ -90,7 +90,7 @@ def test_each_launch_of_a_bridge_script_is_a_case() -> None:
     assert [c.facts["gpus"].value for c in cases] == [16, 16]
     assert [c.facts["zero_stage"].value for c in cases] == [1, 1]
     assert not first.unread
-    left = {"virtual_stages", "context_parallel", "expert_parallel", "recompute"}
+    left = {"virtual_stages", "context_parallel", "expert_parallel", "recompute", "stages"}
     assert first.left_to_recipe.keys() == left
 
 
@@ -139,6 +139,7 @@ FSDP = """distributed_type: FSDP
 fsdp_config:
   fsdp_version: 2
   fsdp_reshard_after_forward: false
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
 num_processes: 8
 """
 

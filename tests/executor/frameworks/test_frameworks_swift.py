@@ -171,6 +171,7 @@ def test_refused_in_one_line(text: str, said: str) -> None:
 def test_accelerate_may_launch_it_by_json(tmp_path: Path) -> None:
     """Accelerate takes JSON as it takes YAML (modelscope/ms-swift examples, fsdp2_lora)."""
     sharded = {"fsdp_version": 2, "fsdp_reshard_after_forward": True,
+               "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
                "fsdp_activation_checkpointing": True}  # fmt: skip
     config = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 2,
               "num_machines": 1, "fsdp_config": sharded}  # fmt: skip

@@ -83,7 +83,7 @@ def test_a_file_of_before_is_not_called_edited() -> None:
     """Files had no seal, and say nothing of fields that came later."""
     document = PLAN.model_dump(mode="json")
     del document["spare_memory"]
-    assert not Plan.from_yaml(json.dumps(document)).edited
+    assert not Plan.from_yaml(json.dumps(document) + "\n").edited
 
 
 def test_check_says_that_a_file_was_edited(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ def test_what_megatron_does_not_start_is_illegal(
 def test_groups_that_zero_shards_over_are_in_the_label(tmp_path: Path) -> None:
     """32 ranks in shards of 8 are another layout than in shards of 32."""
     accelerate = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 32\n"
-    accelerate += "num_machines: 4\nfsdp_config:\n  fsdp_sharding_strategy: "
+    accelerate += "num_machines: 4\nfsdp_config:\n"
+    accelerate += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_sharding_strategy: "
     given = GIVEN.model_copy(
         update={"model": "llama-3.2-1b", "seq_len": 2048, "micro_batch_size": 1,
                 "global_batch_size": 64}
