@@ -16,11 +16,11 @@ from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.schema import Cluster
 
 BESIDE_EXPERTS = 0.73
-"""Products beside an all-gather inside a node take 2.08 ms, 1.18 alone, on eight A100
+"""Products beside an all-gather inside a node take 2.08 ms, 1.18 alone, on A100s
 (NVIDIA/nccl issue 1428), and reach 47 % of an H100's peak, 80 alone, as the blocks that find their
 units taken make a second wave (forums.developer.nvidia.com/t/337991): 0.76 and 0.70. Attention
 takes 1.83 times as long on the A100; PyTorch's pull request 179937 has 0.3 to 0.4 for products on
-eight H100. Leaves out: that the collective takes longer too (up to twice, NVIDIA/nccl issue 1433).
+H100s. Leaves out: that the collective takes longer too (up to twice, NVIDIA/nccl issue 1433).
 """
 
 
