@@ -48,7 +48,11 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Routing,
 )
-from meshplan.costmodels.operations.routing_maps import routing_maps, weight_bytes
+from meshplan.costmodels.operations.routing_maps import (
+    routing_maps,
+    weight_bytes,
+    with_hybrid_ep,
+)
 
 
 class _Sizes(NamedTuple):
@@ -109,7 +113,7 @@ def _to_experts(
     if experts.latent:
         yield _latent(site, "latent_in", h, site.model.hidden)
     sent = share_permuted(site) * site.itemsize * sizes.copies * h
-    yield permute("permute", sent, adds="backward")
+    yield permute(site, "permute", sent, adds="backward")
     if kernels.routes_apart:
         yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
         yield _of_routing(site, "weights", 4.0 * sizes.copies, backward_count=1)
@@ -124,7 +128,7 @@ def _to_experts(
     )
     yield gather_experts(site, "expert_input", received, "all_gather")
     kept = (1.0 - exchanged) * received
-    sorting = permute("sort_by_expert", _sorted(site) * received, saved=kept, adds="backward")
+    sorting = permute(site, "sort_by_expert", _sorted(site) * received, saved=kept, adds="backward")
     yield replace(sorting, kept_cast=in_8_bit)
 
 
@@ -134,7 +138,7 @@ def _from_experts(
     """What the experts put out sent back, and the copies of each token added up."""
     kernels, h = site.kernels, sizes.width
     computed = site.itemsize * sizes.rows * h
-    yield permute("unsort", _sorted(site) * computed, adds="forward")
+    yield permute(site, "unsort", _sorted(site) * computed, adds="forward")
     yield gather_experts(site, "expert_output", computed, "reduce_scatter")
     back = share_permuted(site) * site.itemsize * sizes.copies * h
     kept = 0.0 if kernels.weighs_inside_experts or kernels.weighs_apart else back
@@ -143,7 +147,7 @@ def _from_experts(
     yield replace(combine, saved_bytes=exchanged * kept)
     if kernels.weighs_apart:
         yield weigh(sizes.copies * h)
-    yield permute("unpermute", back, saved=(1.0 - exchanged) * kept, adds="forward")
+    yield permute(site, "unpermute", back, saved=(1.0 - exchanged) * kept, adds="forward")
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
 
@@ -234,12 +238,16 @@ def share_permuted(site: Site) -> Number:
 
 
 def permute(
+    site: Site,
     name: str,
     size_bytes: Number,
     saved: Number = 0.0,
     adds: Literal["forward", "backward"] | None = None,
 ) -> Pointwise:
-    """Rows copied into another order; `adds`: the pass that adds the copies of a token up."""
+    """Rows copied into another order; `adds`: the pass that adds the copies of a token up.
+    HybridEP's calls permute and send (dispatch_with_permute, combine_with_unpermute:
+    NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/moe/fused_a2a.py).
+    """
     passes = ("forward", "backward")
     forward, backward = ("permute_sum" if adds == each else "permute" for each in passes)
     return Pointwise(
@@ -247,6 +255,7 @@ def permute(
         forward_bytes=2 * size_bytes,
         backward_bytes=2 * size_bytes,
         kernels=2,
+        issued_share=1.0 - with_hybrid_ep(site),
         measured_as=(forward, backward),
         saved_bytes=saved,
         modules=("moe", "pointwise"),

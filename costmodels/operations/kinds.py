@@ -132,6 +132,7 @@ class Scan:
 class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
+    issued_share  of the launches, those that the host issues: others are part of a library's call
     operators    of PyTorch's own that the host issues one by one beside them, forward and backward
     forward_flops  of products inside them that are too narrow for more than memory's rate
     in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
@@ -144,6 +145,7 @@ class Pointwise:
     forward_bytes: Number
     backward_bytes: Number
     kernels: int = 1
+    issued_share: Number = 1.0
     operators: tuple[Number, Number] = (0.0, 0.0)
     forward_flops: Number = 0.0
     in_16_bit: bool = False

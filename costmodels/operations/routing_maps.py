@@ -33,7 +33,7 @@ def routing_maps(site: Site, experts: int) -> Iterator[Operation]:
     if not anywhere(site.gathers_routing):
         return
     shard = site.shard
-    gathers: Number = where(site.gathers_routing & (shard.ep > 1), 1.0, 0.0)
+    gathers = with_hybrid_ep(site)
     tokens = gathers * shard.ep * shard.tokens / shard.tp
     yield Communication(
         name="routing_map", axis="ep", kind="all_gather", size_bytes=tokens * experts,
@@ -48,5 +48,10 @@ def routing_maps(site: Site, experts: int) -> Iterator[Operation]:
 
 def weight_bytes(site: Site, experts: int) -> Number:
     """Bytes of the router's weights that travel with each copy of a token."""
-    there = site.gathers_routing & (site.shard.ep > 1)
-    return where(there, 4.0 * experts * site.ep_ranks_per_node / site.shard.ep, 0.0)
+    sent = 4.0 * experts * site.ep_ranks_per_node / site.shard.ep
+    return with_hybrid_ep(site) * sent
+
+
+def with_hybrid_ep(site: Site) -> Number:
+    """1 where HybridEP sends tokens to other ranks, else 0."""
+    return where(site.gathers_routing & (site.shard.ep > 1), 1.0, 0.0)

@@ -129,9 +129,9 @@ def _to_experts(site: Site, experts: TracedExperts) -> Iterator[Operation]:
             site.shard.tokens / site.shard.tp, experts.experts, site.kernels.routing_kernels
         )
         for name, size in (("permute", sent), ("unpermute", sent)):
-            yield permute(name, share_permuted(site) * size)
+            yield permute(site, name, share_permuted(site) * size)
         for name, size in (("sort_by_expert", rows), ("unsort", rows)):
-            yield permute(name, size)
+            yield permute(site, name, size)
 
 
 def is_fused(site: Site) -> bool:

@@ -342,7 +342,7 @@ class Rank:
         return Sent(
             traffic.forward_s(parameters), traffic.backward_s(parameters, again=again),
             unpacked_s + listed_s, again * (unpacked_s + listed_s) + listed_s, gradients_s,
-            traffic.interference(self.setting.tuning.interference),
+            traffic.interference_beside(parameters, self.setting.tuning.interference),
         )  # fmt: skip
 
     def gathered_again(self, kind: int, mode: Mode) -> Number:

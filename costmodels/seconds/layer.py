@@ -66,6 +66,7 @@ from meshplan.costmodels.seconds.operation import (
     OPERATOR_S,
     Direction,
     attention_pass_s,
+    cast_calls,
     count_of,
     forward_flops_of,
     is_kept_cast,
@@ -277,8 +278,7 @@ class Pricer:
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`."""
         tuning = self.device.tuning
-        launches = sum(self._launches(op, direction) for op in operations)
-        issued: Number = launches * tuning.launch_s
+        issued: Number = tuning.launch_s * sum(self._launches(op, direction) for op in operations)
         issued = issued + OPERATOR_S * sum(self._operators(op, direction) for op in operations)
         issued = issued + self._waiting_s(operations, direction)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
@@ -320,12 +320,12 @@ class Pricer:
         if self.graphed and part_of_layer(op) in self.graphed:
             return 0
         if isinstance(op, Pointwise):
-            return 0 if direction == "weight_grad" else op.kernels
+            return 0 if direction == "weight_grad" else op.kernels * op.issued_share
         if isinstance(op, Matmul):
             beside = adapter_launches(op, self.lora, backward=direction != "forward")
             added = direction == "weight_grad" and self.gradient_bytes > 0
-            apart = self.products_apart and "experts" in op.modules
-            return beside + (op.groups if apart else 1) + added
+            products = op.groups if self.products_apart and "experts" in op.modules else 1
+            return beside + products + added + cast_calls(self.device.recipe, op, direction)
         if isinstance(op, AttentionCore | Scan):
             both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]

@@ -11,6 +11,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Scan,
 )
+from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
 
 OPERATOR_S = 8e-6
@@ -61,6 +62,16 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     mine, gradient = op.cast_shares
     elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
     return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
+
+
+def cast_calls(recipe: Recipe, op: Matmul, direction: Direction) -> int:
+    """Calls that cast the tokens of experts, those of all experts of a rank together: in 8 bits a
+    layer of Transformer Engine takes the host more than twice as long as in 16
+    (NVIDIA/TransformerEngine issue 761). Of dense layers that is in `launch_s`.
+    """
+    in_8_bit = recipe.cast_bytes > 0 and op.recipe and not op.in_16_bit
+    experts = "experts" in op.modules and direction != "weight_grad"
+    return op.casts if in_8_bit and experts else 0
 
 
 def part_of_layer(op: Operation) -> str:

@@ -33,7 +33,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import Frozen, Sharding, expert_ranks, shards_gradients
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.collectives import collective_s, hops_s
-from meshplan.costmodels.seconds.interference import interference_of
+from meshplan.costmodels.seconds.interference import beside_experts, interference_of
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     expert_data_group,
@@ -147,6 +147,13 @@ class WeightTraffic:
     def interference(self, fitted: float) -> Number:
         """By how much it slows computing (`interference_of`), experts' as dense weights'."""
         return interference_of(self.cluster, fitted, self.dense.shard)
+
+    def interference_beside(self, parameters: RankParameters, fitted: float) -> Number:
+        """The same of one part of the model, with these parameters."""
+        beside = beside_experts(self.cluster, fitted, self.dense.shard)
+        return where(
+            parameters.expert + parameters.frozen_expert > 0, beside, self.interference(fitted)
+        )
 
     @property
     def latencies(self) -> Self:

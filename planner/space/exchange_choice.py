@@ -131,7 +131,7 @@ def _contexts(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
 def _dispatchers(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
     """The same of dispatchers: those that recipes use, or that are pinned. Of libraries
     that send single copies the first that runs stands for all: HybridEP, named last, sends what
-    DeepEP does and its routing map.
+    DeepEP does and its routing map. Leaves out: that its calls take the host less.
     """
     rules, alone = setting.engine.legality, layouts.expert_parallel == 1
     named = rules.dispatchers if "dispatcher" in pins.axes else rules.usual_dispatchers

@@ -92,3 +92,21 @@ def test_hybridep_is_never_cheaper_than_deepep(ep: int, tensor_parallel: int) ->
         setting = Setting(MODEL, training, cluster, load_engine("megatron"), Tuning())
         seconds[name] = float(StepModel(setting, layout).time().step_time_s)
     assert seconds["deepep"] < seconds["hybridep"]
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "ep", "issued"),
+    [
+        pytest.param("hybridep", 8, 0, id="HybridEP permutes in the calls that send"),
+        pytest.param("deepep", 8, 8, id="DeepEP: two launches for each of four copies"),
+        pytest.param("all_to_all", 8, 8, id="all-to-all: as many"),
+        pytest.param("hybridep", 1, 8, id="all experts are here: nothing is sent"),
+    ],
+)
+def test_copies_that_the_host_issues(dispatcher: Dispatcher, ep: int, issued: int) -> None:
+    """Rows are copied before they are sent and when they come, and the same on the way back."""
+    operations = found(dispatcher, ep, 8)
+    copies = [operations[name] for name in ("permute", "sort_by_expert", "unsort", "unpermute")]
+    assert all(isinstance(copy, Pointwise) for copy in copies)
+    launches = [copy.kernels * copy.issued_share for copy in copies if isinstance(copy, Pointwise)]
+    assert sum(launches) == issued

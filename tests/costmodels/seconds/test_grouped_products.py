@@ -12,9 +12,11 @@ import pytest
 from round_device import round_device
 
 from meshplan import hardware_profiles
-from meshplan.costmodels.operations.kinds import Matmul
+from meshplan.costmodels.operations.kinds import Matmul, Module
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, matmul_s
+from meshplan.costmodels.seconds.operation import cast_calls
+from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.tunings import Tuning
 
@@ -115,3 +117,32 @@ def test_measured_products(gpu: str, points: list[Point], number: int, most: flo
     device = Device(cluster.gpu, cluster.kernels, Tuning(), RECIPES["bf16"])
     assert len(points) == number
     assert fmean(point.off(device) for point in points) < most
+
+
+@pytest.mark.parametrize(
+    ("precision", "modules", "in_16_bit", "expected"),
+    [
+        pytest.param("fp8", ("moe", "experts"), False, (3, 3, 0), id="of tokens, and of gradients"),
+        pytest.param("mxfp8", ("moe", "experts"), False, (3, 3, 0), id="in blocks as well"),
+        pytest.param(
+            "bf16", ("moe", "experts"), False, (0, 0, 0), id="16 bits are cast to nothing"
+        ),
+        pytest.param("fp8", ("moe", "experts"), True, (0, 0, 0), id="kept in 16"),
+        pytest.param("fp8", ("linear", "mlp"), False, (0, 0, 0), id="dense: in the constants"),
+    ],
+)
+def test_casts_that_the_host_issues(
+    precision: Precision,
+    modules: tuple[Module, ...],
+    in_16_bit: bool,
+    expected: tuple[int, ...],
+) -> None:
+    """Three casts of what 16 experts are given, and of their output's gradient: a call each."""
+    op = Matmul(name="up", m=8.0, n=8.0, k=8.0, groups=16.0, casts=3, modules=modules)
+    op = replace(op, in_16_bit=in_16_bit)
+    calls = (
+        cast_calls(RECIPES[precision], op, "forward"),
+        cast_calls(RECIPES[precision], op, "input_grad"),
+        cast_calls(RECIPES[precision], op, "weight_grad"),
+    )
+    assert calls == expected

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from meshplan.costmodels.seconds.interference import interference_of
+from meshplan.costmodels.seconds.interference import (
+    BESIDE_EXPERTS,
+    beside_experts,
+    interference_of,
+)
 from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.seconds.process_groups import place
 from meshplan.hardware_profiles.load import load_cluster
@@ -34,3 +38,25 @@ def test_the_network_can_state_it_too() -> None:
     assert interference_of(cluster, 0.1, place(np.array([8.0, 9.0]), 1.0, 8)) == pytest.approx(
         [0.1, 1.0]
     )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fitted", "expected"),
+    [
+        pytest.param("dgx-h100", 0.1, [BESIDE_EXPERTS, 0.1], id="as measured inside a node alone"),
+        pytest.param(
+            "dgx-h100", 2.0, [2.0, 2.0], id="an engine that loses more keeps its constant"
+        ),
+        pytest.param("mi300x-8", 0.1, [3.0, 0.1], id="a node that states its own keeps it"),
+    ],
+)
+def test_weights_beside_experts(cluster: str, fitted: float, expected: list[float]) -> None:
+    """Eight ranks of one node, and sixteen of two."""
+    group = place(np.array([8.0, 16.0]), 1.0, 8)
+    assert beside_experts(load_cluster(cluster), fitted, group) == pytest.approx(expected)
+
+
+def test_what_was_measured_by_hand() -> None:
+    """2.08 over 1.18 ms, and 80 % over 47: their mean, and what it shows of a hidden second."""
+    assert pytest.approx((2.08 / 1.18 + 80 / 47) / 2 - 1, abs=0.005) == BESIDE_EXPERTS
+    assert exposed_s(1.0, 1e3, 1.0, BESIDE_EXPERTS) == pytest.approx(0.73 / 1.73)

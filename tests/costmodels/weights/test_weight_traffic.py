@@ -11,6 +11,7 @@ from links import link
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.memory.states import NONE_FROZEN
 from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.seconds.interference import BESIDE_EXPERTS
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
@@ -339,3 +340,27 @@ def test_a_shard_group_of_everyone_is_no_hybrid(
     )
     assert said.time() == unsaid.time()
     assert said.memory() == unsaid.memory()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "ranks", "expected"),
+    [
+        pytest.param(BILLION, 4, 0.1, id="a dense layer: the engine's constant"),
+        pytest.param(RankParameters(dense=1e9, expert=8e9), 4, BESIDE_EXPERTS, id="with experts"),
+        pytest.param(
+            RankParameters(dense=0.0, frozen_expert=8e9),
+            4,
+            BESIDE_EXPERTS,
+            id="with frozen experts",
+        ),
+        pytest.param(
+            RankParameters(dense=0.0, expert=8e9), 8, 0.1, id="experts, weights from two nodes"
+        ),
+    ],
+)
+def test_a_layer_with_experts_loses_more(
+    cluster: Cluster, parameters: RankParameters, ranks: int, expected: float
+) -> None:
+    """Four ranks are a node."""
+    sent = traffic(cluster, "torchtitan", data_parallel=ranks, zero_stage=3)
+    assert float(sent.interference_beside(parameters, 0.1)) == pytest.approx(expected)
