@@ -293,6 +293,8 @@ class KernelHabits(Frozen):
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
+    keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads it
+                    (`costmodels.operations.by_operator`)
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
@@ -352,6 +354,7 @@ class KernelHabits(Frozen):
     sorts_once: bool = False
     products_apart: bool = False
     drops_unread_replay: bool = False
+    keeps_listed: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)

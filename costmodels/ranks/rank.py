@@ -138,6 +138,7 @@ class Rank:
             engine.kernels.graphed,
             engine.kernels.products_apart,
             engine.kernels.drops_unread_replay,
+            engine.kernels.keeps_listed,
         )
 
     @property

@@ -74,8 +74,14 @@ BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
 and the copy that their rows less the last are; after it the gradients of both its steps
 (ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
 """
+EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0}
+"""torchtitan's loss without a compiler: the logits, which are let go, in fp32, their
+log-probabilities and the gradients of both steps (pytorch/torchtitan@e8977b007 train.py, `del pred`;
+torch 2.13 allocates 12.0 bytes a logit on a CPU, 4.0 compiled).
+"""
 LOSSES: dict[str, dict[str, Any]] = {
     "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
+    "eager": EAGER_LOSS,
 }  # fmt: skip
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
@@ -93,6 +99,9 @@ makes two kernels of; and all of it twice, for the product that it enters forwar
 for the weight's gradient (float8_linear.py, matmul_with_hp_or_float8_args). Leaves out weights,
 which are cast as often.
 """
+EAGER_LISTS: dict[str, Any] = {"keeps_listed": True}
+"""Without a compiler PyTorch holds every output that a checkpoint by operator lists."""
+
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
 COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
@@ -175,7 +184,7 @@ def engine_of(row: Row) -> Engine:
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
-        eager = EAGER_EXPERTS | EAGER_CASTS if engine.name == "torchtitan" else {}
+        eager = EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS if engine.name == "torchtitan" else {}
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
