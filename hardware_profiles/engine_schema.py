@@ -293,6 +293,8 @@ class KernelHabits(Frozen):
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
+    saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts it
+                    again for the gradient of its weight
     keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads it
                     (`costmodels.operations.by_operator`)
     drops_unread_replay
@@ -354,6 +356,7 @@ class KernelHabits(Frozen):
     sorts_once: bool = False
     products_apart: bool = False
     drops_unread_replay: bool = False
+    saves_16_bits: bool = False
     keeps_listed: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)

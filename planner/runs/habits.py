@@ -74,7 +74,7 @@ BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
 and the copy that their rows less the last are; after it the gradients of both its steps
 (ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
 """
-EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0}
+EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0, "cut_logits_bytes": 16.0}
 """torchtitan's loss without a compiler: the logits, which are let go, in fp32, their
 log-probabilities and the gradients of both steps (pytorch/torchtitan@e8977b007 train.py, `del pred`;
 torch 2.13 allocates 12.0 bytes a logit on a CPU, 4.0 compiled).
@@ -235,10 +235,10 @@ def _chunks_loss(row: Row, engine: Engine) -> bool:
     """Whether an engine whose loss has equal chunks had them: other trainers that FSDP2 stands for
     have none.
     """
-    if engine.kernels.loss_chunks == 1 or row.facts.fused_loss == "chunks":
+    if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
         return True
     old = row.year is not None and row.year < FIRST_CHUNKED
-    return not old and engine.name in row.framework.lower() and row.facts.fused_loss != "whole"
+    return not old and engine.name in row.framework.lower() and "whole" not in row.facts.fused_loss.split()
 
 
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:
@@ -266,7 +266,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"receives_casts": True}
     for word in facts.fused_kernels.split():
         said |= KERNELS.get(word, {})
-    said |= LOSSES.get(facts.fused_loss, {})
+    for word in facts.fused_loss.split():
+        said |= LOSSES.get(word, {})
     if facts.gradient_add == "added":
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
