@@ -203,6 +203,9 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
     up: tuple[Module, ...] = ("mla_up_proj",)
     own = shard.tokens_outside if site.kernels.own_token_latents else t
+    if q_rank:
+        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
+    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
     yield Matmul(
         name="kv_down",
         m=own,
@@ -210,14 +213,11 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         k=h,
         saved_bytes=site.itemsize * own * (kv_rank + rope),
     )
-    if q_rank:
-        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
     ranks = site.itemsize * own * (q_rank + kv_rank)
     also = up if site.kernels.norms_in_products else ()
     yield _inner_norm(site, "latent_norm", ranks, 2, also)
     if site.kernels.own_token_latents:
         yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
-    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
     yield Matmul(
         name="kv_up",
         m=t,

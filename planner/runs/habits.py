@@ -79,9 +79,10 @@ EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0, "cut_logits_by
 log-probabilities and the gradients of both steps (pytorch/torchtitan@e8977b007 train.py, `del pred`;
 torch 2.13 allocates 12.0 bytes a logit on a CPU, 4.0 compiled).
 """
+COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
 LOSSES: dict[str, dict[str, Any]] = {
     "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
-    "eager": EAGER_LOSS,
+    "eager": EAGER_LOSS, "compiled": COMPILED_LOSS,
 }  # fmt: skip
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
