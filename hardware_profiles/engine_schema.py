@@ -264,6 +264,7 @@ class KernelHabits(Frozen):
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     cut_logits_bytes
                     the same where tensor-parallel ranks share the vocabulary, 0: no other
+    gathers_logits  tensor-parallel ranks gather each other's logits, and each has the loss of all
     loss_chunk_bytes
                     the loss runs over chunks of tokens of so many bytes of fp32 logits, 0: at once
     loss_chunks     or over so many equal chunks, whose input's gradient is gathered in fp32
@@ -339,6 +340,7 @@ class KernelHabits(Frozen):
     gathers_cast: bool = False
     logits_bytes: float = 10.0
     cut_logits_bytes: float = Field(default=0.0, ge=0)
+    gathers_logits: bool = False
     loss_chunk_bytes: float = 0.0
     loss_chunks: int = Field(default=1, ge=1)
     keeps_buffers: bool = False
