@@ -162,6 +162,8 @@ class State(Frozen):
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
+    plans_buffers       a compiler places all buffers of a step before it runs, so that no allocator
+                        holds more than is in use
     step_copies         the optimizer's step holds one more number for each of a shard's moments
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
@@ -195,6 +197,7 @@ class State(Frozen):
     zero_1_reduces_late: bool = False
     frees_gradients: bool = False
     step_copies: bool = False
+    plans_buffers: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
     frozen_8bit: bool = False

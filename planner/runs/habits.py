@@ -152,6 +152,11 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
+XLA = {"plans_buffers": True}
+"""XLA assigns the buffers of a program to one allocation before it runs (openxla/xla
+xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out.
+"""
+
 DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
 """What jax.checkpoint runs again is cut down to what the backward reads
 (jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
@@ -195,7 +200,8 @@ def engine_of(row: Row) -> Engine:
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
-    states = TRAINER if engine.name == "llm-foundry" and "transformers" in row.framework else {}
+    trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
+    states = TRAINER if trainer else XLA if "jax" in row.framework.lower() else {}
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
