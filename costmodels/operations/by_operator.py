@@ -28,11 +28,11 @@ none from 2025-03-20 to 2025-04-21 (@247f4e3a, @88d8ab37).
 """
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation
 
 
@@ -54,17 +54,20 @@ USUAL = Listing()
 
 
 def by_operator(
-    operations: Sequence[Operation], listing: Listing
-) -> Iterator[tuple[Operation, bool | None]]:
-    """Each product, collective and sum that the policy speaks of, and whether it runs again; None
-    where the policy says nothing of an operation. What is kept saves its output.
+    operations: Sequence[Operation], listing: Listing, named: AbstractSet[str] = frozenset()
+) -> Iterator[tuple[Operation, bool]]:
+    """Each operation, a product of several weights as several of them, and whether it runs again:
+    as the policy says, or as one of the modules that are `named`. What is kept saves its output.
     """
     count = 0
     for op in operations:
-        if isinstance(op, Communication):
+        if not named.isdisjoint(op.modules):
+            count += len(op.apart) or 1 if isinstance(op, Matmul) else 0
+            yield op, True
+        elif isinstance(op, Communication):
             yield _sent(op, listing)
         elif not isinstance(op, Matmul):
-            yield op, True if "sum" in op.modules else None
+            yield op, "sum" in op.modules
         elif "moe" in op.modules or _is_unlisted(op, listing):
             yield op, True
         elif op.biased:
@@ -96,10 +99,10 @@ def _keeping(op: Matmul, listing: Listing) -> Matmul:
     return replace(op, saved_bytes=output, kept_cast=False)
 
 
-def _sent(op: Communication, listing: Listing) -> tuple[Communication, bool | None]:
+def _sent(op: Communication, listing: Listing) -> tuple[Communication, bool]:
     if op.kind == "all_gather":
-        return op, True if op.axis == "tp" else None
+        return op, op.axis == "tp"
     if op.kind != "reduce_scatter" or not np.any(op.scattered_bytes):
-        return op, None
+        return op, False
     unread = "unread" in op.modules and not listing.keeps_unread
     return replace(op, saved_bytes=0.0 if unread else op.scattered_bytes), False

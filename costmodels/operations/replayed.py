@@ -30,6 +30,7 @@ models/gpt/gpt_layer_specs.py which norms are part of a product. `experts` is mo
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import adapted_part
@@ -59,17 +60,19 @@ def kept_and_replayed(
     of `modules`, which run again. Products that a list names one by one are in both.
     """
     named = {part for module in modules for part in HOLDS.get(module, (module,))}
-    policy = by_operator(operations, listing) if "linear_half" in named else _unsaid(operations)
+    listed = "linear_half" in named
+    each = by_operator(operations, listing, named) if listed else _by_module(operations, named)
     kept: list[Operation] = []
     again: list[Operation] = []
-    for op, replays in policy:
-        runs_again = replays or not named.isdisjoint(op.modules)
+    for op, runs_again in each:
         (again if runs_again else kept).append(op)
     return kept, again
 
 
-def _unsaid(operations: Iterable[Operation]) -> Iterator[tuple[Operation, bool | None]]:
-    return ((op, None) for op in operations)
+def _by_module(
+    operations: Iterable[Operation], named: AbstractSet[str]
+) -> Iterator[tuple[Operation, bool]]:
+    return ((op, not named.isdisjoint(op.modules)) for op in operations)
 
 
 def without_unread(operations: Iterable[Operation], lora: Lora | None = None) -> list[Operation]:

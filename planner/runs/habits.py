@@ -190,7 +190,11 @@ def engine_of(row: Row) -> Engine:
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
-        eager = EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS if engine.name == "torchtitan" else {}
+        eager = (
+            EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS
+            if engine.name == "torchtitan"
+            else {}
+        )
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
@@ -245,7 +249,11 @@ def _chunks_loss(row: Row, engine: Engine) -> bool:
     if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
         return True
     old = row.year is not None and row.year < FIRST_CHUNKED
-    return not old and engine.name in row.framework.lower() and "whole" not in row.facts.fused_loss.split()
+    return (
+        not old
+        and engine.name in row.framework.lower()
+        and "whole" not in row.facts.fused_loss.split()
+    )
 
 
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:
