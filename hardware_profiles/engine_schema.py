@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
+from meshplan.hardware_profiles.overlap import Overlap as Overlap
 from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
@@ -209,29 +210,6 @@ class State(Frozen):
     bf16_sums_always: bool = False
 
 
-class Overlap(Frozen):
-    """Fraction of each communication that the engine can hide behind compute (1 = all that time
-    allows). host: copies of gradients and weights, behind the optimizer's update on the host.
-
-    expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
-                         under an interleaved pipeline, and wherever a run says so
-    context_gather       of an all-gather of keys and values, behind the first chunk's attention
-    waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
-                         `Tuning.boundary_s` (`costmodels.ranks.rendezvous`)
-    """
-
-    data_reduce: float = Field(ge=0, le=1)
-    weight_gather: float = Field(ge=0, le=1)
-    tensor: float = Field(ge=0, le=1)
-    pipeline: float = Field(ge=0, le=1)
-    context: float = Field(ge=0, le=1)
-    context_gather: float = Field(default=0.0, ge=0, le=1)
-    expert: float = Field(ge=0, le=1)
-    host: float = Field(default=0.0, ge=0, le=1)
-    expert_interleaved: float = Field(default=0.0, ge=0, le=1)
-    waits_at_boundaries: bool = False
-
-
 class KernelHabits(Frozen):
     """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
 
@@ -297,10 +275,10 @@ class KernelHabits(Frozen):
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
-    saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts it
-                    again for the gradient of its weight
-    keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads it
-                    (`costmodels.operations.by_operator`)
+    saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts
+                    it again for the gradient of its weight
+    keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads
+                    it (`costmodels.operations.by_operator`)
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward

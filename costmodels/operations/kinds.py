@@ -188,7 +188,7 @@ class Communication:
                first of cp chunks of keys; "expert": the experts; "nothing"
     present    1 in the layouts that have it, 0 in the others
     kept_cast  see `Matmul`
-    scattered_bytes  of the part of a reduce-scatter that this rank gets, where ranks share sequences
+    scattered_bytes  what this rank gets of a reduce-scatter, where ranks share sequences
     """
 
     name: str

@@ -6,7 +6,7 @@ tier of the network states its own (`Link.interference`): that of the node for g
 that of the network for all others.
 """
 
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.schema import Cluster
 
@@ -18,3 +18,12 @@ def interference_of(cluster: Cluster, fitted: float, group: Group) -> Number:
         return fitted
     inside, between = (fitted if stated is None else stated for stated in (inside, between))
     return where(group.nodes <= 1, inside, between)
+
+
+def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
+    """Exposed seconds of `whole_s` of communication, `overlap` of which may run under `room_s` of
+    computing.
+    """
+    beside = overlap * whole_s
+    slowed = beside * interference / (1 + interference)
+    return whole_s - beside + maximum(beside - room_s, slowed)

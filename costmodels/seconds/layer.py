@@ -57,15 +57,11 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Scan,
 )
-from meshplan.costmodels.operations.replayed import (
-    kept_and_replayed,
-    replayed_of,
-    without_unread,
-)
+from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Cost, Pass
-from meshplan.costmodels.seconds.interference import interference_of
+from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     OPERATOR_S,
@@ -169,9 +165,7 @@ class Pricer:
         """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
         and `saved_bytes` are kept.
         """
-        again = operations
-        if modules is not None:
-            again = replayed_of(operations, modules, self._listing)
+        again = operations if modules is None else replayed_of(operations, modules, self._listing)
         if self.drops_unread:
             again = without_unread(again, self.lora)
         return replace(
@@ -393,15 +387,6 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
-
-
-def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
-    """Exposed seconds of `whole_s` of communication, `overlap` of which may run under `room_s` of
-    computing.
-    """
-    beside = overlap * whole_s
-    slowed = beside * interference / (1 + interference)
-    return whole_s - beside + maximum(beside - room_s, slowed)
 
 
 def _mean_flops_of(op: Operation, *, full: bool = False) -> Number:

@@ -75,9 +75,9 @@ and the copy that their rows less the last are; after it the gradients of both i
 (ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
 """
 EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0, "cut_logits_bytes": 16.0}
-"""torchtitan's loss without a compiler: the logits, which are let go, in fp32, their
-log-probabilities and the gradients of both steps (pytorch/torchtitan@e8977b007 train.py, `del pred`;
-torch 2.13 allocates 12.0 bytes a logit on a CPU, 4.0 compiled).
+"""torchtitan's loss without a compiler: log-probabilities in fp32, and the gradients of both steps;
+the logits are let go before (pytorch/torchtitan@e8977b007 train.py, `del pred`). torch 2.13, on a
+CPU, allocates 12.0 bytes a logit, 4.0 compiled.
 """
 COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
 LOSSES: dict[str, dict[str, Any]] = {

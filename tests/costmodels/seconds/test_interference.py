@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from meshplan.costmodels.seconds.interference import interference_of
-from meshplan.costmodels.seconds.layer import exposed_s
+from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.process_groups import place
 from meshplan.hardware_profiles.load import load_cluster
 
