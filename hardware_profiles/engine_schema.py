@@ -165,6 +165,8 @@ class State(Frozen):
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
     plans_buffers       a compiler places all buffers of a step before it runs, so that no allocator
                         holds more than is in use
+    whole_gradient_bytes
+                        of a number of a gradient before ZeRO-3 scatters it, 0: as `gradient_bytes`
     step_copies         the optimizer's step holds one more number for each of a shard's moments
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
@@ -199,6 +201,7 @@ class State(Frozen):
     frees_gradients: bool = False
     step_copies: bool = False
     plans_buffers: bool = False
+    whole_gradient_bytes: float = Field(default=0.0, ge=0)
     offloads_master: bool = True
     offloads_gradients: bool = False
     frozen_8bit: bool = False

@@ -152,9 +152,12 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
-XLA = {"plans_buffers": True}
+XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0}
 """XLA assigns the buffers of a program to one allocation before it runs (openxla/xla
-xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out.
+xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out. The product
+that makes a weight's gradient puts out the 16 bits that it computes in, which are scattered before
+they become the fp32 of the parameter (the transpose of `convert_element_type` comes last:
+jax-ml/jax@0018095c jax/_src/lax/lax.py).
 """
 
 DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}

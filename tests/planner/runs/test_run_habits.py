@@ -148,6 +148,7 @@ def test_trainers_and_compilers_of_memory() -> None:
     assert (trainer.frees_gradients, trainer.step_copies) == (True, True)
     assert [each.plans_buffers for each in (trainer, xla, other)] == [False, True, False]
     assert not other.frees_gradients
+    assert [each.whole_gradient_bytes for each in (xla, other)] == [2.0, 0.0]
 
 
 def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
