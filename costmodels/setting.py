@@ -73,10 +73,15 @@ class Setting:
 
 
 def as_graphed(tuning: Tuning, engine: Engine) -> Tuning:
-    """Without the host's part where one graph holds a whole step."""
-    if not engine.kernels.step_graph:
-        return tuning
-    return tuning.model_copy(update={"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0})
+    """Without the host's part where one graph holds a whole step, and without the allocator's slack
+    where a compiler gives each buffer its place beforehand.
+    """
+    none: dict[str, float] = {}
+    if engine.kernels.step_graph:
+        none |= {"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0}
+    if engine.state.plans_buffers:
+        none |= {"state_slack_fraction": 0.0, "activation_slack_fraction": 0.0}
+    return tuning.model_copy(update=none) if none else tuning
 
 
 def kernels_of(setting: Setting) -> KernelHabits:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
+from meshplan.hardware_profiles.overlap import Overlap as Overlap
 from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
@@ -163,6 +164,10 @@ class State(Frozen):
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
+    plans_buffers       a compiler places all buffers of a step before it runs, so that no allocator
+                        holds more than is in use
+    whole_gradient_bytes
+                        of a number of a gradient before ZeRO-3 scatters it, 0: as `gradient_bytes`
     step_copies         the optimizer's step holds one more number for each of a shard's moments
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     tied_in_shards      of a tied table at both ends of a pipeline the ends add up their shards of
@@ -196,6 +201,8 @@ class State(Frozen):
     zero_1_reduces_late: bool = False
     frees_gradients: bool = False
     step_copies: bool = False
+    plans_buffers: bool = False
+    whole_gradient_bytes: float = Field(default=0.0, ge=0)
     offloads_master: bool = True
     offloads_gradients: bool = False
     host_bytes: float = 0.0
@@ -206,29 +213,6 @@ class State(Frozen):
     returns_held: bool = False
     bf16_sums_bytes: float = Field(default=0.0, ge=0)
     bf16_sums_always: bool = False
-
-
-class Overlap(Frozen):
-    """Fraction of each communication that the engine can hide behind compute (1 = all that time
-    allows). host: copies of gradients and weights, behind the optimizer's update on the host.
-
-    expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
-                         under an interleaved pipeline, and wherever a run says so
-    context_gather       of an all-gather of keys and values, behind the first chunk's attention
-    waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
-                         `Tuning.boundary_s` (`costmodels.ranks.rendezvous`)
-    """
-
-    data_reduce: float = Field(ge=0, le=1)
-    weight_gather: float = Field(ge=0, le=1)
-    tensor: float = Field(ge=0, le=1)
-    pipeline: float = Field(ge=0, le=1)
-    context: float = Field(ge=0, le=1)
-    context_gather: float = Field(default=0.0, ge=0, le=1)
-    expert: float = Field(ge=0, le=1)
-    host: float = Field(default=0.0, ge=0, le=1)
-    expert_interleaved: float = Field(default=0.0, ge=0, le=1)
-    waits_at_boundaries: bool = False
 
 
 class KernelHabits(Frozen):
@@ -263,6 +247,7 @@ class KernelHabits(Frozen):
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     cut_logits_bytes
                     the same where tensor-parallel ranks share the vocabulary, 0: no other
+    gathers_logits  tensor-parallel ranks gather each other's logits, and each has the loss of all
     loss_chunk_bytes
                     the loss runs over chunks of tokens of so many bytes of fp32 logits, 0: at once
     loss_chunks     or over so many equal chunks, whose input's gradient is gathered in fp32
@@ -292,6 +277,10 @@ class KernelHabits(Frozen):
                     product, and back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
+    saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts
+                    it again for the gradient of its weight
+    keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads
+                    it (`costmodels.operations.by_operator`)
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
@@ -334,6 +323,7 @@ class KernelHabits(Frozen):
     gathers_cast: bool = False
     logits_bytes: float = 10.0
     cut_logits_bytes: float = Field(default=0.0, ge=0)
+    gathers_logits: bool = False
     loss_chunk_bytes: float = 0.0
     loss_chunks: int = Field(default=1, ge=1)
     keeps_buffers: bool = False
@@ -351,6 +341,8 @@ class KernelHabits(Frozen):
     sorts_once: bool = False
     products_apart: bool = False
     drops_unread_replay: bool = False
+    saves_16_bits: bool = False
+    keeps_listed: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)

@@ -159,7 +159,7 @@ def gathered_bytes(
     """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward the
     gradients of what is trained.
     """
-    whole = state.weight_bytes + min(state.gradient_bytes, 4.0)
+    whole = state.weight_bytes + (state.whole_gradient_bytes or min(state.gradient_bytes, 4.0))
     held = whole * (parameters.dense + parameters.expert)
     held = held + (frozen.dense_bytes(parameters) + frozen.expert_bytes(parameters))
     return where(sharding.zero_stage >= 3, held, 0.0)

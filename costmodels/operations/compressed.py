@@ -78,5 +78,5 @@ def out_projection(site: Site, attention: Attention) -> Iterator[Operation]:
         )  # fmt: skip
     yield Matmul(
         name="attention_out", m=t, n=site.model.hidden, k=attention.out_width / tp,
-        cast_shares=site.leaving_casts,
+        cast_shares=site.leaving_casts, biased=attention.out_bias,
     )  # fmt: skip

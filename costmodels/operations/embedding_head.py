@@ -18,7 +18,7 @@ from meshplan.costmodels.elementwise import Number, ceil, floor, maximum, minimu
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.operations.alternating import stream_end
 from meshplan.costmodels.operations.feed_forward import Site, gather_tokens, scatter_tokens
-from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations, norm
 from meshplan.costmodels.operations.streams import from_streams, made_streams
 
@@ -82,7 +82,7 @@ def module_operations(site: Site) -> tuple[Operation, ...]:
 def _head_once(site: Site) -> tuple[Operation, ...]:
     shard, h = site.shard, site.model.hidden
     columns = padded_vocab(site.model.vocab, shard.tp) / shard.tp
-    logits = shard.tokens * columns
+    logits = shard.tokens * logit_columns(site)
     final = (_final_norm(site),) if site.model.final_norm else ()
     streams = site.model.streams
     if streams:
@@ -104,7 +104,23 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     if site.kernels.chunked_loss:  # both gradients are taken while the input is there
         entering = replace(entering, regathers=0.0, backward_count=entering.backward_count - where(
             shard.sequence_parallel > 0, 1.0, 0.0))  # fmt: skip
-    return (*final, entering, head, loss)
+    whole = (_gathered_logits(site),) if site.kernels.gathers_logits else ()
+    return (*final, entering, head, *whole, loss)
+
+
+def logit_columns(site: Site) -> Number:
+    """Of the vocabulary, how many a rank's loss is of."""
+    cut = 1 if site.kernels.gathers_logits else site.shard.tp
+    return padded_vocab(site.model.vocab, site.shard.tp) / cut
+
+
+def _gathered_logits(site: Site) -> Communication:
+    """The ranks' logits brought together; backward each takes its own part of the gradient."""
+    return Communication(
+        name="logits", axis="tp", kind="all_gather",
+        size_bytes=site.itemsize * site.shard.tokens * logit_columns(site),
+        forward_count=1.0, backward_count=0.0, hidden_by="nothing",
+    )  # fmt: skip
 
 
 def loss_bytes(itemsize: float, *, fused: bool) -> tuple[float, float]:
@@ -141,7 +157,7 @@ def logits_bytes(site: Site) -> Number:
                                          head's input, if that is more and the engine's buffers are
                                          counted (`kept_buffers`)
     """
-    columns = padded_vocab(site.model.vocab, site.shard.tp) / site.shard.tp
+    columns = logit_columns(site)
     each, chunks = site.bytes_per_logit, site.kernels.loss_chunks
     if chunks > 1:
         gathered = GATHERED_BYTES * site.shard.tokens * site.model.hidden

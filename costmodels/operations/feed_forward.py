@@ -108,6 +108,7 @@ def dense_feed_forward(site: Site, f: Number, module: Module = "mlp") -> Iterato
     yield Matmul(
         name="up", m=t, n=up * f, k=h, saved_bytes=site.itemsize * t * up * f,
         modules=("linear", module), cast_shares=site.entering_casts, joined=site.joined(up),
+        apart=(f, f) if up == 2 else (),
     )  # fmt: skip
     yield activation(site, t * f, module)
     yield Matmul(
@@ -188,4 +189,5 @@ def _tensor_communication(
         hidden_by="linear",
         modules=(module,),
         saved_bytes=kept,
+        scattered_bytes=0.0 if entering else where(sharded, site.stream_bytes, 0.0),
     )

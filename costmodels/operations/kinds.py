@@ -21,7 +21,7 @@ from meshplan.costmodels.elementwise import Number
 
 Module = Literal[
     "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
-    "norm", "pointwise", "input", "linear", "attention", "experts", "unread",
+    "norm", "pointwise", "input", "linear", "attention", "experts", "unread", "sum",
 ]  # fmt: skip
 Axis = Literal["tp", "cp", "cp_in_node", "cp_between_nodes", "ep", "etp"]
 """The groups that a layer's collectives run over; those of cp are also cut into their ranks of one
@@ -41,6 +41,8 @@ class Matmul:
     parts        products over parts of the rows that the weight's gradient is the sum of
     joined       weights that are multiplied as one, and have an adapter each
     key_columns  columns of the key's weight, where that is one of the joined
+    apart        columns of each of the products that a framework without joined weights runs
+    biased       whether it adds a bias
     kept_cast    in 8-bit training its output is kept for the backward in 8 bits
     imbalance    rows over those of the mean rank; the model's FLOPs count the mean rank's
     """
@@ -57,6 +59,8 @@ class Matmul:
     parts: Number = 1
     joined: int = 1
     key_columns: Number = 0
+    apart: tuple[Number, ...] = ()
+    biased: bool = False
     kept_cast: bool = False
     imbalance: Number = 1.0
     saved_bytes: Number = 0.0
@@ -186,6 +190,7 @@ class Communication:
                first of cp chunks of keys; "expert": the experts; "nothing"
     present    1 in the layouts that have it, 0 in the others
     kept_cast  see `Matmul`
+    scattered_bytes  what this rank gets of a reduce-scatter, where ranks share sequences
     """
 
     name: str
@@ -201,6 +206,7 @@ class Communication:
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0
     kept_cast: bool = False
+    scattered_bytes: Number = 0.0
 
 
 Operation = Matmul | AttentionCore | Scan | Pointwise | Communication

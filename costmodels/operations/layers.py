@@ -21,6 +21,8 @@ context-parallel ranks; that a layer kept in 16 bits gathers 16 where others gat
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention, Layer
 from meshplan.costmodels.operations.alternating import (
@@ -114,7 +116,8 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield to_streams(site, streams, "attention_residual")
         return
     added = site.model.parallel_blocks and kind.has_feed_forward
-    yield _residual(site, "attention_residual", kept=not added)
+    residual = _residual(site, "attention_residual", kept=not added)
+    yield replace(residual, modules=(*residual.modules, "sum"))
 
 
 def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
@@ -169,6 +172,8 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         cast_shares=site.entering_casts,
         joined=site.joined((not rank) + attention.own_keys * (1 + attention.own_values)),
         key_columns=0 if site.kernels.adapts_joined else a_kv * d,
+        apart=_apart(0 if rank else a * d, a_kv * d, a_kv * d_v),
+        biased=attention.qkv_bias,
     )
     if attention.key_steps:
         yield Matmul(name="key_steps", m=t, n=a_kv, k=a_kv * d_v)
@@ -176,6 +181,11 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         values = a_kv * attention.v_head_dim * attention.v_norm
         yield _inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
     yield _rotary(site, t * (a + a_kv) * d)
+
+
+def _apart(*columns: Number) -> tuple[Number, ...]:
+    """Of the weights that a layer has."""
+    return tuple(each for each in columns if np.any(each))
 
 
 def _low_rank_query(site: Site, rank: int, columns: Number) -> Iterator[Operation]:
@@ -193,6 +203,9 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
     up: tuple[Module, ...] = ("mla_up_proj",)
     own = shard.tokens_outside if site.kernels.own_token_latents else t
+    if q_rank:
+        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
+    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
     yield Matmul(
         name="kv_down",
         m=own,
@@ -200,14 +213,11 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         k=h,
         saved_bytes=site.itemsize * own * (kv_rank + rope),
     )
-    if q_rank:
-        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
     ranks = site.itemsize * own * (q_rank + kv_rank)
     also = up if site.kernels.norms_in_products else ()
     yield _inner_norm(site, "latent_norm", ranks, 2, also)
     if site.kernels.own_token_latents:
         yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
-    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
     yield Matmul(
         name="kv_up",
         m=t,

@@ -15,14 +15,9 @@ operations again and drops the bytes that they save; what it reads stays, saved 
     shared_experts  the experts that all tokens visit, with the exchange around them
     moe             router, dispatch, routed and shared experts, combine
     norm, pointwise kernels between products and exchanges, copies of tokens among them
-    linear_half     every second product of a layer; all products of routed experts and their router
-
-The last three are the policy of torchtitan's selective checkpointing: its list holds mm and the
-exchanges, of which every second mm is replayed all the same, and no grouped_mm; the router's shape
-is replayed always and not counted (pytorch/torchtitan@b5bcd76
-torchtitan/distributed/activation_checkpoint.py, `_get_default_save_ops`, `SelectiveAC`,
-`force_recompute_mm_shapes_by_fqns`; torch 2.13 _functorch/partitioners.py,
-`compute_intensive_ops`).
+    linear_half     what selective checkpointing by operator runs again (`by_operator`), but for
+                    norms and pointwise kernels: every second product, all of routed experts and
+                    their router, gathers, and the sum behind attention
 
 Beside them `unread` marks what no backward reads: the product that ends a dense feed-forward, its
 collective and the sum with the residual stream, which is the next layer's input and kept.
@@ -34,11 +29,13 @@ models/gpt/gpt_layer_specs.py which norms are part of a product. `experts` is mo
 021ai/Megatron-LM-FP8FlowMoe@e68853f1 megatron/core/transformer/moe/moe_layer.py (experts_compute).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import adapted_part
-from meshplan.costmodels.operations.kinds import Matmul, Operation
+from meshplan.costmodels.operations.by_operator import USUAL, Listing, by_operator
+from meshplan.costmodels.operations.kinds import Operation
 from meshplan.costmodels.training import Lora
 
 HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
@@ -50,14 +47,32 @@ HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
 
 
 def replayed_of(
-    operations: Sequence[Operation], modules: Iterable[RecomputeModule], *, listed: bool = True
+    operations: Sequence[Operation], modules: Iterable[RecomputeModule], listing: Listing = USUAL
 ) -> list[Operation]:
-    """The operations of `modules`, and those products that "linear_half" names: all in the format
-    of the training, where its product is not `listed` (`costmodels.precision.Recipe`).
+    """The operations of `modules`, and what "linear_half" names."""
+    return kept_and_replayed(operations, modules, listing)[1]
+
+
+def kept_and_replayed(
+    operations: Sequence[Operation], modules: Iterable[RecomputeModule], listing: Listing = USUAL
+) -> tuple[list[Operation], list[Operation]]:
+    """The operations whose outputs a layer keeps for its backward, with what each saves, and those
+    of `modules`, which run again. Products that a list names one by one are in both.
     """
     named = {part for module in modules for part in HOLDS.get(module, (module,))}
-    again = _linear_half(operations, listed=listed) if "linear_half" in named else set()
-    return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in again]
+    listed = "linear_half" in named
+    each = by_operator(operations, listing, named) if listed else _by_module(operations, named)
+    kept: list[Operation] = []
+    again: list[Operation] = []
+    for op, runs_again in each:
+        (again if runs_again else kept).append(op)
+    return kept, again
+
+
+def _by_module(
+    operations: Iterable[Operation], named: AbstractSet[str]
+) -> Iterator[tuple[Operation, bool]]:
+    return ((op, not named.isdisjoint(op.modules)) for op in operations)
 
 
 def without_unread(operations: Iterable[Operation], lora: Lora | None = None) -> list[Operation]:
@@ -68,13 +83,3 @@ def without_unread(operations: Iterable[Operation], lora: Lora | None = None) ->
         op for op in operations
         if "unread" not in op.modules or (lora and adapted_part(op, lora) is not None)
     ]  # fmt: skip
-
-
-def _linear_half(operations: Sequence[Operation], *, listed: bool) -> set[int]:
-    """Every second product; of those that experts and their router make all, which do not count,
-    and those on no list.
-    """
-    products = [op for op in operations if isinstance(op, Matmul)]
-    unlisted = {id(op) for op in products if not (listed or op.in_16_bit) and op.recipe}
-    counted = [id(op) for op in products if "moe" not in op.modules and id(op) not in unlisted]
-    return {*counted[1::2], *unlisted, *(id(op) for op in products if "moe" in op.modules)}

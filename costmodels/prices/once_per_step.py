@@ -12,7 +12,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Adds
 from meshplan.costmodels.layouts import Bools, Floats
-from meshplan.costmodels.seconds.layer import exposed_s
+from meshplan.costmodels.seconds.interference import exposed_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from meshplan.costmodels.elementwise import Number, anywhere, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.cost import Pass
-from meshplan.costmodels.seconds.layer import exposed_s
+from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import exposed_copies_s, offloads
 

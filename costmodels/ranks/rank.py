@@ -110,6 +110,8 @@ class Rank:
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
         if recipe.cast_bytes and kernels.cast_bytes:
             recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
+        if kernels.saves_16_bits and recipe.listed:
+            recipe = replace(recipe, saved_fraction=1.0)
         held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
@@ -138,6 +140,7 @@ class Rank:
             engine.kernels.graphed,
             engine.kernels.products_apart,
             engine.kernels.drops_unread_replay,
+            engine.kernels.keeps_listed,
         )
 
     @property

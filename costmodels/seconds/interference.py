@@ -11,7 +11,7 @@ measured with a product and a gather alone (`BESIDE_EXPERTS`). In dense layers s
 beside their products, and what it costs is in the constants that were learnt of their runs.
 """
 
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.schema import Cluster
 
@@ -41,3 +41,12 @@ def beside_experts(cluster: Cluster, fitted: float, group: Group) -> Number:
     if cluster.node.interference is not None:
         return usual
     return where(group.nodes <= 1, max(BESIDE_EXPERTS, fitted), usual)
+
+
+def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
+    """Exposed seconds of `whole_s` of communication, `overlap` of which may run under `room_s` of
+    computing.
+    """
+    beside = overlap * whole_s
+    slowed = beside * interference / (1 + interference)
+    return whole_s - beside + maximum(beside - room_s, slowed)

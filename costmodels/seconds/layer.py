@@ -47,6 +47,7 @@ from meshplan.costmodels.operations.adapters import (
     kept_numbers,
     mask_bytes,
 )
+from meshplan.costmodels.operations.by_operator import Listing
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
     Axis,
@@ -56,11 +57,11 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Scan,
 )
-from meshplan.costmodels.operations.replayed import replayed_of, without_unread
+from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Cost, Pass
-from meshplan.costmodels.seconds.interference import interference_of
+from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     OPERATOR_S,
@@ -116,6 +117,7 @@ class Pricer:
     graphed         parts of a layer that the host issues as one graph
     products_apart  whether the host issues a product for each expert
     drops_unread    whether a replay leaves out what no backward reads
+    keeps_unread    whether a checkpoint by operator keeps what no backward reads
     """
 
     device: Device
@@ -132,6 +134,7 @@ class Pricer:
     graphed: tuple[str, ...] = ()
     products_apart: bool = False
     drops_unread: bool = False
+    keeps_unread: bool = False
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -144,9 +147,14 @@ class Pricer:
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Number:
         """Bytes kept for the backward if operations of the `replayed` modules run again in it."""
-        again = replayed_of(operations, replayed, listed=self.device.recipe.listed)
-        kept = [op for op in operations if all(op is not other for other in again)]
+        kept, _ = kept_and_replayed(operations, replayed, self._listing)
         return sum(self._saved(op) for op in kept)
+
+    @property
+    def _listing(self) -> Listing:
+        """What checkpoints by operator list of this training."""
+        recipe = self.device.recipe
+        return Listing(recipe.listed, self.keeps_unread, recipe.itemsize)
 
     def replaying(
         self,
@@ -158,8 +166,7 @@ class Pricer:
         """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
         and `saved_bytes` are kept.
         """
-        listed = self.device.recipe.listed
-        again = operations if modules is None else replayed_of(operations, modules, listed=listed)
+        again = operations if modules is None else replayed_of(operations, modules, self._listing)
         if self.drops_unread:
             again = without_unread(again, self.lora)
         return replace(
@@ -380,15 +387,6 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
-
-
-def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: Number) -> Number:
-    """Exposed seconds of `whole_s` of communication, `overlap` of which may run under `room_s` of
-    computing.
-    """
-    beside = overlap * whole_s
-    slowed = beside * interference / (1 + interference)
-    return whole_s - beside + maximum(beside - room_s, slowed)
 
 
 def _mean_flops_of(op: Operation, *, full: bool = False) -> Number:

@@ -17,7 +17,7 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
-from meshplan.costmodels.seconds.layer import exposed_s
+from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.seconds import slowed_of
 from meshplan.costmodels.step.step import StepModel

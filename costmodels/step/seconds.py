@@ -20,7 +20,7 @@ from meshplan.costmodels.ranks.tied_table import tied_table_s
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.cost import Pass
-from meshplan.costmodels.seconds.layer import exposed_s
+from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.step.stages import StageModel
 
 

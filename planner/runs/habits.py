@@ -74,8 +74,15 @@ BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
 and the copy that their rows less the last are; after it the gradients of both its steps
 (ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
 """
+EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0, "cut_logits_bytes": 16.0}
+"""torchtitan's loss without a compiler: log-probabilities in fp32, and the gradients of both steps;
+the logits are let go before (pytorch/torchtitan@e8977b007 train.py, `del pred`). torch 2.13, on a
+CPU, allocates 12.0 bytes a logit, 4.0 compiled.
+"""
+COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
 LOSSES: dict[str, dict[str, Any]] = {
     "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
+    "eager": EAGER_LOSS, "compiled": COMPILED_LOSS,
 }  # fmt: skip
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
@@ -93,6 +100,9 @@ makes two kernels of; and all of it twice, for the product that it enters forwar
 for the weight's gradient (float8_linear.py, matmul_with_hp_or_float8_args). Leaves out weights,
 which are cast as often.
 """
+EAGER_LISTS: dict[str, Any] = {"keeps_listed": True}
+"""Without a compiler PyTorch holds every output that a checkpoint by operator lists."""
+
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
 COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
@@ -142,6 +152,14 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
+XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0}
+"""XLA assigns the buffers of a program to one allocation before it runs (openxla/xla
+xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out. The product
+that makes a weight's gradient puts out the 16 bits that it computes in, which are scattered before
+they become the fp32 of the parameter (the transpose of `convert_element_type` comes last:
+jax-ml/jax@0018095c jax/_src/lax/lax.py).
+"""
+
 DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
 """What jax.checkpoint runs again is cut down to what the backward reads
 (jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
@@ -175,7 +193,11 @@ def engine_of(row: Row) -> Engine:
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
-        eager = EAGER_EXPERTS | EAGER_CASTS if engine.name == "torchtitan" else {}
+        eager = (
+            EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS
+            if engine.name == "torchtitan"
+            else {}
+        )
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
@@ -185,7 +207,8 @@ def engine_of(row: Row) -> Engine:
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
-    states = TRAINER if engine.name == "llm-foundry" and "transformers" in row.framework else {}
+    trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
+    states = TRAINER if trainer else XLA if "jax" in row.framework.lower() else {}
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -226,10 +249,14 @@ def _chunks_loss(row: Row, engine: Engine) -> bool:
     """Whether an engine whose loss has equal chunks had them: other trainers that FSDP2 stands for
     have none.
     """
-    if engine.kernels.loss_chunks == 1 or row.facts.fused_loss == "chunks":
+    if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
         return True
     old = row.year is not None and row.year < FIRST_CHUNKED
-    return not old and engine.name in row.framework.lower() and row.facts.fused_loss != "whole"
+    return (
+        not old
+        and engine.name in row.framework.lower()
+        and "whole" not in row.facts.fused_loss.split()
+    )
 
 
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:
@@ -259,7 +286,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"receives_casts": True}
     for word in facts.fused_kernels.split():
         said |= KERNELS.get(word, {})
-    said |= LOSSES.get(facts.fused_loss, {})
+    for word in facts.fused_loss.split():
+        said |= LOSSES.get(word, {})
     if facts.gradient_add == "added":
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:

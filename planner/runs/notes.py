@@ -43,7 +43,8 @@ FACTS = {
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
-    " place; bf16: PyTorch's own loss of 16-bit logits",
+    " place; bf16: PyTorch's own loss of 16-bit logits; eager, compiled: torchtitan's, and"
+    " what became of it apart from the model",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",

@@ -200,22 +200,40 @@ def test_ends_save_what_the_paper_adds(name: str):
 
 
 @pytest.mark.parametrize(
-    ("engine", "t", "each"),
+    ("engine", "cut", "t", "each"),
     [
-        pytest.param("torchtitan", 1, 6, id="whole"),
-        pytest.param("torchtitan", 8, 4 * 4, id="four fp32 copies"),
-        pytest.param("automodel", 8, 8, id="another loss: as whole"),
+        pytest.param("torchtitan", 0, 1, 4, id="compiled: logits and their gradient in 16 bits"),
+        pytest.param("torchtitan", 0, 8, 4, id="cut: as whole"),
+        pytest.param("torchtitan", 16, 8, 4 * 4, id="cut, not compiled: four fp32 copies"),
+        pytest.param("torchtitan", 16, 1, 4, id="whole: no matter what a cut one holds"),
+        pytest.param("automodel", 0, 8, 8, id="another loss: as whole"),
     ],
 )
-def test_a_loss_over_a_cut_vocabulary_holds_more(engine: str, t: int, each: int):
-    """torchtitan's loss parallel, of all tokens at once; s b V / t logits."""
+def test_a_loss_over_a_cut_vocabulary_may_hold_more(engine: str, cut: int, t: int, each: int):
+    """Of all tokens at once; s b V / t logits."""
     where = site(gpt(64, 6144, 48), 2, t, sequence_parallel=True)
-    at_once = load_engine(engine).kernels.model_copy(update={"loss_chunks": 1})
+    habits = {"loss_chunks": 1, "cut_logits_bytes": cut}
+    at_once = load_engine(engine).kernels.model_copy(update=habits)
     assert float(logits_bytes(replace(where, kernels=at_once))) == each * S * 2 * V / t
 
 
+def test_gathered_logits_are_whole_on_each_rank():
+    """Of 8 ranks: 14 bytes of s b V logits each, a gather of 2 s b V, a loss over all of them."""
+    where = site(gpt(64, 6144, 48), 2, 8, sequence_parallel=True)
+    kernels = load_engine("aa-scaling").kernels
+    whole = replace(where, kernels=kernels)
+    assert float(logits_bytes(whole)) == 14 * S * 2 * V
+    _, _, head, gathered, loss = head_operations(whole)
+    apart = kernels.model_copy(update={"gathers_logits": False})
+    cut = head_operations(replace(where, kernels=apart))
+    assert isinstance(gathered, Communication)
+    assert (gathered.kind, float(gathered.size_bytes)) == ("all_gather", 2 * S * 2 * V)
+    assert float(head.n) == V / 8
+    assert float(loss.forward_bytes) == 8 * float(cut[-1].forward_bytes)
+
+
 def test_a_loss_in_equal_chunks_by_hand():
-    """torchtitan's, 4,096 tokens in 8: 512 V logits of 6 bytes at a time, 4 s b h of gradient; 8
+    """torchtitan's, 4,096 tokens in 8: 512 V logits of 4 bytes at a time, 4 s b h of gradient; 8
     products, and kernels of the loss, of as many FLOPs.
     """
     where = site(gpt(64, 6144, 48), 2, 1, sequence_parallel=False)
@@ -223,7 +241,7 @@ def test_a_loss_in_equal_chunks_by_hand():
     chunks, whole = (
         replace(where, kernels=kernels.model_copy(update={"loss_chunks": n})) for n in (8, 1)
     )
-    assert float(logits_bytes(chunks)) == 6 * 512 * V + 4 * S * 2 * 6144
+    assert float(logits_bytes(chunks)) == 4 * 512 * V + 4 * S * 2 * 6144
     for each, n in ((chunks, 8), (whole, 1)):
         _, _, head, loss = head_operations(each)
         assert isinstance(head, Matmul)

@@ -6,9 +6,9 @@ import pytest
 from meshplan.costmodels.seconds.interference import (
     BESIDE_EXPERTS,
     beside_experts,
+    exposed_s,
     interference_of,
 )
-from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.seconds.process_groups import place
 from meshplan.hardware_profiles.load import load_cluster
 

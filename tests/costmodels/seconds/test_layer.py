@@ -12,8 +12,9 @@ from meshplan.costmodels.operations.kinds import Communication, Matmul, Pointwis
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.cost import Cost
+from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.seconds.kernels import Device
-from meshplan.costmodels.seconds.layer import Pricer, exposed_s
+from meshplan.costmodels.seconds.layer import Pricer
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.setting import gradient_bytes, kernels_of
 from meshplan.costmodels.step.step import Setting, StepModel

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from meshplan.costmodels.operations.kinds import Communication, Operation
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s
-from meshplan.costmodels.seconds.layer import AXES, DIRECTIONS, Pricer, exposed_s
+from meshplan.costmodels.seconds.interference import exposed_s
+from meshplan.costmodels.seconds.layer import AXES, DIRECTIONS, Pricer
 from meshplan.costmodels.seconds.operation import (
     Direction,
     attention_pass_s,

@@ -121,6 +121,36 @@ def test_torchtitans_loss_is_in_chunks_since_2026(row: dict[str, str], chunks: i
     assert (kernels.loss_chunks, kernels.chunked_loss) == (chunks, chunks > 1)
 
 
+@pytest.mark.parametrize(("said", "bytes_"), [
+    pytest.param({}, (4.0, 0.0, True), id="compiled: logits and their gradient, 2 + 2"),
+    pytest.param({"compiled": "0"}, (12.0, 16.0, False), id="fp32: 4 + 4 + 4, cut 4 x 4"),
+    pytest.param({"fused_loss": "eager"}, (12.0, 16.0, False), id="beside a compiled model"),
+    pytest.param({"compiled": "0", "fused_loss": "compiled"}, (4.0, 0.0, True), id="it alone"),
+    pytest.param({"fused_loss": "chunks eager"}, (12.0, 16.0, False), id="two words"),
+])  # fmt: skip
+def test_what_became_of_torchtitans_loss(
+    said: dict[str, str], bytes_: tuple[float, float, bool]
+) -> None:
+    """Bytes of a logit, whole and cut over ranks, and whether one kernel computes it."""
+    kernels = engine_of({"framework": "torchtitan", "year": "2025"} | said).kernels
+    found = kernels.logits_bytes, kernels.cut_logits_bytes, kernels.fused_cross_entropy
+    assert found == bytes_
+    assert kernels.keeps_listed == (said.get("compiled") == "0")
+    assert kernels.loss_chunks == (8 if "chunks" in said.get("fused_loss", "") else 1)
+
+
+def test_trainers_and_compilers_of_memory() -> None:
+    """A Trainer has no gradients at the loss of one micro-batch; XLA's buffers have no slack."""
+    trainer, xla, other = (
+        engine_of({"framework": each}).state
+        for each in ("HF transformers + PEFT", "MaxText (JAX)", "somebody's")
+    )
+    assert (trainer.frees_gradients, trainer.step_copies) == (True, True)
+    assert [each.plans_buffers for each in (trainer, xla, other)] == [False, True, False]
+    assert not other.frees_gradients
+    assert [each.whole_gradient_bytes for each in (xla, other)] == [2.0, 0.0]
+
+
 def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     """A row may say both; a kernel that is named is not the one that PyTorch picks."""
     row = {"framework": "prime-rl (FSDP2)", "year": "2026"}

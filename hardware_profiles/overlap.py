@@ -1,0 +1,28 @@
+"""How much of each communication an engine hides."""
+
+from pydantic import Field
+
+from meshplan.hardware_profiles.schema import Frozen
+
+
+class Overlap(Frozen):
+    """Fraction of each communication that the engine can hide behind compute (1 = all that time
+    allows). host: copies of gradients and weights, behind the optimizer's update on the host.
+
+    expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
+                         under an interleaved pipeline, and wherever a run says so
+    context_gather       of an all-gather of keys and values, behind the first chunk's attention
+    waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
+                         `Tuning.boundary_s` (`costmodels.ranks.rendezvous`)
+    """
+
+    data_reduce: float = Field(ge=0, le=1)
+    weight_gather: float = Field(ge=0, le=1)
+    tensor: float = Field(ge=0, le=1)
+    pipeline: float = Field(ge=0, le=1)
+    context: float = Field(ge=0, le=1)
+    context_gather: float = Field(default=0.0, ge=0, le=1)
+    expert: float = Field(ge=0, le=1)
+    host: float = Field(default=0.0, ge=0, le=1)
+    expert_interleaved: float = Field(default=0.0, ge=0, le=1)
+    waits_at_boundaries: bool = False
