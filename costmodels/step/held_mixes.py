@@ -62,6 +62,8 @@ class HeldMixes:
             [float(model.layer_saved_bytes(kind, mode)) for kind in kinds] for mode in MODES
         ])  # fmt: skip
         self._like: dict[object, int] = {}
+        self._known_moments: dict[int, tuple[Floats, Floats]] = {}
+        self._ends_bytes: dict[tuple[int, ...], float] = {}
         self._states: dict[object, tuple[float, float, float]] = {}
 
     def like(self, rank: int) -> int:
@@ -72,21 +74,30 @@ class HeldMixes:
         self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]
     ) -> RankMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
-        vectors, each = np.array(self._vectors[rank], float), range(len(spans))
-        # Moments: of each vector every chunk's replay, then the loss; last the optimizer step.
-        held = np.vstack([np.repeat(vectors, len(spans) + 1, axis=0), 0.0 * vectors[:1]])
-        replays = np.tile(np.eye(len(spans) + 1)[:, :-1], (len(vectors), 1))
-        replays = np.vstack([replays, np.zeros((1, len(spans)))])
+        held, replays = self._moments(rank)
         running, loss, update = self._of_rank(spans)
         always = np.full(len(held), running)
         always[len(spans) : -1 : len(spans) + 1] += self._scale * loss
         always[-1] = update
         kept = []
-        for at, span, mix in zip(each, spans, mixes, strict=True):
+        for at, (span, mix) in enumerate(zip(spans, mixes, strict=True)):
             saved, replayed = self._of_chunk(span, *mix)
             bytes_ = saved[:, None] * held[:, at] + replayed[:, None] * replays[:, at]
             kept.append(self._scale * bytes_)
         return RankMixes(tuple(kept), always)
+
+    def _moments(self, rank: int) -> tuple[Floats, Floats]:
+        """[moment, chunk] micro-batches held, and 1 where the chunk replays: of each vector every
+        chunk's replay, then the loss; last the optimizer step.
+        """
+        like = self.like(rank)
+        if like not in self._known_moments:
+            vectors = np.array(self._vectors[rank], float)
+            chunks = vectors.shape[1]
+            held = np.vstack([np.repeat(vectors, chunks + 1, axis=0), 0.0 * vectors[:1]])
+            replays = np.tile(np.eye(chunks + 1)[:, :-1], (len(vectors), 1))
+            self._known_moments[like] = held, np.vstack([replays, np.zeros((1, chunks))])
+        return self._known_moments[like]
 
     @property
     def _scale(self) -> float:
@@ -113,7 +124,10 @@ class HeldMixes:
         return kept + self._ends_saved_bytes(number), replayed
 
     def _ends_saved_bytes(self, chunk: int) -> float:
-        return self.model.saved_bytes((), self._ends_of([chunk]))
+        ends = self._ends_of([chunk])
+        if ends not in self._ends_bytes:
+            self._ends_bytes[ends] = self.model.saved_bytes((), ends)
+        return self._ends_bytes[ends]
 
     def _ends_of(self, chunks: Sequence[int]) -> tuple[int, ...]:
         """The ends on chunks, but for modules that are part of the stack."""

@@ -28,6 +28,7 @@ MOST_BYTES, MOST_WAYS = 300_000, 256  # of the ways of a rank that are begun at 
 MOST_COMPARED = 40  # mixes of a chunk, each with each
 PRICED_MOMENTS, PRICES = 6, 12
 MORE = 1.1  # times as long: often enough for the next cuts, too
+_EVENLY = np.arange(PRICES)
 ROUNDING = 1e-12
 
 
@@ -239,8 +240,8 @@ def _least_priced_s(kept: Sequence[Floats], added_s: Sequence[Floats], room: Flo
     for each, added in zip(kept, added_s, strict=True):
         saved = each[0, some] - each[:, some]
         rates.append((added[:, None] / np.where(saved > 0, saved, np.inf))[saved > 0])
-    every = np.concatenate(rates)
-    prices = np.quantile(every, np.linspace(0, 1, PRICES)) if len(every) else np.zeros(1)
+    every = np.sort(np.concatenate(rates))
+    prices = every[_EVENLY * (len(every) - 1) // (PRICES - 1)] if len(every) else np.zeros(1)
     paid = sum(
         (added[:, None, None] + each[:, some, None] * prices).min(axis=0)
         for each, added in zip(kept, added_s, strict=True)

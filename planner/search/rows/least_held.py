@@ -116,7 +116,9 @@ class LeastHeld:
 def rows_that_may_fit(space: Space, setting: Setting) -> Ints:
     """The rows of a small space that may fit when every moment is counted; none of a large one."""
     rows = np.arange(len(space.layouts))
-    return rows[rows_may_fit(space, setting)] if 0 < len(rows) <= MOST_REFUSED else rows[:0]
+    if not 0 < len(rows) <= MOST_REFUSED:
+        return rows[:0]
+    return rows[rows_may_fit(space.take(rows), setting)]  # taken: in 64 bits
 
 
 def rows_may_fit(space: Space, setting: Setting) -> Bools:

@@ -11,7 +11,7 @@ from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.coefficients import Coefficients
-from meshplan.planner.search.rows.least_held import CountedRows, LeastHeld
+from meshplan.planner.search.rows.least_held import CountedRows, LeastHeld, rows_that_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, RowsOfKinds
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows.row_prices import RowPrices
@@ -94,6 +94,21 @@ def test_of_many_rows_pipelines_fit_by_their_prices() -> None:
     assert found.tolist() == np.flatnonzero(expected).tolist()
     assert _columns(of_found) == _columns(whole.take(found))
     assert expected.sum() < least.sum()
+
+
+@pytest.mark.parametrize("seq_len", ["8192", "524288"])
+def test_rows_of_a_small_space_that_may_fit_by_every_moment(seq_len: str) -> None:
+    """Where nothing fits by its prices they are looked at, too: also of sequences that the packed
+    columns of a space could not be multiplied by.
+    """
+    arguments = Arguments(model="llama-3.1-8b", gpus=8, cluster="l40s-8", engine="native")
+    question = ask(replace(arguments, seq_len=seq_len, global_batch=16)).question
+    space = space_of(question)
+    whole = price_space(question, space, closed_form)
+    least = row_fits(space, by_moments(whole, space, question.setting))
+    found = rows_that_may_fit(space, question.setting)
+    assert found.tolist() == np.flatnonzero(least).tolist()
+    assert 0 < len(found) < len(space.layouts)
 
 
 def _columns(prices: Coefficients) -> dict[str, list[int]]:
