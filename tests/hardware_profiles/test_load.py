@@ -80,7 +80,7 @@ def test_a_profile_of_another_format_says_which_one_is_read(tmp_path: Path) -> N
     """A YAML that is there is no name of a cluster."""
     path = tmp_path / "x.yaml"
     path.write_text("a: 1\n")
-    with pytest.raises(UnknownProfile, match="a profile is TOML .*not .yaml"):
+    with pytest.raises(UnknownProfile, match=r"a profile is TOML .*not \.yaml"):
         load_cluster(str(path))
 
 
