@@ -131,3 +131,11 @@ def test_it_is_refused_by_its_name(name: str, text: str, words: str) -> None:
     assert recognise(name, text) is not None
     with pytest.raises(UnreadableConfig, match=words):
         read_config(text, name)
+
+
+def test_a_loss_that_holds_a_reference_model_is_named() -> None:
+    """hiyouga/LLaMA-Factory examples/extras/asft: its workflow makes one (train/sft/workflow.py)."""
+    text = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\nbf16: true\n"
+    text += "per_device_train_batch_size: 1\ncutoff_len: 2048\nuse_asft_loss: true\n"
+    named = [str(fact.value) for fact in read_config(text, "a.yaml").unread]
+    assert any("use_asft_loss (a second model" in each for each in named)
