@@ -134,7 +134,7 @@ def test_it_is_refused_by_its_name(name: str, text: str, words: str) -> None:
 
 
 def test_a_loss_that_holds_a_reference_model_is_named() -> None:
-    """hiyouga/LLaMA-Factory examples/extras/asft: its workflow makes one (train/sft/workflow.py)."""
+    """hiyouga/LLaMA-Factory examples/extras/asft: its workflow makes one (train/sft)."""
     text = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\nbf16: true\n"
     text += "per_device_train_batch_size: 1\ncutoff_len: 2048\nuse_asft_loss: true\n"
     named = [str(fact.value) for fact in read_config(text, "a.yaml").unread]
