@@ -139,3 +139,16 @@ def test_a_loss_that_holds_a_reference_model_is_named() -> None:
     text += "per_device_train_batch_size: 1\ncutoff_len: 2048\nuse_asft_loss: true\n"
     named = [str(fact.value) for fact in read_config(text, "a.yaml").unread]
     assert any("use_asft_loss (a second model" in each for each in named)
+
+
+@pytest.mark.parametrize(
+    ("flags", "noted"),
+    [
+        ("", True), ("--use-flash-attn", False), ("--transformer-impl transformer_engine", False),
+        ("--recompute-activations", False),
+    ],
+)  # fmt: skip
+def test_attention_of_2023_keeps_its_scores(flags: str, noted: bool) -> None:
+    """alibaba/Megatron-LLaMA examples/pretrain_gpt.sh: `--data-impl` is of no later release."""
+    reading = read_config(f"python pretrain_gpt.py {GPT} --data-impl mmap {flags}", "run.sh")
+    assert any("keeps its scores" in note for note in reading.notes) == noted
