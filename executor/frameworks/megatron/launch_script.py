@@ -93,7 +93,7 @@ _OTHER_PROGRAMS = re.compile(
     r"orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
     re.I,
 )
-_TASKS = re.compile(r"(?:^|/)tasks/(?:\w+/)*main\.py$")
+_TASKS = re.compile(r"(?:^|/)(?:tasks|tools)/(?:\w+/)*main\.py$")
 """Megatron-LM's evaluations and fine-tuning tasks; a `main.py` elsewhere may train anything."""
 _TEST_CASE = re.compile(r"^MODEL_ARGS(_[0-9]+)?:\s*$", re.M)
 _RUN = re.compile(r"MODEL_ARGS(_[0-9]+)?")

@@ -152,3 +152,10 @@ def test_attention_of_2023_keeps_its_scores(flags: str, noted: bool) -> None:
     """alibaba/Megatron-LLaMA examples/pretrain_gpt.sh: `--data-impl` is of no later release."""
     reading = read_config(f"python pretrain_gpt.py {GPT} --data-impl mmap {flags}", "run.sh")
     assert any("keeps its scores" in note for note in reading.notes) == noted
+
+
+def test_overrides_in_a_here_document_are_refused() -> None:
+    """AI-Hypercomputer/gpu-recipes training/a4/wan_14b: of a program that trains on video."""
+    text = "run=$(cat <<- EOM\n  python x.py model.tensor_model_parallel_size=1\nEOM\n)\n"
+    with pytest.raises(UnreadableConfig, match="here-documents"):
+        read_config(text + "torchrun --no-python bash $run\n", "run.sh")
