@@ -38,7 +38,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                           r"(?:dist_config|kernel_config|peft_config|sample_backend):"),
                          _OWN_NAMES),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
-              r"[^#\n]*[ \t]verl\.trainer\.)",),
+              r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "

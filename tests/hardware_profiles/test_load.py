@@ -65,6 +65,7 @@ def test_aliases_are_the_profile_they_name() -> None:
         pytest.param("local-cpu:none", "must be a positive number", id="processes not a number"),
         pytest.param("local-cpu:0", "must be a positive number", id="no process"),
         pytest.param("no/such.toml", "No such file", id="no file"),
+        pytest.param("no_such.yaml", "No such file", id="no file of another format"),
     ],
 )
 def test_unknown_names_say_what_to_do(name: str, said: str) -> None:
@@ -73,6 +74,14 @@ def test_unknown_names_say_what_to_do(name: str, said: str) -> None:
         load_cluster(name)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_profile_of_another_format_says_which_one_is_read(tmp_path: Path) -> None:
+    """A YAML that is there is no name of a cluster."""
+    path = tmp_path / "x.yaml"
+    path.write_text("a: 1\n")
+    with pytest.raises(UnknownProfile, match=r"a profile is TOML .*not \.yaml"):
+        load_cluster(str(path))
 
 
 @pytest.mark.parametrize(

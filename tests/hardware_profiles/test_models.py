@@ -60,7 +60,8 @@ def test_catalogue_name_wins_over_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     ("name", "words"),
     [
         ("llama-3.1-8", "close names: llama-3.1-8b"),
-        ("Llama-3.1-8B", "close names: llama-3.1-8b"),
+        ("mistralai/Mistral-7B-v0.3", "hf download mistralai/Mistral-7B-v0.3 config.json"),
+        ("Qwen/Qwen3-32B-AWQ", "hf download"),
         ("deepseekv3", "close names: deepseek-v3"),
         ("zzzz", "`meshplan models` lists the names"),
         ("", "no model ''"),
@@ -100,3 +101,17 @@ def test_folder_without_a_config(tmp_path: Path) -> None:
     """A folder that holds no config.json is answered with the path that was looked for."""
     with pytest.raises(UnknownModel, match=r"cannot read .*config\.json: No such file"):
         load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"),
+        ("https://huggingface.co/Qwen/Qwen3-32B", "qwen3-32b"),
+        ("Qwen3-8B-Base", "qwen3-8b"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+    ],
+)
+def test_a_repository_that_the_catalogue_has(repository: str, name: str) -> None:
+    """By its name less what names a tuning, or as one of the same sizes."""
+    assert load_model_config(repository) == load_model_config(name)

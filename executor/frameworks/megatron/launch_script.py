@@ -22,7 +22,7 @@ Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from meshplan.costmodels.units import counted
@@ -65,6 +65,7 @@ from meshplan.planner.case.reading import (
     Fact,
     NothingToRead,
     Reading,
+    Recompute,
     Start,
     UnreadableConfig,
 )
@@ -92,7 +93,7 @@ _OTHER_PROGRAMS = re.compile(
     r"orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
     re.I,
 )
-_TASKS = re.compile(r"(?:^|/)tasks/(?:\w+/)*main\.py$")
+_TASKS = re.compile(r"(?:^|/)(?:tasks|tools)/(?:\w+/)*main\.py$")
 """Megatron-LM's evaluations and fine-tuning tasks; a `main.py` elsewhere may train anything."""
 _TEST_CASE = re.compile(r"^MODEL_ARGS(_[0-9]+)?:\s*$", re.M)
 _RUN = re.compile(r"MODEL_ARGS(_[0-9]+)?")
@@ -329,7 +330,14 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         userbuffers=None if values.on("deepspeed") else userbuffers,
         exposed=() if values.on("deepspeed") else exposed(values, usual=False),
         ignored=values.ignored(),
-        notes=(*notes, *more, *noted, *ungrouped(values), *values.suspects(_MARKS)),
+        notes=(
+            *notes,
+            *more,
+            *noted,
+            *_scores_of_2023(values, recompute),
+            *ungrouped(values),
+            *values.suspects(_MARKS),
+        ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
 
@@ -357,3 +365,16 @@ def _keeps_scores(values: FlagArguments) -> Fact | None:
         return None
     why = "BigCode's fork keeps the scores of attention without it, which is not modelled"
     return Fact(f"--use-flash-attn, which is not there ({why})", fork.line)
+
+
+def _scores_of_2023(values: FlagArguments, recompute: Recompute) -> Iterator[str]:
+    """Megatron-LM up to October 2023, which `--data-impl` marks: its own layers, the default then,
+    keep the scores of attention unless FlashAttention is asked for (alibaba/Megatron-LLaMA, its
+    fork of 2023: megatron/arguments.py, megatron/model/transformer.py CoreAttention).
+    """
+    mark, layers = values.found.get("data_impl"), values.found.get("transformer_impl")
+    own = layers is None or layers.value == "local"
+    flash = any(values.on(name) for name in _FLASH)
+    if mark and own and not flash and not values.on("deepspeed") and recompute.mode == "none":
+        said = "is of releases whose attention keeps its scores without --use-flash-attn"
+        yield f"line {mark.line}: --data-impl {said}: priced as fused attention, which needs less"

@@ -180,6 +180,7 @@ _OFF = {
     "model.pipeline_model_parallel_layout": None,
 }  # fmt: skip
 """What a recipe may switch on, said where the layout does not have it."""
+_HERE = re.compile(r"(?<!<)<<-?[ \t]*['\"]?[A-Za-z_]")
 _JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 
 
@@ -260,18 +261,19 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     if not runs:
         found = words_of(text) if words else resolved(read_yaml(text), text)
         if path.endswith(SCRIPTS):
-            _check_followed(found)
+            _check_followed(found, text)
         runs = [Run(found)]
     first, *others = (_reading(run, path) for run in runs)
     return replace(first, others=tuple(others))
 
 
-def _check_followed(found: Mapping[str, Fact]) -> None:
-    """Raises `UnreadableConfig` where a script's overrides wait for variables, and no command that
-    is followed takes them.
+def _check_followed(found: Mapping[str, Fact], text: str) -> None:
+    """Raises `UnreadableConfig` where no command that is followed takes a script's overrides, and
+    they wait for variables or may stand in a here-document.
     """
+    inside = _HERE.search(text) is not None
     for name, fact in found.items():
-        if "$" in str(fact.value) and name.rpartition(".")[2] in _DEGREES:
+        if name.rpartition(".")[2] in _DEGREES and (inside or "$" in str(fact.value)):
             why = "here-documents and files that it sources are not read"
             raise UnreadableConfig(
                 f"no command of the script that is followed takes {name}={shown(fact.value)}: "

@@ -367,3 +367,35 @@ def test_a_hybrid_family_without_recurrent_layers_ignores_their_fields() -> None
     layer = 2 * 2560 * 2560 + 2 * 2560 * 512 + 3 * 2560 * 8192 + 2 * 2560
     by_hand = 100352 * 2560 + 40 * layer + 2560
     assert model_parameters(model_from_config(config, "micro")).total == by_hand == 3_402_836_480
+
+
+HUNYUAN = {
+    "model_type": "hunyuan_v1_dense", "hidden_size": 1024, "num_hidden_layers": 24,
+    "intermediate_size": 3584, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "vocab_size": 120818, "tie_word_embeddings": True, "num_experts": 1,
+}  # fmt: skip
+
+
+def test_one_expert_is_a_feed_forward() -> None:
+    """Hunyuan's dense files say so: 539.0 million, as transformers counts (and 120,818 x 1,024 +
+    24 x (6,291,456 + 11,010,048 + 2 x 1,024 + 2 x 128) + 1,024); two experts are refused.
+    """
+    each = 6_291_456 + 11_010_048 + 2 * 1024 + 2 * 128
+    count = model_parameters(model_from_config(HUNYUAN, "hunyuan-0.5b"))
+    assert count.total == 120_818 * 1024 + 24 * each + 1024 == 539_010_048
+    with pytest.raises(UnsupportedModel, match="num_experts"):
+        model_from_config(HUNYUAN | {"num_experts": 2}, "two")
+
+
+def test_llama_4_reads_chunks_of_its_class() -> None:
+    """Llama4TextConfig's 8,192 tokens, where a file leaves them out."""
+    config = CONFIGS["llama-4-scout"]
+    without = {key: value for key, value in config.items() if key != "attention_chunk_size"}
+    assert model_from_config(without, "x") == model_from_config(config, "x")
+
+
+def test_an_infinite_size_is_shown_as_one() -> None:
+    """As the loader writes what Python reads of `Infinity`."""
+    infinite = {"hidden_size": {"__float__": "Infinity"}}
+    with pytest.raises(UnsupportedModel, match="hidden_size is 'Infinity', not a whole number"):
+        model("llama-3.1-8b", **infinite)

@@ -137,7 +137,7 @@ EXAMPLES = [
         {"model": "llama-3.1-8b", "seq_len": 2048, "micro_batch_size": 1, "global_batch_size": 16},
         {"shard_group": 2, "sequence_parallel": False},
         {"precision": "bf16"},
-        {"tensor_parallel": 18, "gpus": 13},
+        {"tensor_parallel": 19, "gpus": 14},
     ),
     Example(
         "accelerate/cp.yaml",

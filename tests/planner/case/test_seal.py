@@ -110,3 +110,17 @@ def test_figures_that_moved() -> None:
     written = {"a": 1.0, "b": [{"c": 2.0}], "d": None, "e": 5.0, "f": ["x"], "g": True}
     now = {"a": 1.0009, "b": [{"c": 2.003}], "d": 7.0, "e": None, "f": ["x"], "g": True, "h": 1}
     assert list(moved_figures(written, now)) == ["b", "e"]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
+def test_a_file_that_is_cut_is_not_read(share: float) -> None:
+    """Cut at a line's end its YAML is whole; its seal stands at the top, and its end is missing."""
+    lines = PLAN.to_yaml().splitlines(keepends=True)
+    with pytest.raises(UnreadablePlan):
+        Plan.from_yaml("".join(lines[: int(share * len(lines))]))
+
+
+def test_a_file_without_seal_that_stops_within_a_line_was_edited() -> None:
+    """Of before the seal: `plan` ended each file with a line's end."""
+    document = json.dumps(PLAN.model_dump(mode="json"))
+    assert Plan.from_yaml(document).edited

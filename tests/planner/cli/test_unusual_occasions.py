@@ -188,3 +188,21 @@ def test_full_standard_output_is_one_line(unbuffered: str) -> None:
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "error: cannot write standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_closed_output_is_no_failure(tmp_path: Path, closed: str) -> None:
+    """Whoever starts it may close standard output: the exit code says what it found."""
+    (tmp_path / "bad.yaml").write_text("a: 1\n")
+    program = f"{shlex.quote(sys.executable)} -m meshplan.planner.cli.main"
+    command = f"{program} check {shlex.quote(str(tmp_path / 'bad.yaml'))} {closed}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "")
+
+
+def test_a_repository_of_the_catalogue_is_planned() -> None:
+    """By its name on Hugging Face, which the answer says."""
+    result = run("plan", "meta-llama/Llama-3.1-8B", *SMALL[2:], "--json")
+    document = json.loads(result.stdout)
+    assert document["model"]["name"] == "llama-3.1-8b"
+    assert any("meta-llama/Llama-3.1-8B has the sizes of" in note for note in document["notes"])
