@@ -129,9 +129,8 @@ def _contexts(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
 
 
 def _dispatchers(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
-    """The same of dispatchers: those that recipes use, or that are pinned. Of libraries
-    that send single copies the first that runs stands for all: HybridEP, named last, sends what
-    DeepEP does and its routing map. Leaves out: that its calls take the host less.
+    """The same of dispatchers: those that recipes use, or that are pinned. HybridEP sends what
+    DeepEP does and its routing map, and takes the host less.
     """
     rules, alone = setting.engine.legality, layouts.expert_parallel == 1
     named = rules.dispatchers if "dispatcher" in pins.axes else rules.usual_dispatchers
@@ -139,14 +138,11 @@ def _dispatchers(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option
         return []
     ep, etp = layouts.expert_parallel * 1.0, layouts.expert_tensor_parallel * 1.0
     ranks = expert_ranks(ep, etp, setting.cluster.gpus_per_node)
-    found, taken = [_Option(0, alone)], alone
-    for kind in named:
-        if pins.allows("dispatcher", kind):
-            runs = ~alone & dispatches(kind, ranks, setting.cluster)
-            if kind != "all_to_all":
-                runs, taken = runs & ~taken, taken | runs
-            found.append(_Option(1 + DISPATCHERS.index(kind), runs))
-    return found
+    return [_Option(0, alone)] + [
+        _Option(1 + DISPATCHERS.index(kind), ~alone & dispatches(kind, ranks, setting.cluster))
+        for kind in named
+        if pins.allows("dispatcher", kind)
+    ]
 
 
 def _worth_having(layouts: Layouts, setting: Setting, axis: str, options: list[_Option]) -> Bools:
