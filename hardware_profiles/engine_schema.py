@@ -160,6 +160,8 @@ class State(Frozen):
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
     host_bytes          of its memory that such a step moves beside the update, for each parameter
+    frozen_shard_bytes  of a number of a frozen weight in its shard, which is gathered in 16 bits;
+                        0: as in those
     frozen_8bit         in 8- and 4-bit training frozen weights are kept so, without a 16-bit copy
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
@@ -205,7 +207,8 @@ class State(Frozen):
     whole_gradient_bytes: float = Field(default=0.0, ge=0)
     offloads_master: bool = True
     offloads_gradients: bool = False
-    host_bytes: float = 0.0
+    host_bytes: float = Field(default=0.0, ge=0)
+    frozen_shard_bytes: float = Field(default=0.0, ge=0)
     frozen_8bit: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False

@@ -26,7 +26,7 @@ workspaces.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshplan.costmodels.elementwise import Adds, Condition, Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import RankParameters
@@ -90,10 +90,12 @@ class Frozen:
 
     plain      as it computes
     quantised  where it is kept in fewer bits
+    shard      of its fp32 shard, which is what an engine keeps beside what it gathers; 0: none
     """
 
     plain: float = 0.0
     quantised: float = 0.0
+    shard: float = 0.0
 
     def dense_bytes(self, parameters: RankParameters) -> Number:
         """Of the frozen weights that all ranks of a layout share alike."""
@@ -115,10 +117,26 @@ def state_memory(
     dense = _states(state, parameters.dense, sharding, sharding.dense_ranks)
     trained = dense + _states(state, parameters.expert, sharding, sharding.expert_ranks)
     whole = sharding.zero_stage < 3
-    kept = frozen.dense_bytes(parameters) / where(whole, 1.0, sharding.dense_ranks)
-    kept = kept + frozen.expert_bytes(parameters) / where(whole, 1.0, sharding.expert_ranks)
+    kept = _frozen_bytes(parameters, sharding, frozen)
     copies = where(whole, state.copies_8bit, 0.0)  # ZeRO-3 casts anew what it gathers
     return trained + Memory(weights=kept + copies * parameters.eight_bit)
+
+
+def _frozen_bytes(parameters: RankParameters, sharding: Sharding, frozen: Frozen) -> Number:
+    """Of frozen weights: in shards under ZeRO-3; before, whole, and beside shards of another
+    format where there are any and several ranks share them.
+    """
+    dense, expert = sharding.dense_ranks, sharding.expert_ranks
+    whole = sharding.zero_stage < 3
+    if not frozen.shard:
+        kept = frozen.dense_bytes(parameters) / where(whole, 1.0, dense)
+        return kept + frozen.expert_bytes(parameters) / where(whole, 1.0, expert)
+    shared = (sharding.zero_stage >= 1) & (dense > 1)
+    both = frozen.dense_bytes(parameters) + frozen.expert_bytes(parameters)
+    shards = replace(frozen, plain=frozen.shard)
+    kept = shards.dense_bytes(parameters) / where(shared, dense, 1.0)
+    kept = kept + shards.expert_bytes(parameters) / where(shared, expert, 1.0)
+    return kept + where(shared & whole, both, 0.0)
 
 
 def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:
@@ -233,4 +251,6 @@ def frozen_weights(state: State, training: Training) -> Frozen:
     plain = 4.0 if training.precision == "fp32" else state.weight_bytes
     if state.frozen_8bit:
         plain = NARROW_BYTES.get(training.precision, plain)
-    return Frozen(plain, QUANTISED_BYTES[training.lora.base_precision] if training.lora else plain)
+    quantised = QUANTISED_BYTES[training.lora.base_precision] if training.lora else plain
+    narrow = training.precision == "fp32" or training.optimizer_states == "bf16"
+    return Frozen(plain, quantised, 0.0 if narrow else state.frozen_shard_bytes)

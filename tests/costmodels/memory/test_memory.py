@@ -11,6 +11,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.memory.states import (
     Sharding,
     activation_peak,
+    frozen_weights,
     gathered_bytes,
     kept_state,
     state_memory,
@@ -21,7 +22,7 @@ from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.ranks.memory import gathered_bytes as rank_gathered_bytes
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engine_schema import State
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -324,3 +325,23 @@ def test_categories_add_up(cases: Callable[..., st.SearchStrategy], data: st.Dat
         )  # fmt: skip
         assert min(map(float, parts)) >= 0
         assert float(memory.allocated) == pytest.approx(sum(map(float, parts)))
+
+
+@pytest.mark.parametrize(("zero", "ranks", "each"), [
+    pytest.param(3, 4, 4 / 4, id="fp32 in shards"),
+    pytest.param(2, 4, 2 + 4 / 4, id="and 16 bits whole"),
+    pytest.param(2, 1, 4, id="one rank: its shard is all of it"),
+])  # fmt: skip
+def test_frozen_weights_in_fp32_shards(zero: int, ranks: int, each: float) -> None:
+    """Bytes of a frozen number where an engine gathers 16 bits of 32, torchtitan's adapters."""
+    parameters = RankParameters(dense=0.0, frozen=1e9)
+    state, training = (
+        load_engine("torchtitan").state,
+        Training(seq_len=2048, global_batch_size=8, lora=Lora(rank=8)),
+    )
+    frozen = frozen_weights(state, training)
+    sharding = Sharding(zero_stage=zero, dense_ranks=ranks, expert_ranks=ranks, pipelined=0)
+    assert float(state_memory(state, parameters, sharding, frozen).weights) == each * 1e9
+    narrow = replace(training, optimizer_states="bf16")
+    assert frozen_weights(state, narrow).shard == 0.0
+    assert frozen_weights(load_engine("automodel").state, training).shard == 0.0
