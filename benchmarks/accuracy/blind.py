@@ -1,6 +1,7 @@
-"""What runs were off by when they were first predicted, and now: a table of docs/accuracy.md.
+"""What runs were off by when they were first predicted, and now, and the sources that are farthest
+off: two tables of docs/accuracy.md.
 
-    python -m benchmarks.accuracy.blind    write the table
+    python -m benchmarks.accuracy.blind    write the tables
 
 A run to which nothing was fitted is blind once. By the day of its first prediction
 (`fits/first_predictions.csv`): the mean of the suites' medians of |predicted / measured - 1|, and
@@ -27,6 +28,10 @@ COLUMNS = (
 )
 
 
+FARTHEST = 12
+"""Sources that are shown."""
+
+
 class Blind(NamedTuple):
     """A run's error when it was first predicted, and now."""
 
@@ -38,11 +43,32 @@ class Blind(NamedTuple):
 
 def blind(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Blind]:
     """Every run of which the first prediction was kept, and that is still predicted."""
-    alone, with_engine = new_sources(left_out)
-    found = {ratio.run: ratio for ratio in (*with_engine, *alone)}
+    found = _unseen(left_out)
     for one in first:
         if now := found.get(one.run):
             yield Blind(one.date, now.suite, _error_of(one.step_time), _error_of(now.step_time))
+
+
+def _unseen(left_out: Iterable[Ratio]) -> dict[str, Ratio]:
+    """By its run each ratio of a source that was left out as a whole."""
+    alone, with_engine = new_sources(left_out)
+    return {ratio.run: ratio for ratio in (*with_engine, *alone)}
+
+
+def farthest(left_out: Iterable[Ratio]) -> str:
+    """The sources that are farthest off in the median, left out as a whole."""
+    suites: dict[str, list[Ratio]] = defaultdict(list)
+    for ratio in _unseen(left_out).values():
+        suites[ratio.suite].append(ratio)
+    lines = []
+    for suite, some in suites.items():
+        off = sorted(1 / ratio.step_time - 1 for ratio in some)
+        middle = median(map(abs, off))
+        engines = ", ".join(sorted({ratio.engine for ratio in some}))
+        ends = f"{off[0]:+.0%} to {off[-1]:+.0%}"
+        lines.append((middle, f"| `{suite}` | {engines} | {len(off)} | {middle:.0%} | {ends} |"))
+    head = "| suite | engine | runs | median | predicted against measured |\n|---|---|---|---|---|"
+    return "\n".join([head, *(line for _, line in sorted(lines, reverse=True)[:FARTHEST])])
 
 
 def _error_of(measured_over_predicted: float) -> float:
@@ -69,10 +95,14 @@ def _line(name: str, runs: list[Blind]) -> str:
 
 
 def main() -> None:
-    """Write the table."""
-    text = table(blind(firsts(), ratios()))
-    print(text)
-    put(ROOT / "docs/accuracy.md", "accuracy blind", text)
+    """Write the tables."""
+    tables = {
+        "accuracy blind": table(blind(firsts(), ratios())),
+        "accuracy farthest": farthest(ratios()),
+    }
+    for marker, text in tables.items():
+        print(text)
+        put(ROOT / "docs/accuracy.md", marker, text)
 
 
 if __name__ == "__main__":
