@@ -26,7 +26,8 @@ COUNTED = ROOT / "tests" / "costmodels" / "model" / "family_configs.json"
 HEAD = """# Models
 
 `meshplan plan MODEL` takes a name of the catalogue, a repository of Hugging Face that the catalogue
-has (`Qwen/Qwen3-32B`), a `config.json`, or its folder. A configuration's `model_type` says which family it is; what a family's fields mean is a few lines in
+has (`Qwen/Qwen3-32B`), a `config.json`, or its folder. A configuration's `model_type` says which
+family it is; what a family's fields mean is a few lines in
 `costmodels/model/families/`, over a vocabulary of layer kinds. A field that changes the cost and
 that the family does not read is refused by its name; one that no family knows and whose name speaks
 of sizes is named in a warning.
