@@ -45,7 +45,7 @@ PLACE = re.compile(r"<!-- output: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- en
 PICTURE = re.compile(r"<!-- picture: (?P<command>[^\n]+?) -->\n!\[[^\]]*\]\((?P<file>[^)\n]+)\)\n")
 SLOW = re.compile(r"meshplan sweep (?!--help)")
 """Commands that plan many times: their outputs are compared nightly."""
-WALL_TIME = re.compile(r"((?:CP-SAT solves|simulated),\s+)\d+\.\d+ s")
+WALL_TIME = re.compile(r"(layouts\s+in\s+)\d+\.\d+ s\b")
 PLAIN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "LANG": "C.UTF-8"}
 
 
