@@ -42,11 +42,12 @@ class Lines:
         """Some of the rows."""
         return Lines(self.layer[rows], self.ends[rows], self.fixed[rows])
 
-    def fewest_s(self, most: Ints, fewest: int) -> Floats:
-        """[row] of the first of several ranks, with one backward of each of its layers in the chain
-        and between `fewest` and `most` of them.
+    def fewest_s(self, most: Ints, fewest: int, pp: int) -> Floats:
+        """[row] of the first of `pp` ranks, with one backward of each of its layers in the chain
+        and between `fewest` and `most` of them. A rank alone has the head too.
         """
-        fixed = (self.fixed + self.ends[:, :, 0])[:, [SHOWN, BEYOND_ONE]]
+        ends = self.ends[:, :, 0] if pp > 1 else self.ends.sum(axis=2)
+        fixed = (self.fixed + ends)[:, [SHOWN, BEYOND_ONE]]
         layer = self.layer[:, [SHOWN, BEYOND_ONE]].min(axis=2)
         least = np.minimum(layer * fewest, layer * np.maximum(most, fewest)[:, None])
         found: Floats = np.maximum(fixed + least, 0.0).max(axis=1)

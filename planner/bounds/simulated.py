@@ -222,7 +222,7 @@ def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: flo
     table = np.max([*tables, fixed[:, :, None] + layer[:, :, None] * n], axis=0)
     alone = len(kinds) == len(same.kind_counts)
     first = (table[:, 0] < limit_s).sum(axis=1) if alone else np.full(len(same), len(same.pattern))
-    late = passes.late.fewest_s(first, 0 if same.empty_ends else 1)
+    late = passes.late.fewest_s(first, 0 if same.empty_ends else 1, same.pp)
     # `late` has rank 0 replay once
     counted = np.where(np.isfinite(once) & (np.arange(same.pp) == 0)[:, None], once, 0.0)
     table = np.maximum(table, tables[-2] + (late[:, None, None] - counted))
