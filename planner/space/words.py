@@ -65,7 +65,8 @@ def space_words(
     if legality.layers_count_ends and legality.uneven_stages in ("ends", "even"):
         cut += ENDS_COUNT
     lines = [f"layers per stage: {cut}"] * _open(pins, "pipeline_parallel", gpus)
-    lines.append(f"recompute only where memory requires it{RECOMPUTED[legality.recompute_layers]}")
+    how = "recompute as memory requires, or more where that was found to be faster"
+    lines.append(how + RECOMPUTED[legality.recompute_layers])
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
         named = _or([", ".join(modules) for modules in sets], "; or ")
         one = "; the same in all layers" if len(sets) > 1 else ""
