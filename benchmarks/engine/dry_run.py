@@ -28,7 +28,8 @@ from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
-from meshplan.executor.dryrun.dry_run import DryRun, dry_run_job
+from meshplan.executor.dryrun.dry_run import dry_run_job
+from meshplan.executor.dryrun.result import DryRun
 from meshplan.executor.engine.step.engine import Job
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +27,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.executor.dryrun.report import tables
+from meshplan.executor.dryrun.result import DryRun
 from meshplan.executor.dryrun.tracker import Tracker
 from meshplan.executor.dryrun.work import Work
 from meshplan.executor.engine.step.engine import Engine, Job
 from meshplan.executor.engine.step.pipeline import Batch
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
 from meshplan.planner.report.terminal import as_written
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRun:
-    """What one rank's step does.
-
-    peak_bytes           the most bytes alive at once
-    peak_by_category     what they were: weights (computing copy), gradients, optimizer (masters and
-                         moments; in fp32 below ZeRO-3 the masters are the weights), activations
-                         (saved for backward), transient (the rest, gathered ZeRO-3 weights
-                         included)
-    peak_by_phase        the most bytes alive in each phase of the step
-    flops                executed, by "phase.kind" (forward, backward; matmul, attention, grouped)
-    comm_bytes, comm_calls
-                         by "axis.kind"; whole arrays, as `dryrun.work` says
-    wall_s               how long the dry run took
-    """
-
-    rank: int
-    pp_rank: int
-    peak_bytes: int
-    peak_by_category: dict[str, int]
-    peak_by_phase: dict[str, int]
-    flops: dict[str, float]
-    comm_bytes: dict[str, float]
-    comm_calls: dict[str, int]
-    wall_s: float
-
-    @property
-    def total_flops(self) -> float:
-        """FLOPs of the whole step."""
-        return sum(self.flops.values())
 
 
 def dry_run(plan: Plan, rank: int) -> DryRun:

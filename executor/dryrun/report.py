@@ -2,19 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from meshplan.costmodels.units import GIB
+from meshplan.executor.dryrun.result import DryRun
 from meshplan.executor.dryrun.tracker import CATEGORIES
 from meshplan.planner.case.plan_file import Plan, StageMemory
 
-if TYPE_CHECKING:  # it shows its results by this
-    from meshplan.executor.dryrun.dry_run import DryRun
 
-
-def tables(plan: Plan, results: Sequence["DryRun"]) -> Iterator[Table]:
+def tables(plan: Plan, results: Sequence[DryRun]) -> Iterator[Table]:
     """Peaks by category with what the plan predicted, peaks by phase, FLOPs and bytes by axis."""
     yield _memory(plan, results)
     yield _by_name("peak by phase", results, [r.peak_by_phase for r in results], bytes_of=True)
@@ -24,7 +21,7 @@ def tables(plan: Plan, results: Sequence["DryRun"]) -> Iterator[Table]:
         yield _by_name("communicated, by axis", results, sent, bytes_of=True)
 
 
-def _memory(plan: Plan, results: Sequence["DryRun"]) -> Table:
+def _memory(plan: Plan, results: Sequence[DryRun]) -> Table:
     """Each rank twice: what the program held at its peak, and the cost model's figure."""
     table = _table("peak memory", (*CATEGORIES, "peak", "error"))
     stages = plan.prediction.memory if plan.prediction else ()
@@ -44,7 +41,7 @@ def _predicted(stage: StageMemory, peak_bytes: int) -> list[str]:
 
 def _by_name(
     title: str,
-    results: Sequence["DryRun"],
+    results: Sequence[DryRun],
     figures: Sequence[Mapping[str, float]],
     *,
     bytes_of: bool = False,
