@@ -286,6 +286,10 @@ class KernelHabits(Frozen):
                     it (`costmodels.operations.by_operator`)
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
+    biases          how biases of dense products are added up (`costmodels.operations.dense_biases`)
+    own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
+    drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
+    copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
     rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
@@ -346,6 +350,10 @@ class KernelHabits(Frozen):
     drops_unread_replay: bool = False
     saves_16_bits: bool = False
     keeps_listed: bool = False
+    biases: Literal["in_product", "summed", "apart"] = "in_product"
+    own_gelu: tuple[float, ...] = ()
+    drops_apart: bool = False
+    copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)

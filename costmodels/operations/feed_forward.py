@@ -129,11 +129,14 @@ def activation(
     inputs = 2 if site.model.gated else 1
     fused = site.kernels.fused_gated
     extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
+    moved = inputs + 1 + 2 * extra, 2 * inputs + 1 + 3 * extra
+    if not site.model.gated and site.kernels.own_gelu:
+        moved = site.kernels.own_gelu
     name = "weighed_swiglu" if weighed else "swiglu"
     return Pointwise(
         name="activation",
-        forward_bytes=site.itemsize * elements * (inputs + 1 + 2 * extra),
-        backward_bytes=site.itemsize * elements * (2 * inputs + 1 + 3 * extra),
+        forward_bytes=site.itemsize * elements * moved[0],
+        backward_bytes=site.itemsize * elements * moved[1],
         kernels=1 if fused else 3,
         measured_as=(name, f"{name}_backward") if site.model.gated else ("silu", "silu"),
         saved_bytes=site.itemsize * elements * (1 + extra),

@@ -32,13 +32,14 @@ from meshplan.costmodels.operations.alternating import (
     predicted,
     thinned,
 )
-from meshplan.costmodels.operations.attention_core import core, core_output, output_bytes
+from meshplan.costmodels.operations.attention_core import core, core_output, head_copies, output_bytes
 from meshplan.costmodels.operations.compressed import (
     compressed_exchange,
     compressor,
     out_projection,
 )
 from meshplan.costmodels.operations.context_exchange import context_exchange, kv_heads
+from meshplan.costmodels.operations.dense_biases import attention_biases, feed_forward_biases
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,
@@ -70,6 +71,12 @@ ROTATION_PASSES = 5
 16-bit number 8 are products with cosine and sine, 6 the halves that change places, 6 their sum
 (transformers' apply_rotary_pos_emb and rotate_half, megatron/core rope_utils.py; backward 28);
 torchtitan's apply_rotary_emb casts to fp32 6, multiplies 8 and casts back 6, backward as much.
+"""
+
+DROPPED_APART = (7, 5)
+"""Tensors that a residual sum moves beside its mask where the bias, dropout and the sum are kernels
+of their own, forward 2 + 2 + 3, backward dropout 2 and the sum of both gradients 3
+(NVIDIA/Megatron-LM@f7727433 megatron/model/transformer.py, bias_dropout_add).
 """
 
 
@@ -133,6 +140,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
     else:
         yield from context_exchange(site, attention)
     yield core(site, attention)
+    yield from head_copies(site, attention)
     if attention.gate != "none":
         yield from _output_gate(site, attention)
     yield core_output(site, attention)
@@ -180,6 +188,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
     if attention.qk_norm != "none":
         values = a_kv * attention.v_head_dim * attention.v_norm
         yield _inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
+    yield from attention_biases(site, attention, (0 if rank else a * d) + a_kv * (d + d_v))
     yield _rotary(site, t * (a + a_kv) * d)
 
 
@@ -291,6 +300,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield gather_tokens(site, "feed_forward_input", "mlp")
         *before, down = dense_feed_forward(site, kind.ffn / site.shard.tp)
         yield from before
+        yield from feed_forward_biases(site, (1 + site.model.gated) * kind.ffn / site.shard.tp)
         yield _only_added(site, kind, down)
         if kind.thinned:
             yield thinned(site, kind.ffn / site.shard.tp)
@@ -377,10 +387,11 @@ def _residual(site: Site, name: str, *, kept: bool = True) -> Pointwise:
     """
     width = site.stream_bytes
     mask = width / site.itemsize if site.kernels.dropout else 0.0
+    forward, backward = DROPPED_APART if mask and site.kernels.drops_apart else (3, 3)
     return Pointwise(
         name=name,
-        forward_bytes=3 * width + mask,
-        backward_bytes=3 * width + mask,
+        forward_bytes=forward * width + mask,
+        backward_bytes=backward * width + mask,
         measured_as=("add", "add"),
         saved_bytes=width * kept + mask,
         modules=("input",),

@@ -26,6 +26,19 @@ kernel for sinks is, and one that lost that kernel.
 
 LIGER_LOSS = {"fused_cross_entropy": True, "chunked_loss": True, "loss_chunk_bytes": 1e9}
 LIGER = LIGER_LOSS | {"fused_norm": True, "fused_gated": True, "fused_rope": True}
+NO_JIT: dict[str, Any] = {"fused_gated": False, "own_gelu": (23.0, 45.0), "drops_apart": True}
+"""What Megatron-LM scripted for nvFuser runs one operator after the other where PyTorch has no
+nvFuser: until January 2024 it turned TorchScript's other fuser off (NVIDIA/Megatron-LM@f7727433
+megatron/initialize.py set_jit_fusion_options), and "nvFuser is deprecated in PyTorch JIT starting
+from 2.2" (@473225f9 megatron/core/jit.py, which compiles instead). Of GELU and its bias seven
+operators move 2 numbers and three 3 forward, twelve 2 and seven 3 backward
+(megatron/model/fused_bias_gelu.py; counted, not measured).
+"""
+LOCAL: dict[str, Any] = {"norms_in_products": False, "biases": "apart", "copies_heads": True}
+"""Megatron-LM's own layers instead of Transformer Engine's (--transformer-impl local):
+@f7727433 megatron/model/transformer.py copies queries, keys, values and the output around
+FlashAttention (rearrange, contiguous).
+"""
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
     "liger_loss": LIGER_LOSS,
@@ -34,6 +47,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_norm": {"fused_norm": False},
     "no_gated": {"fused_gated": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
+    "no_jit": NO_JIT,
+    "local": LOCAL,
     "no_reorder": {"reorders_documents": True},
     "no_routing": {"routing_kernels": 26},
     "no_choosing": {"routing_kernels": 22},
