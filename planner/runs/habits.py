@@ -175,9 +175,10 @@ they become the fp32 of the parameter (the transpose of `convert_element_type` c
 jax-ml/jax@0018095c jax/_src/lax/lax.py).
 """
 
-DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
+JAX: dict[str, Any] = {"drops_unread_replay": True, "pads_vocabulary": True}
 """What jax.checkpoint runs again is cut down to what the backward reads
-(jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
+(jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged"); XLA pads
+the sides of products of 16 bits (openxla/xla xla/service/gpu/transforms/cublas_pad_for_gemms.cc).
 """
 
 REPLAYS_ALL: dict[str, Any] = {"drops_unread_replay": False}
@@ -234,10 +235,12 @@ def engine_of(row: Row) -> Engine:
 
 
 def _replay_said(row: Row) -> dict[str, Any]:
-    """Whether a replay leaves out what no backward reads, where that is not its engine's habit."""
+    """Whether a replay leaves out what no backward reads, where that is not its engine's habit, and
+    what else XLA does.
+    """
     words = row.framework.lower()
     if "jax" in words:
-        return DROPS_UNREAD
+        return JAX
     found = re.search(r"\btorch (\d+)\.(\d+)", words)
     old = found is not None and (int(found[1]), int(found[2])) < FIRST_EARLY_STOP
     return REPLAYS_ALL if old or "transformers" in words else {}
