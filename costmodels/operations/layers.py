@@ -32,7 +32,12 @@ from meshplan.costmodels.operations.alternating import (
     predicted,
     thinned,
 )
-from meshplan.costmodels.operations.attention_core import core, core_output, head_copies, output_bytes
+from meshplan.costmodels.operations.attention_core import (
+    core,
+    core_output,
+    head_copies,
+    output_bytes,
+)
 from meshplan.costmodels.operations.compressed import (
     compressed_exchange,
     compressor,
@@ -55,6 +60,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
 )
 from meshplan.costmodels.operations.recurrent import recurrent_operations
+from meshplan.costmodels.operations.residual import residual_sum, stream_itemsize
 from meshplan.costmodels.operations.sparse import index_operations
 from meshplan.costmodels.operations.streams import from_streams, to_streams
 from meshplan.costmodels.operations.traced import traced_operations
@@ -71,12 +77,6 @@ ROTATION_PASSES = 5
 16-bit number 8 are products with cosine and sine, 6 the halves that change places, 6 their sum
 (transformers' apply_rotary_pos_emb and rotate_half, megatron/core rope_utils.py; backward 28);
 torchtitan's apply_rotary_emb casts to fp32 6, multiplies 8 and casts back 6, backward as much.
-"""
-
-DROPPED_APART = (7, 5)
-"""Tensors that a residual sum moves beside its mask where the bias, dropout and the sum are kernels
-of their own, forward 2 + 2 + 3, backward dropout 2 and the sum of both gradients 3
-(NVIDIA/Megatron-LM@f7727433 megatron/model/transformer.py, bias_dropout_add).
 """
 
 
@@ -100,7 +100,7 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
 
 def input_bytes(site: Site) -> Number:
     """The layer's input: all that a fully recomputed layer keeps."""
-    return site.itemsize * site.shard.tokens_outside * site.model.stream_width
+    return stream_itemsize(site) * site.shard.tokens_outside * site.model.stream_width
 
 
 def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
@@ -123,7 +123,7 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield to_streams(site, streams, "attention_residual")
         return
     added = site.model.parallel_blocks and kind.has_feed_forward
-    residual = _residual(site, "attention_residual", kept=not added)
+    residual = residual_sum(site, "attention_residual", kept=not added)
     yield replace(residual, modules=(*residual.modules, "sum"))
 
 
@@ -308,7 +308,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if streams:
         yield to_streams(site, streams, "feed_forward_residual")
     else:
-        yield _only_added(site, kind, _residual(site, "feed_forward_residual"))
+        yield _only_added(site, kind, residual_sum(site, "feed_forward_residual"))
 
 
 def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
@@ -332,7 +332,7 @@ def _norm_module(site: Site, *, apart: bool) -> Module | None:
 def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
     width = site.stream_bytes
-    forward_bytes, backward_bytes = _norm_bytes(site, width)
+    forward_bytes, backward_bytes = _norm_bytes(site, width, wide=site.kernels.wide_stream)
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
@@ -361,10 +361,12 @@ def _inner_norm(
     )
 
 
-def _norm_bytes(site: Site, size: Number) -> tuple[Number, Number]:
-    """Moved forward and backward by a norm of `size` bytes, in one kernel or in several."""
+def _norm_bytes(site: Site, size: Number, *, wide: bool = False) -> tuple[Number, Number]:
+    """Moved forward and backward by a norm of `size` bytes, in one kernel or in several; `wide`: of
+    an input in fp32.
+    """
     if site.kernels.fused_norm:
-        return 2 * size, 3 * size
+        return (3 * size, 5 * size) if wide else (2 * size, 3 * size)
     forward, backward = site.kernels.own_norm_bytes
     return forward / 2 * size, backward / 2 * size
 
@@ -379,20 +381,3 @@ def _kept_norms(site: Site) -> Number:
     """
     intermediates = 0.0 if site.kernels.fused_norm else 2.0
     return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
-
-
-def _residual(site: Site, name: str, *, kept: bool = True) -> Pointwise:
-    """The residual add after each half of a layer. The next norm's backward reads its output, so it
-    is kept; not where only another add reads it (parallel blocks).
-    """
-    width = site.stream_bytes
-    mask = width / site.itemsize if site.kernels.dropout else 0.0
-    forward, backward = DROPPED_APART if mask and site.kernels.drops_apart else (3, 3)
-    return Pointwise(
-        name=name,
-        forward_bytes=forward * width + mask,
-        backward_bytes=backward * width + mask,
-        measured_as=("add", "add"),
-        saved_bytes=width * kept + mask,
-        modules=("input",),
-    )

@@ -9,11 +9,12 @@ from sites import S, V, site
 from torch import Tensor
 
 from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.operations.embedding_head import head_operations
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Matmul, Pointwise
-from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import UNALIGNED_RATE, Device, matmul_s
 from meshplan.hardware_profiles.load import load_gpu, load_kernels
@@ -143,7 +144,32 @@ def test_a_head_of_an_odd_vocabulary(
     device = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"])
     aligned = replace(head, unaligned=False)
     launch_s = device.kernels.launch_s
-    seconds, even = (
-        matmul_s(device, op, op.m, op.n, op.k) - launch_s for op in (head, aligned)
-    )
+    seconds, even = (matmul_s(device, op, op.m, op.n, op.k) - launch_s for op in (head, aligned))
     assert seconds / even == pytest.approx(times)
+
+
+def test_a_residual_stream_in_fp32() -> None:
+    """Sum: 2 + 1 + 2 tensors of 16 bits forward, 2 + 2 + 2 + 1 backward; norm: 2 + 1 and 1 + 2 + 2.
+    What a half keeps of the stream, and the input of a replayed layer, are twice as large.
+    """
+    plain, wide = where(dropout=False), where(dropout=False, wide_stream=True)
+    assert moved(wide, "_residual") == (2 * 5 * 2, 2 * 7 * 2)
+    assert moved(wide, "_norm") == (2 * 3 * 2, 2 * 5 * 2)
+    assert moved(plain, "_norm") == (2 * 2 * 2, 2 * 3 * 2)
+    assert input_bytes(wide) == 2 * input_bytes(plain)
+    kept = [
+        sum(op.saved_bytes for op in layer_operations(at, GPT_LAYER) if "residual" in op.name)
+        for at in (plain, wide)
+    ]
+    assert kept[1] == 2 * kept[0] == 2 * 2 * 2 * S * H
+
+
+def test_an_ungated_shape_may_rotate() -> None:
+    """A GPT's note on its attention leaves the table of learned positions out."""
+    shape = {
+        "layers": 2, "hidden": 64, "ffn": 256, "heads": 1, "vocab": 128, "gated": 0, "seq_len": 32
+    }  # fmt: skip
+    learned = model_from_shape(shape, "gpt")
+    rotary = model_from_shape(shape | {"attention": "mha (rotary positions)"}, "gpt")
+    assert (learned.learned_positions, rotary.learned_positions) == (32, 0)
+    assert rotary == replace(learned, learned_positions=0)
