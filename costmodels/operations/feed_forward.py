@@ -129,7 +129,7 @@ def activation(
     inputs = 2 if site.model.gated else 1
     fused = site.kernels.fused_gated
     extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
-    moved = inputs + 1 + 2 * extra, 2 * inputs + 1 + 3 * extra
+    moved: tuple[float, ...] = (inputs + 1 + 2 * extra, 2 * inputs + 1 + 3 * extra)
     if not site.model.gated and site.kernels.own_gelu:
         moved = site.kernels.own_gelu
     name = "weighed_swiglu" if weighed else "swiglu"
