@@ -136,10 +136,11 @@ Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of
 them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
 """
 
-UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False}
+UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False, "copies_heads": True}
 """Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
 (alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
-fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-swiglu-fusion and
+fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); heads are copied as under
+`LOCAL`. --no-bias-swiglu-fusion and
 --no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
 """
 
