@@ -49,6 +49,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
     "no_jit": NO_JIT,
     "local": LOCAL,
+    "head_copies": {"copies_heads": True},
     "autocast": {"wide_stream": True},
     "sums_biases": {"biases": "summed"},
     "no_reorder": {"reorders_documents": True},
