@@ -131,7 +131,7 @@ CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
 UNFUSED = {"attention": "unfused", "flash_attention": False}
-BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False}
+BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False, "biases": "apart"}
 """NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
 Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
 them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
