@@ -266,11 +266,11 @@ class KernelHabits(Frozen):
                     tokens come to their experts and back by PyTorch's index_select and index_add
     expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
                     "repeated" for each row, or "looped" over experts
-    sums_by_index   a token's copies alone are added up so: what a compiler cannot fuse
+    sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     own_token_latents
                     latent attention projects each tensor rank's own tokens down and gathers latents
-    deals_experts   a benchmark's gate deals experts out in order: those of a token are neighbours
+    deals_experts   a benchmark's gate deals experts out in order
     weighs_apart    rows are copied to fp32, multiplied by the router's weights and copied back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
@@ -285,6 +285,7 @@ class KernelHabits(Frozen):
     own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
     drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
     wide_stream     the residual stream is in fp32 (`costmodels.operations.residual`)
+    keeps_wide      and kept so
     copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
@@ -304,11 +305,9 @@ class KernelHabits(Frozen):
                     up to the router, shared experts among it where nothing runs beside them:
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
-    communication_units
-                    compute units (SMs) that only exchange tokens where the model has experts
+    communication_units  SMs that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
-    sink_8bit_token_s
-                    the same where 8-bit recipes run attention in 8 bits; None: as in 16
+    sink_8bit_token_s  the same where 8-bit recipes run attention in 8 bits; None: as in 16
     """
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
@@ -351,6 +350,7 @@ class KernelHabits(Frozen):
     own_gelu: tuple[float, ...] = ()
     drops_apart: bool = False
     wide_stream: bool = False
+    keeps_wide: bool = False
     copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)

@@ -21,8 +21,11 @@ ONE_KERNEL, DROPPED_APART, WIDE = (3, 3), (7, 5), (5, 7)
 
 
 def stream_itemsize(site: Site) -> float:
-    """Bytes of one number of the stream."""
-    return max(site.itemsize, 4.0) if site.kernels.wide_stream else site.itemsize
+    """Bytes of one number that is kept of the stream. Transformer Engine's norms keep the cast of
+    their input, PyTorch's what they were given (cast_if_needed, NVIDIA/TransformerEngine
+    transformer_engine/pytorch/module/layernorm_linear.py).
+    """
+    return max(site.itemsize, 4.0) if site.kernels.keeps_wide else site.itemsize
 
 
 def residual_sum(site: Site, name: str, *, kept: bool = True) -> Pointwise:

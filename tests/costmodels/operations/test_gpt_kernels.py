@@ -152,7 +152,7 @@ def test_a_residual_stream_in_fp32() -> None:
     """Sum: 2 + 1 + 2 tensors of 16 bits forward, 2 + 2 + 2 + 1 backward; norm: 2 + 1 and 1 + 2 + 2.
     What a half keeps of the stream, and the input of a replayed layer, are twice as large.
     """
-    plain, wide = where(dropout=False), where(dropout=False, wide_stream=True)
+    plain, wide = where(dropout=False), where(dropout=False, wide_stream=True, keeps_wide=True)
     assert moved(wide, "_residual") == (2 * 5 * 2, 2 * 7 * 2)
     assert moved(wide, "_norm") == (2 * 3 * 2, 2 * 5 * 2)
     assert moved(plain, "_norm") == (2 * 2 * 2, 2 * 3 * 2)
@@ -162,6 +162,9 @@ def test_a_residual_stream_in_fp32() -> None:
         for at in (plain, wide)
     ]
     assert kept[1] == 2 * kept[0] == 2 * 2 * 2 * S * H
+    cast = where(dropout=False, wide_stream=True)  # Transformer Engine's
+    assert moved(cast, "_residual") == (2 * 5 * 2, 2 * 7 * 2)
+    assert input_bytes(cast) == input_bytes(plain)
 
 
 def test_an_ungated_shape_may_rotate() -> None:
