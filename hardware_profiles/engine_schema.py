@@ -223,8 +223,8 @@ class KernelHabits(Frozen):
 
     attention       the attention kernel, of FlashAttention the first to the fourth; the second does
                     not use the matrix units that came with Hopper fully, cuDNN and the third do
-    uses_sdpa       FlashAttention-2 is called by PyTorch's scaled_dot_product_attention, which on
-                    AMD's GPUs and on Blackwell has another kernel (`Kernels.sdpa_forward`)
+    uses_sdpa       PyTorch's scaled_dot_product_attention calls FlashAttention-2, or on AMD's GPUs
+                    and Blackwell a kernel of its own (`Kernels.sdpa_forward`)
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
@@ -251,33 +251,27 @@ class KernelHabits(Frozen):
     cut_logits_bytes
                     the same where tensor-parallel ranks share the vocabulary, 0: no other
     gathers_logits  tensor-parallel ranks gather each other's logits, and each has the loss of all
-    loss_chunk_bytes
-                    the loss runs over chunks of tokens of so many bytes of fp32 logits, 0: at once
+    loss_chunk_bytes  bytes of fp32 logits in a chunk that the loss runs over, 0: at once
     loss_chunks     or over so many equal chunks, whose input's gradient is gathered in fp32
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
-    gather_buffers  tensors whole over the tensor-parallel ranks that gathers write to and that are
-                    never given back
+    gather_buffers  whole tensors that tensor parallel's gathers write to, never given back
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
     norms_in_products
                     a norm runs in the kernel of the product behind it (Transformer Engine's
                     LayerNormLinear), but for those before latent attention and before experts
     permutes_by_index
-                    tokens come to their experts and back by PyTorch's indexing (index_select,
-                    index_add) instead of kernels made for it
+                    tokens come to their experts and back by PyTorch's index_select and index_add
     expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
                     "repeated" for each row, or "looped" over experts
-    sums_by_index   the copies of a token alone are added up so, forward behind the experts and
-                    backward before them: what a compiler cannot fuse
+    sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     own_token_latents
-                    latent attention projects down on each tensor rank's own tokens and gathers the
-                    latents instead of the hidden states
-    deals_experts   a benchmark's gate deals experts out in order: those of a token are neighbours
-    weighs_apart    rows times the router's weights are kernels of their own: a copy in fp32, the
-                    product, and back
+                    latent attention projects each tensor rank's own tokens down and gathers latents
+    deals_experts   a benchmark's gate deals experts out in order
+    weighs_apart    rows are copied to fp32, multiplied by the router's weights and copied back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
     saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts
@@ -286,6 +280,13 @@ class KernelHabits(Frozen):
                     it (`costmodels.operations.by_operator`)
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
+    pads_vocabulary its rows are a multiple of 8 for each rank, whatever the model's are
+    biases          how biases of dense products are added up (`costmodels.operations.dense_biases`)
+    own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
+    drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
+    wide_stream     the residual stream is in fp32 (`costmodels.operations.residual`)
+    keeps_wide      and kept so
+    copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
     rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
@@ -304,11 +305,9 @@ class KernelHabits(Frozen):
                     up to the router, shared experts among it where nothing runs beside them:
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
-    communication_units
-                    compute units (SMs) that only exchange tokens where the model has experts
+    communication_units  SMs that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
-    sink_8bit_token_s
-                    the same where 8-bit recipes run attention in 8 bits; None: as in 16
+    sink_8bit_token_s  the same where 8-bit recipes run attention in 8 bits; None: as in 16
     """
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
@@ -346,6 +345,13 @@ class KernelHabits(Frozen):
     drops_unread_replay: bool = False
     saves_16_bits: bool = False
     keeps_listed: bool = False
+    pads_vocabulary: bool = False
+    biases: Literal["in_product", "summed", "apart"] = "in_product"
+    own_gelu: tuple[float, ...] = ()
+    drops_apart: bool = False
+    wide_stream: bool = False
+    keeps_wide: bool = False
+    copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)

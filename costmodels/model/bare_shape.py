@@ -3,7 +3,8 @@
     layers hidden ffn heads kv_heads head_dim vocab    sizes as in `Model`
     gated tied                                         1/0 or true/false
     experts top_k moe_ffn shared_experts dense_layers  mixture of experts; the dense layers lead
-    attention                                          mha, gqa or mla, with a note on windows
+    attention                                          mha, gqa or mla, with a note on windows, or
+                                                       for an ungated model on "rotary positions"
     sinks                                              1: attention sinks, and biases of attention
                                                        and experts (gpt-oss)
     qk_norm                                            head: queries and keys normed by head (Qwen3)
@@ -42,6 +43,7 @@ PARAMS_TOLERANCE = 0.1
 """A stated size further off, with and without the vocabulary, belongs to another model."""
 
 UNCOMPRESSED_QUERY_HIDDEN = 2048
+ROTARY = "rotary positions"
 MOST_LAYERS = 10_000  # each is listed
 
 
@@ -66,7 +68,7 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
         gated=gated,
         norm="rmsnorm" if gated else "layernorm",
         bias=not gated,
-        learned_positions=0 if gated else f.count("seq_len", default=0, least=0),
+        learned_positions=0 if gated or _rotates(f) else f.count("seq_len", default=0, least=0),
         tied=f.flag("tied", not gated),
     )
     _check_stated_size(f, model)
@@ -96,7 +98,7 @@ def _attentions(f: Fields, *, bias: bool) -> list[Attention]:
         raise f.refuse(f"attention {str(text)[:60]!r} is not priced; mha, gqa, mqa and mla are")
     kind, note = match.groups()
     attention = _latent(f) if kind == "mla" else _grouped(f, kind, bias=bias)
-    if note is None:
+    if note in (None, ROTARY):
         return [attention] * layers
     if found := re.fullmatch(r"alternating (\d{1,9})-token sliding window", note):
         windowed = replace(attention, window=int(found[1]))
@@ -106,6 +108,11 @@ def _attentions(f: Fields, *, bias: bool) -> list[Attention]:
         windowed = replace(attention, window=int(found[3]), chunked=True)
         return [windowed if i % max(period, 1) < chunked else attention for i in range(layers)]
     raise f.refuse(f"attention {str(text)[:60]!r} has a note that is not understood")
+
+
+def _rotates(f: Fields) -> bool:
+    words = f.present("attention")
+    return words is not None and str(words[1]).strip().endswith(f"({ROTARY})")
 
 
 def _grouped(f: Fields, kind: str, *, bias: bool) -> Attention:

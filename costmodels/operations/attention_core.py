@@ -1,5 +1,7 @@
 """The core of softmax attention on one rank: softmax(q k^T) v."""
 
+from collections.abc import Iterator
+
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
 from meshplan.costmodels.operations.compressed import compressed_keys
@@ -76,4 +78,19 @@ def core_output(site: Site, attention: Attention) -> Pointwise:
         name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
         saved_bytes=output_bytes(site, attention),
         modules=("linear",),
+    )  # fmt: skip
+
+
+def head_copies(site: Site, attention: Attention) -> Iterator[Pointwise]:
+    """Queries, keys and values brought from one order of tokens and sequences into the kernel's,
+    and its output back (`KernelHabits.copies_heads`): each is read and written.
+    """
+    if not (site.kernels.copies_heads and site.kernels.flash_attention):
+        return
+    heads, kv_heads = attention.heads / site.shard.tp, attention.kv_heads / site.shard.tp
+    each = heads * attention.head_dim + kv_heads * (attention.head_dim + attention.v_head_dim)
+    moved = 2 * (site.itemsize * site.shard.tokens * each + output_bytes(site, attention))
+    yield Pointwise(
+        name="head_copies", forward_bytes=moved, backward_bytes=moved, kernels=4,
+        modules=("core_attention",),
     )  # fmt: skip

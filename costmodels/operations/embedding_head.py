@@ -7,6 +7,9 @@ the logits many times unless one kernel does it. Multi-token-prediction modules 
 2412.19437 section 2.2) each add a projection 2h -> h, a layer, and the head again; where hidden
 states have several streams the projection is of each of them and of the embedding (DeepSeek-V4).
 
+Where the vocabulary is no multiple of 8 on a rank, the logits' rows are not aligned and all three
+products run a slower kernel (`costmodels.seconds.kernels`); XLA and Megatron-LM pad it.
+
 Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per
 step), and frameworks that make an embedding's gradient whole, zeros included (12 bytes for each of
 its V h / tp numbers and micro-batch: at most 2 % of a step, and fits are no better with it).
@@ -23,6 +26,7 @@ from meshplan.costmodels.operations.layers import layer_operations, norm
 from meshplan.costmodels.operations.streams import from_streams, made_streams
 
 CHUNK_TILE = 128
+ALIGNED = 8  # numbers of 16 bits in 16 bytes
 GATHERED_BYTES = 4.0  # fp32: the gathered input's gradient, to which equal chunks add theirs
 
 
@@ -99,7 +103,9 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     parts: Number = site.kernels.loss_chunks
     if site.kernels.loss_chunk_bytes:
         parts = ceil(shard.tokens / chunk_rows(site)[0])
-    head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False, parts=parts)
+    unaligned = False if site.kernels.pads_vocabulary else columns % ALIGNED > 0
+    head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False, parts=parts,
+                  unaligned=unaligned)  # fmt: skip
     entering = gather_tokens(site, "head_input")
     if site.kernels.chunked_loss:  # both gradients are taken while the input is there
         entering = replace(entering, regathers=0.0, backward_count=entering.backward_count - where(

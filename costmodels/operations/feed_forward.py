@@ -30,6 +30,8 @@ from meshplan.costmodels.operations.kinds import (
 from meshplan.costmodels.operations.rank_share import Shard, is_kind
 from meshplan.hardware_profiles.engine_schema import ContextKind, KernelHabits
 
+GELU_OPERATORS = 10  # of Megatron-LM's, forward (`KernelHabits.own_gelu`)
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -129,12 +131,16 @@ def activation(
     inputs = 2 if site.model.gated else 1
     fused = site.kernels.fused_gated
     extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
+    moved: tuple[float, ...] = (inputs + 1 + 2 * extra, 2 * inputs + 1 + 3 * extra)
+    kernels = 3 if extra else 1
+    if not site.model.gated and site.kernels.own_gelu:
+        moved, kernels = site.kernels.own_gelu, GELU_OPERATORS
     name = "weighed_swiglu" if weighed else "swiglu"
     return Pointwise(
         name="activation",
-        forward_bytes=site.itemsize * elements * (inputs + 1 + 2 * extra),
-        backward_bytes=site.itemsize * elements * (2 * inputs + 1 + 3 * extra),
-        kernels=1 if fused else 3,
+        forward_bytes=site.itemsize * elements * moved[0],
+        backward_bytes=site.itemsize * elements * moved[1],
+        kernels=kernels,
         measured_as=(name, f"{name}_backward") if site.model.gated else ("silu", "silu"),
         saved_bytes=site.itemsize * elements * (1 + extra),
         modules=(module, "pointwise"),

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.elementwise import Condition, Number
 
 Module = Literal[
     "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
@@ -43,6 +43,7 @@ class Matmul:
     key_columns  columns of the key's weight, where that is one of the joined
     apart        columns of each of the products that a framework without joined weights runs
     biased       whether it adds a bias
+    unaligned    whether rows of its output begin at addresses that are no multiples of 16 bytes
     kept_cast    in 8-bit training its output is kept for the backward in 8 bits
     imbalance    rows over those of the mean rank; the model's FLOPs count the mean rank's
     """
@@ -61,6 +62,7 @@ class Matmul:
     key_columns: Number = 0
     apart: tuple[Number, ...] = ()
     biased: bool = False
+    unaligned: Condition = False
     kept_cast: bool = False
     imbalance: Number = 1.0
     saved_bytes: Number = 0.0

@@ -32,13 +32,19 @@ from meshplan.costmodels.operations.alternating import (
     predicted,
     thinned,
 )
-from meshplan.costmodels.operations.attention_core import core, core_output, output_bytes
+from meshplan.costmodels.operations.attention_core import (
+    core,
+    core_output,
+    head_copies,
+    output_bytes,
+)
 from meshplan.costmodels.operations.compressed import (
     compressed_exchange,
     compressor,
     out_projection,
 )
 from meshplan.costmodels.operations.context_exchange import context_exchange, kv_heads
+from meshplan.costmodels.operations.dense_biases import attention_biases, feed_forward_biases
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,
@@ -54,6 +60,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
 )
 from meshplan.costmodels.operations.recurrent import recurrent_operations
+from meshplan.costmodels.operations.residual import residual_sum, stream_itemsize
 from meshplan.costmodels.operations.sparse import index_operations
 from meshplan.costmodels.operations.streams import from_streams, to_streams
 from meshplan.costmodels.operations.traced import traced_operations
@@ -93,7 +100,7 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
 
 def input_bytes(site: Site) -> Number:
     """The layer's input: all that a fully recomputed layer keeps."""
-    return site.itemsize * site.shard.tokens_outside * site.model.stream_width
+    return stream_itemsize(site) * site.shard.tokens_outside * site.model.stream_width
 
 
 def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
@@ -116,7 +123,7 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield to_streams(site, streams, "attention_residual")
         return
     added = site.model.parallel_blocks and kind.has_feed_forward
-    residual = _residual(site, "attention_residual", kept=not added)
+    residual = residual_sum(site, "attention_residual", kept=not added)
     yield replace(residual, modules=(*residual.modules, "sum"))
 
 
@@ -133,6 +140,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
     else:
         yield from context_exchange(site, attention)
     yield core(site, attention)
+    yield from head_copies(site, attention)
     if attention.gate != "none":
         yield from _output_gate(site, attention)
     yield core_output(site, attention)
@@ -180,6 +188,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
     if attention.qk_norm != "none":
         values = a_kv * attention.v_head_dim * attention.v_norm
         yield _inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
+    yield from attention_biases(site, attention, (0 if rank else a * d) + a_kv * (d + d_v))
     yield _rotary(site, t * (a + a_kv) * d)
 
 
@@ -291,6 +300,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield gather_tokens(site, "feed_forward_input", "mlp")
         *before, down = dense_feed_forward(site, kind.ffn / site.shard.tp)
         yield from before
+        yield from feed_forward_biases(site, (1 + site.model.gated) * kind.ffn / site.shard.tp)
         yield _only_added(site, kind, down)
         if kind.thinned:
             yield thinned(site, kind.ffn / site.shard.tp)
@@ -298,7 +308,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if streams:
         yield to_streams(site, streams, "feed_forward_residual")
     else:
-        yield _only_added(site, kind, _residual(site, "feed_forward_residual"))
+        yield _only_added(site, kind, residual_sum(site, "feed_forward_residual"))
 
 
 def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
@@ -322,7 +332,7 @@ def _norm_module(site: Site, *, apart: bool) -> Module | None:
 def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
     width = site.stream_bytes
-    forward_bytes, backward_bytes = _norm_bytes(site, width)
+    forward_bytes, backward_bytes = _norm_bytes(site, width, wide=site.kernels.wide_stream)
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
@@ -351,10 +361,12 @@ def _inner_norm(
     )
 
 
-def _norm_bytes(site: Site, size: Number) -> tuple[Number, Number]:
-    """Moved forward and backward by a norm of `size` bytes, in one kernel or in several."""
+def _norm_bytes(site: Site, size: Number, *, wide: bool = False) -> tuple[Number, Number]:
+    """Moved forward and backward by a norm of `size` bytes, in one kernel or in several; `wide`: of
+    an input in fp32.
+    """
     if site.kernels.fused_norm:
-        return 2 * size, 3 * size
+        return (3 * size, 5 * size) if wide else (2 * size, 3 * size)
     forward, backward = site.kernels.own_norm_bytes
     return forward / 2 * size, backward / 2 * size
 
@@ -369,19 +381,3 @@ def _kept_norms(site: Site) -> Number:
     """
     intermediates = 0.0 if site.kernels.fused_norm else 2.0
     return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
-
-
-def _residual(site: Site, name: str, *, kept: bool = True) -> Pointwise:
-    """The residual add after each half of a layer. The next norm's backward reads its output, so it
-    is kept; not where only another add reads it (parallel blocks).
-    """
-    width = site.stream_bytes
-    mask = width / site.itemsize if site.kernels.dropout else 0.0
-    return Pointwise(
-        name=name,
-        forward_bytes=3 * width + mask,
-        backward_bytes=3 * width + mask,
-        measured_as=("add", "add"),
-        saved_bytes=width * kept + mask,
-        modules=("input",),
-    )

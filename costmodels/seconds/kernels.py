@@ -1,6 +1,6 @@
 """Seconds of one kernel on one accelerator.
 
-    matmul     t = launch + max(2 m n k / (peak E q k / (k + k0)), 2 (m k + k n + m n) / (B e))
+    matmul     t = launch + max(2 m n k / (peak E q u k / (k + k0)), 2 (m k + k n + m n) / (B e))
     grouped    t = launch + (math^p + memory^p)^(1/p), with math = 2 m n k g / (peak E q) and
                memory = g (i m k + i k n + o m n) / (B e)
     attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
@@ -23,6 +23,11 @@
     s, s0    keys that a query meets, and those at which attention reaches half of its rate
              (Kernels.attention_half_*): on an H100 215 forward and 550 backward. Backward over keys
              that each query chose, by number, E_a and s0 are Kernels.sparse_*, where known
+    u        of a product whose rows are not aligned to 16 bytes, on NVIDIA's GPUs a third: TMA and
+             16-byte copies need that, so cuBLAS takes a kernel that loads single numbers. Netflix
+             found such a head three times as long ("Scaling LLM Post-Training at Netflix", 2026);
+             a vocabulary of 50,304 instead of 50,257 makes nanoGPT's steps a quarter shorter
+             (Karpathy, 2023), which is a head of 2 to 3 times on an A100
     share    Kernels.scan_forward, scan_backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach; rows taken and
@@ -50,6 +55,7 @@ from meshplan.hardware_profiles.tunings import Tuning
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
 NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
+UNALIGNED_RATE = 1 / 3
 INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 """index_select and index_add of rows of 4 KiB in bf16, bytes read and written: 0.727e12 bytes/s on
 an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
@@ -163,6 +169,8 @@ def matmul_s(
     )
     grouped = op.name.startswith("experts")
     flops = 2.0 * rows * columns * inner * op.groups
+    if device.gpu.vendor == "nvidia":
+        flops = flops / where(op.unaligned, UNALIGNED_RATE, 1.0)
     surface = device.matmul_surface(dtype, grouped=grouped)
     if surface is not None:
         m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)

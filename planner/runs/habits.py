@@ -26,6 +26,19 @@ kernel for sinks is, and one that lost that kernel.
 
 LIGER_LOSS = {"fused_cross_entropy": True, "chunked_loss": True, "loss_chunk_bytes": 1e9}
 LIGER = LIGER_LOSS | {"fused_norm": True, "fused_gated": True, "fused_rope": True}
+NO_JIT: dict[str, Any] = {"fused_gated": False, "own_gelu": (23.0, 45.0), "drops_apart": True}
+"""What Megatron-LM scripted for nvFuser runs one operator after the other where PyTorch has no
+nvFuser: until January 2024 it turned TorchScript's other fuser off (NVIDIA/Megatron-LM@f7727433
+megatron/initialize.py set_jit_fusion_options), and "nvFuser is deprecated in PyTorch JIT starting
+from 2.2" (@473225f9 megatron/core/jit.py, which compiles instead). Of GELU and its bias seven
+operators move 2 numbers and three 3 forward, twelve 2 and seven 3 backward
+(megatron/model/fused_bias_gelu.py; counted, not measured).
+"""
+LOCAL: dict[str, Any] = {"norms_in_products": False, "biases": "apart", "copies_heads": True}
+"""Megatron-LM's own layers instead of Transformer Engine's (--transformer-impl local):
+@f7727433 megatron/model/transformer.py copies queries, keys, values and the output around
+FlashAttention (rearrange, contiguous).
+"""
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
     "liger_loss": LIGER_LOSS,
@@ -34,6 +47,12 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_norm": {"fused_norm": False},
     "no_gated": {"fused_gated": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
+    "no_jit": NO_JIT,
+    "local": LOCAL,
+    "head_copies": {"copies_heads": True},
+    "autocast": {"wide_stream": True, "keeps_wide": True},
+    "te_autocast": {"wide_stream": True},
+    "sums_biases": {"biases": "summed"},
     "no_reorder": {"reorders_documents": True},
     "no_routing": {"routing_kernels": 26},
     "no_choosing": {"routing_kernels": 22},
@@ -113,16 +132,17 @@ CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
 UNFUSED = {"attention": "unfused", "flash_attention": False}
-BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False}
+BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False, "biases": "apart"}
 """NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
 Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
 them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
 """
 
-UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False}
+UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False, "copies_heads": True}
 """Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
 (alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
-fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-swiglu-fusion and
+fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); heads are copied as under
+`LOCAL`. --no-bias-swiglu-fusion and
 --no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
 """
 
@@ -160,9 +180,10 @@ they become the fp32 of the parameter (the transpose of `convert_element_type` c
 jax-ml/jax@0018095c jax/_src/lax/lax.py).
 """
 
-DROPS_UNREAD: dict[str, Any] = {"drops_unread_replay": True}
+JAX: dict[str, Any] = {"drops_unread_replay": True, "pads_vocabulary": True}
 """What jax.checkpoint runs again is cut down to what the backward reads
-(jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged").
+(jax-ml/jax@0018095c jax/_src/ad_checkpoint.py, remat_partial_eval: "DCE jaxpr_staged"); XLA pads
+the sides of products of 16 bits (openxla/xla xla/service/gpu/transforms/cublas_pad_for_gemms.cc).
 """
 
 REPLAYS_ALL: dict[str, Any] = {"drops_unread_replay": False}
@@ -219,10 +240,12 @@ def engine_of(row: Row) -> Engine:
 
 
 def _replay_said(row: Row) -> dict[str, Any]:
-    """Whether a replay leaves out what no backward reads, where that is not its engine's habit."""
+    """Whether a replay leaves out what no backward reads, where that is not its engine's habit, and
+    what else XLA does.
+    """
     words = row.framework.lower()
     if "jax" in words:
-        return DROPS_UNREAD
+        return JAX
     found = re.search(r"\btorch (\d+)\.(\d+)", words)
     old = found is not None and (int(found[1]), int(found[2])) < FIRST_EARLY_STOP
     return REPLAYS_ALL if old or "transformers" in words else {}

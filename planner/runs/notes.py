@@ -39,7 +39,11 @@ FACTS = {
     " no_grouping: each expert's products are kernels of their own;"
     " no_reorder: Transformer Engine's packed documents put in order one by one around an"
     " all-to-all of context parallelism, as until June 2026;"
-    " dropout: of hidden states, whose masks are kept",
+    " dropout: of hidden states, whose masks are kept; local: Megatron-LM's own layers, not"
+    " Transformer Engine's; no_jit: it asks for nvFuser, which PyTorch no longer has; autocast: the"
+    " residual stream is fp32, te_autocast: and norms keep 16 bits of it; head_copies: a fused"
+    " attention's inputs and output are copied;"
+    " sums_biases: a kernel sums the gradient of each bias",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"

@@ -418,3 +418,16 @@ def test_16_bits_that_a_row_does_not_name(framework: str, expected: str) -> None
     """bf16 has an optimizer of its own in DeepSpeed's Megatron, which sums gradients in fp32."""
     run = run_of(ROW | {"framework": framework, "precision": ""})
     assert run.training.precision == expected
+
+
+def test_words_of_a_row_that_say_what_a_gpt_runs() -> None:
+    """Megatron-LM of October 2023 under PyTorch 2.3: its own layers, and no nvFuser."""
+    row = {"framework": "megatron-lm (f7727433)", "gated_mlp": "0"}
+    said = engine_of(row | {"fused_kernels": "dropout no_jit no_rope local"}).kernels
+    assert (said.own_gelu, said.drops_apart, said.copies_heads) == ((23.0, 45.0), True, True)
+    assert (said.biases, said.norms_in_products, said.fused_rope) == ("apart", False, False)
+    today = engine_of(row).kernels
+    assert (today.own_gelu, today.biases, today.pads_vocabulary) == ((), "in_product", True)
+    wide = engine_of({"framework": "a trainer", "fused_kernels": "autocast sums_biases"}).kernels
+    assert (wide.wide_stream, wide.biases, wide.pads_vocabulary) == (True, "summed", False)
+    assert engine_of({"framework": "JAX (MaxText)"}).kernels.pads_vocabulary
