@@ -9,8 +9,8 @@
     optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
                  the optimizer runs there
     activations  sum over chunks of micro-batches in flight x what their layers save
-    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed
-                 layer, buffers that outlive their use (`kept_buffers`), weights gathered after the
+    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a layer's
+                 backward (what it replays, and gradients where they are counted), buffers that outlive their use (`kept_buffers`), weights gathered after the
                  optimizer step
     slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
 
