@@ -141,6 +141,9 @@ class State(Frozen):
     pipeline_keeps_gradients
                         under a pipeline ZeRO-3 keeps gradients whole too, in the reduction's
                         format, and scatters them after the last micro-batch
+    sums_before_reducing
+                    gradients add up whole over the micro-batches of a step, in the reduction's
+                    format, and are scattered after the last (no_sync of FSDP)
     experts_shard_over_tensor
                         routed experts are sharded over all that hold them, tensor-parallel ones too
     copies_each_micro_batch
@@ -192,6 +195,7 @@ class State(Frozen):
     master_computes: bool = False
     pipeline_shards_gradients: bool = False
     pipeline_keeps_gradients: bool = False
+    sums_before_reducing: bool = False
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)

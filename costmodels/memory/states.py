@@ -154,6 +154,8 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     beside = state.bucket_bytes * ((ranks > 1) & (zero < 2)) + state.bf16_sums_bytes * sharding.sums
     waits = (zero >= 2) & (sharding.pipelined > 0) & state.pipeline_keeps_gradients
     each = where(waits, max(state.gradient_bytes, state.reduce_bytes), state.gradient_bytes)
+    if state.sums_before_reducing:
+        each = where(zero >= 2, state.reduce_bytes, each)
     return Memory(
         weights=weights * parameters,
         gradients=(each * (1 - sent) / over_gradients + beside) * parameters,
@@ -167,6 +169,8 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
 def shards_gradients(state: State, sharding: Sharding) -> Condition:
     """Whether gradients are kept in shards, and so reduced after each micro-batch."""
     zero, alone = sharding.zero_stage, sharding.pipelined == 0
+    if state.sums_before_reducing:
+        return zero > 3  # never
     third = (zero >= 3) & (alone | (not state.pipeline_keeps_gradients))
     return third | ((zero == 2) & (alone | state.pipeline_shards_gradients))
 

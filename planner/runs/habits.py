@@ -208,7 +208,8 @@ def engine_of(row: Row) -> Engine:
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
-    states = TRAINER if trainer else XLA if "jax" in row.framework.lower() else {}
+    states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
+    states |= _sums_said(row)
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -216,6 +217,14 @@ def engine_of(row: Row) -> Engine:
             "state": engine.state.model_copy(update=states),
         }
     )
+
+
+def _sums_said(row: Row) -> dict[str, Any]:
+    """How gradients of several micro-batches add up, where the row says it."""
+    words = row.facts.gradient_add.split()
+    narrow = {"bf16_sums_bytes": 0.0} if "16" in words else {}
+    accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
+    return narrow | ({"sums_before_reducing": True} if "unsynced" in words and accumulates else {})
 
 
 def _replay_said(row: Row) -> dict[str, Any]:
@@ -288,7 +297,7 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= KERNELS.get(word, {})
     for word in facts.fused_loss.split():
         said |= LOSSES.get(word, {})
-    if facts.gradient_add == "added":
+    if "added" in facts.gradient_add.split():
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}

@@ -45,7 +45,9 @@ FACTS = {
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
     " place; bf16: PyTorch's own loss of 16-bit logits; eager, compiled: torchtitan's, and"
     " what became of it apart from the model",
-    "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product",
+    "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
+    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); 16: DeepSpeed"
+    " adds up bf16 gradients in 16 bits (grad_accum_dtype)",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",
