@@ -152,6 +152,12 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
+TRAINERS = ("transformers", "trainer", "trl")
+"""Frameworks that run Hugging Face's Trainer: but under DeepSpeed it turns the reduction of all
+micro-batches of a step but the last off (accelerator.no_sync, unless sync_each_batch:
+huggingface/transformers src/transformers/trainer.py), so that FSDP adds up whole gradients.
+"""
+
 XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0}
 """XLA assigns the buffers of a program to one allocation before it runs (openxla/xla
 xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out. The product
@@ -221,10 +227,12 @@ def engine_of(row: Row) -> Engine:
 
 def _sums_said(row: Row) -> dict[str, Any]:
     """How gradients of several micro-batches add up, where the row says it."""
-    words = row.facts.gradient_add.split()
+    words, framework = row.facts.gradient_add.split(), row.framework.lower()
     narrow = {"bf16_sums_bytes": 0.0} if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
-    return narrow | ({"sums_before_reducing": True} if "unsynced" in words and accumulates else {})
+    trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
+    unsynced = accumulates and ("unsynced" in words or trainer)
+    return narrow | ({"sums_before_reducing": True} if unsynced else {})
 
 
 def _replay_said(row: Row) -> dict[str, Any]:
