@@ -141,6 +141,9 @@ class State(Frozen):
     pipeline_keeps_gradients
                         under a pipeline ZeRO-3 keeps gradients whole too, in the reduction's
                         format, and scatters them after the last micro-batch
+    sums_before_reducing
+                    gradients add up whole over the micro-batches of a step, in the reduction's
+                    format, and are scattered after the last (no_sync of FSDP)
     experts_shard_over_tensor
                         routed experts are sharded over all that hold them, tensor-parallel ones too
     copies_each_micro_batch
@@ -192,6 +195,7 @@ class State(Frozen):
     master_computes: bool = False
     pipeline_shards_gradients: bool = False
     pipeline_keeps_gradients: bool = False
+    sums_before_reducing: bool = False
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
@@ -228,6 +232,11 @@ class KernelHabits(Frozen):
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
+    keeps_joined_qkv
+                    values are a view of the one product that queries and keys came of too, so that
+                    all of it is kept beside the rotated queries and keys
+    gathers_rotary  cosine and sine are looked up for each token in each layer, for queries and for
+                    keys, and kept
     dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
                     per expert ("all_to_all"), or one per node, multiplied there ("deduplicated":
                     DeepEP; "hybridep", with what that library sends beside the tokens)
@@ -259,6 +268,9 @@ class KernelHabits(Frozen):
     gather_buffers  whole tensors that tensor parallel's gathers write to, never given back
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
+    counts_gradients
+                    memory counts the most that a layer's backward pass makes beside what was saved
+                    for it, where no fitted slack holds it
     norms_in_products
                     a norm runs in the kernel of the product behind it (Transformer Engine's
                     LayerNormLinear), but for those before latent attention and before experts
@@ -314,6 +326,8 @@ class KernelHabits(Frozen):
     uses_sdpa: bool = False
     sums_in_16_bits: bool = False
     saves_gathered: bool = False
+    keeps_joined_qkv: bool = False
+    gathers_rotary: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"
     gradient_add: Literal["fused", "added", "copied"] = "fused"
@@ -331,6 +345,7 @@ class KernelHabits(Frozen):
     keeps_buffers: bool = False
     gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False
+    counts_gradients: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False
     expert_biases: Literal["in_product", "repeated", "looped"] = "in_product"

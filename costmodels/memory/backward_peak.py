@@ -22,7 +22,7 @@ Leaves out: statistics of norms, biases' gradients, the routing's own small tens
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshplan.costmodels.elementwise import Number, maximum, minimum, where
+from meshplan.costmodels.elementwise import Condition, Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer
@@ -57,6 +57,15 @@ def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
         most = maximum(most, alive if put_off else alive + step.product)
         alive = alive - step.gone - (0.0 if put_off else step.late)
     return most
+
+
+def gradients_alive(site: Site, kind: Layer, weights: Condition) -> Number:
+    """The most that a layer's pass makes beyond what was saved; `weights`: with the gradient of one
+    product's weight.
+    """
+    steps = backward_steps(site, kind)
+    bare = [replace(step, product=0.0) for step in steps]
+    return where(weights, peak_bytes(steps), peak_bytes(bare))
 
 
 def left_bytes(steps: Sequence[Step]) -> Number:

@@ -9,8 +9,8 @@
     optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
                  the optimizer runs there
     activations  sum over chunks of micro-batches in flight x what their layers save
-    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed
-                 layer, buffers that outlive their use (`kept_buffers`), weights gathered after the
+    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a layer's
+                 backward (what it replays, and gradients where they are counted), buffers that outlive their use (`kept_buffers`), weights gathered after the
                  optimizer step
     slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
 
@@ -154,6 +154,8 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     beside = state.bucket_bytes * ((ranks > 1) & (zero < 2)) + state.bf16_sums_bytes * sharding.sums
     waits = (zero >= 2) & (sharding.pipelined > 0) & state.pipeline_keeps_gradients
     each = where(waits, max(state.gradient_bytes, state.reduce_bytes), state.gradient_bytes)
+    if state.sums_before_reducing:
+        each = where(zero >= 2, state.reduce_bytes, each)
     return Memory(
         weights=weights * parameters,
         gradients=(each * (1 - sent) / over_gradients + beside) * parameters,
@@ -167,6 +169,8 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
 def shards_gradients(state: State, sharding: Sharding) -> Condition:
     """Whether gradients are kept in shards, and so reduced after each micro-batch."""
     zero, alone = sharding.zero_stage, sharding.pipelined == 0
+    if state.sums_before_reducing:
+        return zero > 3  # never
     third = (zero >= 3) & (alone | (not state.pipeline_keeps_gradients))
     return third | ((zero == 2) & (alone | state.pipeline_shards_gradients))
 

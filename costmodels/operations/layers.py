@@ -176,7 +176,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         m=t,
         n=(0 if rank else a * d) + a_kv * (d + d_v),
         k=site.model.hidden,
-        saved_bytes=site.itemsize * t * a_kv * d_v,
+        saved_bytes=site.itemsize * t * (a_kv * d_v + _kept_with_values(site, a, a_kv, d)),
         cast_shares=site.entering_casts,
         joined=site.joined((not rank) + attention.own_keys * (1 + attention.own_values)),
         key_columns=0 if site.kernels.adapts_joined else a_kv * d,
@@ -190,6 +190,14 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         yield _inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
     yield from attention_biases(site, attention, (0 if rank else a * d) + a_kv * (d + d_v))
     yield _rotary(site, t * (a + a_kv) * d)
+
+
+def _kept_with_values(site: Site, heads: Number, key_heads: Number, width: Number) -> Number:
+    """Columns beside values that the product of query, key and value keeps of each token: queries
+    and keys as they were before their rotation, and the rotation's own cosines and sines.
+    """
+    joined = (heads + key_heads) * width if site.kernels.keeps_joined_qkv else 0.0
+    return joined + (4 * width if site.kernels.gathers_rotary else 0.0)
 
 
 def _apart(*columns: Number) -> tuple[Number, ...]:

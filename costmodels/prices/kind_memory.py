@@ -68,8 +68,8 @@ def bytes_by_kind(layouts: Layouts, work: Table, weights: Table) -> Floats:
     gathered = head_gathered_bytes(rank, head), embedding_gathered_bytes(rank, embedding)
     return np.column_stack([
         _each(weights, alone, [gathered_bytes(rank, part) for part in layers]),
-        *(_each(work, alone, [work.rank.replay_bytes(kind, mode) for kind in work.kinds])
-          for mode in work.modes[1:]),
+        *(_each(work, alone, [work.rank.working_bytes(kind, mode) for kind in work.kinds])
+          for mode in work.modes),
         outside[:, None] + reserved * _each(work, alone, kept),
         outside + reserved * work.rows(_kept_bytes(work, tuple(work.layer_kinds))),
         weights.stacked([*ends, *gathered]),
@@ -96,7 +96,7 @@ def _replays(work: Table) -> Floats:
     """
     rank = work.rank
     found = [
-        -work.most(-np.asarray(rank.replay_bytes(kind, mode)) for kind in work.kinds)
+        -work.most(-np.asarray(rank.working_bytes(kind, mode)) for kind in work.kinds)
         for mode in work.modes
     ]
     return np.stack(found, axis=1)

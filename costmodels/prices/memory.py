@@ -193,7 +193,7 @@ def _replay_bytes(work: Table) -> Floats:
     """
     rank = work.rank
     replayed = [
-        work.most(rank.replay_bytes(kind, mode) for kind in work.kinds) for mode in work.modes
+        work.most(rank.working_bytes(kind, mode) for kind in work.kinds) for mode in work.modes
     ]
     passing = np.zeros(len(work.of_row))
     if rank.setting.engine.kernels.counts_passes:

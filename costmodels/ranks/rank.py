@@ -16,6 +16,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import Condition, Number, anywhere, where
 from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.memory.backward_peak import gradients_alive
 from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
 from meshplan.costmodels.memory.states import (
     Frozen,
@@ -200,6 +201,24 @@ class Rank:
     def replay_bytes(self, kind: int, mode: Mode) -> Number:
         """What a replayed layer holds beyond what it kept."""
         return self.layer_saved_bytes(kind, "none") - self.layer_saved_bytes(kind, mode)
+
+    def working_bytes(self, kind: int, mode: Mode) -> Number:
+        """What a layer holds in its backward pass beyond what it kept: what it made again, and
+        where the engine counts them the gradients that are there at their most.
+        """
+        again = self.replay_bytes(kind, mode)
+        if self.is_modules(kind) or not self.setting.engine.kernels.counts_gradients:
+            return again
+        return again + gradients_alive(
+            self.site, self.setting.model.kinds[kind], self._makes_whole_gradients
+        )
+
+    @property
+    def _makes_whole_gradients(self) -> Condition:
+        """Whether a product's weight gradient is a tensor beside those counted elsewhere: not under
+        ZeRO-3, whose gathered layers have theirs, nor of frozen weights.
+        """
+        return (self.layout.zero_stage < 3) & (self.setting.training.lora is None)
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:

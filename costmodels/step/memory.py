@@ -157,11 +157,11 @@ def _held_beside_host(
 
 
 def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
-    """Logits on the last rank, a replayed layer's activations, ZeRO-3's gathered layers."""
+    """Logits on the last rank, what a layer's backward makes, ZeRO-3's gathered layers."""
     last = len(model.layout.stages) - 1
     kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}
-    replayed = {key for i in chunks for key in model.stage_counts[i] if key[1] != "none"}
-    working = max((float(model.replay_bytes(*key)) for key in replayed), default=0.0)
+    layers = {key for i in chunks for key in model.stage_counts[i]}
+    working = max((float(model.working_bytes(*key)) for key in layers), default=0.0)
     if model.setting.places_modules and model.stage_of_end[2] in chunks:
         kinds.add(len(model.setting.model.kinds))
     whole = (float(gathered_bytes(model, model.layer_parameters(kind))) for kind in kinds)

@@ -172,6 +172,12 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
+TRAINERS = ("transformers", "trainer", "trl")
+"""Frameworks that run Hugging Face's Trainer: but under DeepSpeed it turns the reduction of all
+micro-batches of a step but the last off (accelerator.no_sync, unless sync_each_batch:
+huggingface/transformers src/transformers/trainer.py), so that FSDP adds up whole gradients.
+"""
+
 XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0}
 """XLA assigns the buffers of a program to one allocation before it runs (openxla/xla
 xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out. The product
@@ -229,7 +235,8 @@ def engine_of(row: Row) -> Engine:
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
-    states = TRAINER if trainer else XLA if "jax" in row.framework.lower() else {}
+    states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
+    states |= _sums_said(row)
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -237,6 +244,16 @@ def engine_of(row: Row) -> Engine:
             "state": engine.state.model_copy(update=states),
         }
     )
+
+
+def _sums_said(row: Row) -> dict[str, Any]:
+    """How gradients of several micro-batches add up, where the row says it."""
+    words, framework = row.facts.gradient_add.split(), row.framework.lower()
+    narrow = {"bf16_sums_bytes": 0.0} if "16" in words else {}
+    accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
+    trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
+    unsynced = accumulates and ("unsynced" in words or trainer)
+    return narrow | ({"sums_before_reducing": True} if unsynced else {})
 
 
 def _replay_said(row: Row) -> dict[str, Any]:
@@ -311,7 +328,7 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= KERNELS.get(word, {})
     for word in facts.fused_loss.split():
         said |= LOSSES.get(word, {})
-    if facts.gradient_add == "added":
+    if "added" in facts.gradient_add.split():
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}

@@ -49,7 +49,9 @@ FACTS = {
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
     " place; bf16: PyTorch's own loss of 16-bit logits; eager, compiled: torchtitan's, and"
     " what became of it apart from the model",
-    "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product",
+    "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
+    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); 16: DeepSpeed"
+    " adds up bf16 gradients in 16 bits (grad_accum_dtype)",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",
@@ -238,13 +240,19 @@ def _of_recompute(cells: Cells) -> Said:
 def _share_of_utilisations(cells: Cells) -> float | None:
     """3 (HFU / MFU - 1): a forward again is a third of what a step computes. A note that prints two
     pairs, "0.59/0.51 (A100), 0.40/0.35 (H100)" or "A100, H100: 0.69/0.61, 0.46/0.43", means the
-    row's GPU by the second or the first.
+    row's GPU by the second or the first. Of figures printed with two digits a ratio may come out
+    above 4/3 where all layers are recomputed, never by more than rounding allows.
     """
     pairs = re.findall(r"(\d\.\d+)/(\d\.\d+)", (cells.get("note") or "").partition("HFU/MFU")[2])
     if not pairs:
         return None
     hardware, model = map(float, pairs[-1 if "h100" in (cells.get("gpu") or "") else 0])
-    return 3 * (hardware / model - 1) if 0 < model < hardware < model * 4 / 3 else None
+    possible = 0 < model < hardware and hardware - ROUNDED <= (model + ROUNDED) * 4 / 3
+    return min(3 * (hardware / model - 1), 1.0) if possible else None
+
+
+ROUNDED = 0.005
+"""What a figure of two digits may be off by."""
 
 
 def _of_memory(cells: Cells) -> Said:

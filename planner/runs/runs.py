@@ -128,7 +128,8 @@ def run_of(cells: Mapping[str, str]) -> Run:
         layout, assumed = _layout(row, model, training, engine)
     except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
         raise SkippedRow(str(error)) from None
-    if "recompute" in assumed and row.measured.step_time_s and not row.measured.oom:
+    said = row.recompute and not row.facts.other_config
+    if "recompute" in assumed and not said and row.measured.step_time_s and not row.measured.oom:
         layout = as_it_held(layout, model, training, cluster, engine)
     return Run(
         id=row.id, suite=row.suite, grade=row.grade, model=model, training=training, layout=layout,
@@ -264,9 +265,12 @@ def _layout(
 
 
 def _assumed(row: Row, vpp: int) -> tuple[str, ...]:
-    """The columns that the row leaves empty, or that a config file beside the result fills."""
+    """The columns that the row leaves empty, or that a config file beside the result fills; of
+    recompute also how many layers it is of.
+    """
     stated = {
-        "zero": row.zero is not None, "recompute": bool(row.recompute),
+        "zero": row.zero is not None,
+        "recompute": bool(row.recompute) and "not stated" not in row.recompute,
         "micro_batch": row.micro_batch is not None, "sp": row.sp is not None,
         "vpp": row.vpp is not None or vpp == 1,
     }  # fmt: skip
