@@ -14,10 +14,8 @@ to issue all that if it is longer:
     room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
           long beside it, which nobody sees where the communication is what takes longer
 
-Where graphs hold a part of a layer with experts (`Pricer.graphed`), the host waits forward for the
-number of rows that its experts get, and what it issues then comes before the graphs:
-
-    host = max(issued + graphs - busy, 0)   what the device waits for
+In a forward pass with experts the host waits for the number of rows that they get, which is more
+than the longer of both (`expert_counts`).
 
 Ranks that meet within the layer wait for stragglers (`collectives.straggler_fraction`), as long as
 on the axis that waits longest: a wait on one axis is not repeated on another.
@@ -60,7 +58,8 @@ from meshplan.costmodels.operations.kinds import (
 from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
-from meshplan.costmodels.seconds.cost import Cost, Pass
+from meshplan.costmodels.seconds.cost import Computing, Cost, Pass
+from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
@@ -69,6 +68,7 @@ from meshplan.costmodels.seconds.operation import (
     attention_pass_s,
     cast_calls,
     count_of,
+    device_pass_s,
     forward_flops_of,
     is_kept_cast,
     matmul_pass_s,
@@ -89,19 +89,6 @@ class Collective(NamedTuple):
 
     op: Communication
     seconds: Number
-
-
-class Computing(NamedTuple):
-    """Seconds in which the device computes in one direction, by kind of kernel."""
-
-    matmul_s: Number
-    attention_s: Number
-    pointwise_s: Number
-
-    @property
-    def total_s(self) -> Number:
-        """All of them."""
-        return self.matmul_s + self.attention_s + self.pointwise_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +207,22 @@ class Pricer:
         """One direction of `operations`, in which the `collectives` among them run."""
         own = self._computing(operations, direction)
         waits = self._waits_s(operations, own.total_s)
+        sent = [self._exposed_s(each, direction, own) for each in collectives]
         exposed = {
             axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(each, direction, own)
-                for each in collectives
-                if each.op.axis == axis
+                seen for each, seen in zip(collectives, sent, strict=True) if each.op.axis == axis
             )
             for axis in AXES
         }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
-        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
+        host_s = maximum(self.issued_s(operations, direction) - busy, 0.0)
+        if direction == "forward" and (wait := wait_at(operations)) is not None:
+            late_s = self._in_step_s(operations, wait, sent, busy) - busy
+            host_s = where(self._reads_counts, late_s, host_s)
         return Pass(
             matmul_s=own.matmul_s, attention_s=own.attention_s, pointwise_s=own.pointwise_s,
-            host_s=maximum(issued - busy, 0.0),
+            host_s=host_s,
             tensor_s=exposed["tp"], context_s=context_s,
             expert_s=exposed["ep"] + exposed["etp"],
             nearby_s=self.weights_leave
@@ -284,26 +273,39 @@ class Pricer:
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`."""
-        tuning = self.device.tuning
-        issued: Number = tuning.launch_s * sum(self._launches(op, direction) for op in operations)
-        issued = issued + OPERATOR_S * sum(self._operators(op, direction) for op in operations)
-        issued = issued + self._waiting_s(operations, direction)
+        issued: Number = sum(self._issue_s(op, direction) for op in operations)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
-            issued = issued + tuning.routing_s
+            issued = issued + self.device.tuning.routing_s
         return issued
 
-    def _behind_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Device seconds of the graphs in a forward with routing. They begin after the host has
-        issued the rest: it had to wait for the experts' row counts, so it is not ahead of the
-        device.
+    def _issue_s(self, op: Operation, direction: Direction) -> Number:
+        """Of one."""
+        kernels_s = self.device.tuning.launch_s * self._launches(op, direction)
+        operators_s = OPERATOR_S * self._operators(op, direction)
+        return kernels_s + operators_s + self._waiting_s(op, direction)
+
+    @property
+    def _reads_counts(self) -> Condition:
+        """Whether the host reads how many rows its experts get."""
+        on_device = self.device.uses_grouped_mm and not self.products_apart
+        return (self.groups["ep"].size > 1) | (not on_device)
+
+    def _in_step_s(
+        self, operations: Sequence[Operation], wait: int, sent: Sequence[Number], busy_s: Number
+    ) -> Number:
+        """Forward seconds of `operations`, where the host waits before number `wait`; `busy_s` are
+        the device's, `sent` those of the collectives.
         """
-        routed = any(op.name == "router" for op in operations)
-        if not self.graphed or direction != "forward" or not routed:
-            return 0.0
-        inside = [op for op in operations if part_of_layer(op) in self.graphed]
-        products = (self._scaled(matmul_pass_s(self.device, op, direction), op) for op in inside)
-        cores = (attention_pass_s(self.device, op, direction) for op in inside)
-        return sum(products) + sum(cores) + self._memory_s(inside, direction)
+        seen = iter(sent)
+        lasting = [
+            next(seen) if isinstance(op, Communication)
+            else self._scaled(device_pass_s(self.device, op, "forward"), op)
+            for op in operations
+        ]  # fmt: skip
+        issued = [self._issue_s(op, "forward") for op in operations]
+        issued[wait] = issued[wait] + self.device.tuning.routing_s
+        lasting[wait - 1] = lasting[wait - 1] + busy_s - sum(lasting)  # of no operation alone
+        return in_step_s(issued, lasting, wait)
 
     def _gradient_s(self, op: Operation) -> Number:
         """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
@@ -342,15 +344,15 @@ class Pricer:
         """`seconds` of the operation; of experts' operations times `Tuning.expert_scale`."""
         return seconds * self.device.tuning.expert_scale if "moe" in op.modules else seconds
 
-    def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+    def _waiting_s(self, op: Operation, direction: Direction) -> Number:
         """Host time of tensor-parallel collectives in a pipeline that crosses nodes [fitted]; 0
         for groups of one rank.
         """
+        if not isinstance(op, Communication) or op.axis != "tp":
+            return 0.0
         ranks = self.groups["tp"].size
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
-        counts = (count_of(op, direction) for op in operations
-                  if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
-        return each * sum(counts)
+        return each * count_of(op, direction)
 
     def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
         op, tuning = each.op, self.device.tuning

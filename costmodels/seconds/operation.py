@@ -55,6 +55,12 @@ def memory_pass_s(device: Device, op: Operation, direction: Direction) -> Number
     return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
 
 
+def device_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """Of an operation of any kind that computes."""
+    products_s = matmul_pass_s(device, op, direction) + attention_pass_s(device, op, direction)
+    return products_s + memory_pass_s(device, op, direction)
+
+
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     """Casting the input of a linear layer forward, and the gradient of its output backward."""
     if direction == "weight_grad" or not op.recipe or op.in_16_bit:
