@@ -4,6 +4,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshplan.costmodels.elementwise import Adds, Number
+from meshplan.costmodels.operations.kinds import Communication
+
+
+class Collective(NamedTuple):
+    """A collective, and the seconds of one of it."""
+
+    op: Communication
+    seconds: Number
 
 
 class Computing(NamedTuple):

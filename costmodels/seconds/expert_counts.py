@@ -26,7 +26,7 @@ Leaves out: rows copied while the host reads, and what the host's lead saves beh
 
 from collections.abc import Sequence
 
-from meshplan.costmodels.elementwise import Number, maximum
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.operations.kinds import Operation
 
 ROUTER, EXCHANGE = "router", "dispatch"
@@ -38,14 +38,14 @@ def wait_at(operations: Sequence[Operation]) -> int | None:
     return names.index(EXCHANGE) if ROUTER in names and EXCHANGE in names else None
 
 
-def in_step_s(issued: Sequence[Number], lasting: Sequence[Number], wait: int) -> Number:
-    """Seconds of a layer's operations that take the host and the device so long each, where the
-    host waits before number `wait`.
+def in_step_s(issued: Sequence[Number], lasting: Sequence[Number], wait: int) -> list[Number]:
+    """H_j + D_j of a layer's operations that take the host and the device so long each, where the
+    host waits before number `wait`; the last operation first.
     """
-    longest: Number = 0.0
+    found = []
     ahead, left = sum(issued), 0.0
     for number in (*reversed(range(wait)), *reversed(range(wait, len(issued)))):
         left = left + lasting[number]
-        longest = maximum(longest, ahead + left)
+        found.append(ahead + left)
         ahead = ahead - issued[number]
-    return longest
+    return found

@@ -25,7 +25,8 @@ Leaves out: hiding communication under operations other than the ones named by `
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, get_args
+from functools import reduce
+from typing import get_args
 
 import numpy as np
 
@@ -58,7 +59,7 @@ from meshplan.costmodels.operations.kinds import (
 from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
-from meshplan.costmodels.seconds.cost import Computing, Cost, Pass
+from meshplan.costmodels.seconds.cost import Collective, Computing, Cost, Pass
 from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
@@ -69,9 +70,9 @@ from meshplan.costmodels.seconds.operation import (
     cast_calls,
     count_of,
     device_pass_s,
-    forward_flops_of,
     is_kept_cast,
     matmul_pass_s,
+    mean_flops_of,
     memory_pass_s,
     part_of_layer,
 )
@@ -82,13 +83,6 @@ from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-
-
-class Collective(NamedTuple):
-    """A collective, and the seconds of one of it."""
-
-    op: Communication
-    seconds: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +147,22 @@ class Pricer:
         """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
         and `saved_bytes` are kept.
         """
-        again = operations if modules is None else replayed_of(operations, modules, self._listing)
-        if self.drops_unread:
-            again = without_unread(again, self.lora)
+        again = self.run_again(operations, modules)
         return replace(
             plain,
             replay=plain.forward
             if len(again) == len(operations)
             else self._pass(again, "forward", self._collectives(again)),
-            replay_flops=sum(map(_mean_flops_of, again)) + self._adapter_flops(again),
+            replay_flops=sum(map(mean_flops_of, again)) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
+
+    def run_again(
+        self, operations: Sequence[Operation], modules: Iterable[RecomputeModule] | None
+    ) -> Sequence[Operation]:
+        """What of them a replay of `modules` (None: all) runs."""
+        again = operations if modules is None else replayed_of(operations, modules, self._listing)
+        return without_unread(again, self.lora) if self.drops_unread else again
 
     def _cost(self, operations: Sequence[Operation]) -> Cost:
         collectives = self._collectives(operations)
@@ -182,8 +181,8 @@ class Pricer:
         """Forward, and twice that backward; once of a frozen product, whose weight has no gradient,
         and all of its adapter. Of the busiest expert rank those of the mean one.
         """
-        forward = sum(_mean_flops_of(op, full=full) for op in operations)
-        frozen = [_mean_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
+        forward = sum(mean_flops_of(op, full=full) for op in operations)
+        frozen = [mean_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
         return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
 
     def _adapter_flops(self, operations: Sequence[Operation]) -> Number:
@@ -207,19 +206,20 @@ class Pricer:
         """One direction of `operations`, in which the `collectives` among them run."""
         own = self._computing(operations, direction)
         waits = self._waits_s(operations, own.total_s)
-        sent = [self._exposed_s(each, direction, own) for each in collectives]
         exposed = {
             axis: waits.get(axis, 0.0) + sum(
-                seen for each, seen in zip(collectives, sent, strict=True) if each.op.axis == axis
+                self._exposed_s(each, direction, own)
+                for each in collectives
+                if each.op.axis == axis
             )
             for axis in AXES
         }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         host_s = maximum(self.issued_s(operations, direction) - busy, 0.0)
-        if direction == "forward" and (wait := wait_at(operations)) is not None:
-            late_s = self._in_step_s(operations, wait, sent, busy) - busy
-            host_s = where(self._reads_counts, late_s, host_s)
+        if direction == "forward" and (chains := self.chains_s(operations, own, collectives)):
+            idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
+            host_s = maximum(host_s, idle_s)
         return Pass(
             matmul_s=own.matmul_s, attention_s=own.attention_s, pointwise_s=own.pointwise_s,
             host_s=host_s,
@@ -290,13 +290,21 @@ class Pricer:
         on_device = self.device.uses_grouped_mm and not self.products_apart
         return (self.groups["ep"].size > 1) | (not on_device)
 
-    def _in_step_s(
-        self, operations: Sequence[Operation], wait: int, sent: Sequence[Number], busy_s: Number
-    ) -> Number:
-        """Forward seconds of `operations`, where the host waits before number `wait`; `busy_s` are
-        the device's, `sent` those of the collectives.
+    def chains_s(
+        self,
+        operations: Sequence[Operation],
+        own: Computing | None = None,
+        collectives: Sequence[Collective] | None = None,
+    ) -> list[Number]:
+        """Seconds of the chains through host and device of which a forward pass takes the longest;
+        none where the host does not wait (`expert_counts`).
         """
-        seen = iter(sent)
+        wait = wait_at(operations)
+        if wait is None:
+            return []
+        own = own or self._computing(operations, "forward")
+        sent = self._collectives(operations) if collectives is None else collectives
+        seen = (self._exposed_s(each, "forward", own) for each in sent)
         lasting = [
             next(seen) if isinstance(op, Communication)
             else self._scaled(device_pass_s(self.device, op, "forward"), op)
@@ -304,7 +312,6 @@ class Pricer:
         ]  # fmt: skip
         issued = [self._issue_s(op, "forward") for op in operations]
         issued[wait] = issued[wait] + self.device.tuning.routing_s
-        lasting[wait - 1] = lasting[wait - 1] + busy_s - sum(lasting)  # of no operation alone
         return in_step_s(issued, lasting, wait)
 
     def _gradient_s(self, op: Operation) -> Number:
@@ -389,11 +396,3 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
-
-
-def _mean_flops_of(op: Operation, *, full: bool = False) -> Number:
-    """Forward FLOPs of the mean rank, where the operation is the busiest one's."""
-    flops = forward_flops_of(op, full=full)
-    if isinstance(op, Matmul) and anywhere(op.imbalance > 1):
-        return flops / op.imbalance
-    return flops

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.elementwise import Number, anywhere
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
     Communication,
@@ -101,6 +101,14 @@ def forward_flops_of(op: Operation, *, full: bool = False) -> Number:
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
     return 0.0 if isinstance(op, Communication) else op.forward_flops
+
+
+def mean_flops_of(op: Operation, *, full: bool = False) -> Number:
+    """Forward FLOPs of the mean rank, where the operation is the busiest one's."""
+    flops = forward_flops_of(op, full=full)
+    if isinstance(op, Matmul) and anywhere(op.imbalance > 1):
+        return flops / op.imbalance
+    return flops
 
 
 def is_kept_cast(op: Operation) -> bool:

@@ -26,7 +26,7 @@ SPLIT = ROW | EXPERTS | {"layers": f"{LAYERS}", "tp": "1", "pp": "1", "dp": "8",
 )
 def test_in_step_by_hand(wait: int, seconds: float) -> None:
     """Three launches of a second each; kernels of 5, 0.5 and 0.1 s."""
-    assert in_step_s([1.0, 1.0, 1.0], [5.0, 0.5, 0.1], wait) == pytest.approx(seconds)
+    assert max(in_step_s([1.0, 1.0, 1.0], [5.0, 0.5, 0.1], wait)) == pytest.approx(seconds)
 
 
 def test_in_step_is_what_two_clocks_show() -> None:
@@ -43,7 +43,7 @@ def test_in_step_is_what_two_clocks_show() -> None:
         for i in (*range(wait, n), *range(wait)):
             host += issued[i]
             device = max(device, host) + lasting[i]
-        assert in_step_s(issued, lasting, wait) == pytest.approx(device)
+        assert max(in_step_s(issued, lasting, wait)) == pytest.approx(device)
 
 
 def test_the_wait_is_before_the_exchange() -> None:
