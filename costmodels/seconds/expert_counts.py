@@ -42,8 +42,9 @@ def in_step_s(issued: Sequence[Number], lasting: Sequence[Number], wait: int) ->
     """H_j + D_j of a layer's operations that take the host and the device so long each, where the
     host waits before number `wait`; the last operation first.
     """
-    found = []
-    ahead, left = sum(issued), 0.0
+    found: list[Number] = []
+    ahead: Number = sum(issued)
+    left: Number = 0.0
     for number in (*reversed(range(wait)), *reversed(range(wait, len(issued)))):
         left = left + lasting[number]
         found.append(ahead + left)

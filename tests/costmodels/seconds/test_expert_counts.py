@@ -6,6 +6,7 @@ import pytest
 from rows import ROW
 
 from meshplan.costmodels.operations.kinds import Pointwise
+from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.runs.runs import run_of
@@ -77,3 +78,17 @@ def test_the_device_stands_still_while_the_host_reads_counts(
     assert cost.forward.total_s > LAYERS * 1e-3
     assert cost.forward.host_s == pytest.approx(waits * LAYERS * 1e-4, abs=1e-12)
     assert cost.input_grad.host_s == 0
+
+
+@pytest.mark.parametrize("launch_s", [1e-6, 3e-5, 3e-4])
+def test_a_forward_pass_takes_the_longest_chain(launch_s: float) -> None:
+    """Whoever is slower: it is longer than what either takes alone, and no longer than both."""
+    run = run_of(SPLIT | {"framework": "Megatron-LM", "ep": "8"})
+    tuning = load_fit(run.engine.name, "h100-sxm").tuning
+    tuning = tuning.model_copy(update={"launch_s": launch_s, "routing_s": 1e-4})
+    rank = Rank(step_model(run, tuning).setting, run.layout)
+    passed = rank.plain_cost(0, "none").forward
+    busy_s = passed.total_s - passed.host_s
+    issued_s = rank.pricer.issued_s(rank.operations(0), "forward")
+    assert passed.total_s == pytest.approx(max(rank.pricer.chains_s(rank.operations(0))))
+    assert max(busy_s, issued_s) < passed.total_s < busy_s + issued_s
