@@ -16,12 +16,13 @@ CUDA graph holds costs the host nothing, but lies behind what is issued. Where t
 and the longer of both sums decides.
 
 Source: Megatron-Core reads the counts before the exchange, and without one before the experts
-(`cuda_sync_point`: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/moe/token_dispatcher.py,
-whose DeepEP and HybridEP calls wait for them too where buffers have no fixed size); torchtitan
-reads the splits of an exchange (pytorch/torchtitan@b5bcd76 torchtitan/models/common/
-token_dispatcher.py). PyTorch's own grouped product (torch._grouped_mm) takes its sizes on the
-device, so without an exchange nothing waits there.
-Leaves out: rows copied while the host reads, and what the host's lead saves behind the last layer.
+(`cuda_sync_point`: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/moe/token_dispatcher.py);
+torchtitan before its exchange, and after HybridEP's where buffers have no fixed size
+(pytorch/torchtitan@e04d67ef torchtitan/models/common/token_dispatcher.py). PyTorch's own grouped
+product (torch._grouped_mm) takes its sizes on the device, so without an exchange nothing waits
+there.
+Leaves out: rows copied while the host reads, that libraries read behind their exchange, and what
+the host's lead saves behind the last layer.
 """
 
 from collections.abc import Sequence
