@@ -1,27 +1,27 @@
 """Costs by which layouts that differ only in the kind of an exchange are compared: one that is
 nowhere cheaper than another need not be searched.
 
-A pass takes max(issued, busy): the host's time or the device's. Traffic of weights hides under all
-of it but `waits`, the exposed communication on the links that this traffic takes. One layout is
-never slower than another, under any cut, schedule or recomputation, if in each pass of each layer
-none of issued, busy and waits is larger, and no layer keeps more: a step is the longest chain of a
-fixed order of actions, and a pass with traffic t takes waits + room + exposed(t, room), which grows
-with waits and with room. That holds whatever else both passes have in common, so kinds of context
-parallelism are compared without experts on other ranks, and dispatchers under any kind of context
-parallelism.
+A pass takes max(issued, busy): the host's time or the device's. Where the host waits for the rows
+of experts it takes the longest chain through both (`seconds.expert_counts`). Traffic of weights
+hides under all of it but `waits`, the exposed communication on the links that this traffic takes.
+One layout is never slower than another, under any cut, schedule or recomputation, if in each pass
+of each layer none of issued, busy, waits and chains is larger, and no layer keeps more: a step is
+the longest chain of a fixed order of actions, and a pass with traffic t takes waits + room +
+exposed(t, room), which grows with waits and with room. That holds whatever else both passes have in
+common, so kinds of context parallelism are compared without experts on other ranks, and dispatchers
+under any kind of context parallelism.
 
 Leaves out: traffic once a step hides under a rank's passes, so longer passes hide more of it, which
 may pay where another rank is the last to end. The plan says that its space leaves this out.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Layouts
-from meshplan.costmodels.operations.kinds import Operation
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.seconds.cost import Cost
@@ -29,23 +29,26 @@ from meshplan.costmodels.setting import Setting
 
 
 def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floats:
-    """(N, C) of each layout: busy and waiting seconds of each pass, kernels issued and bytes kept,
-    of each of the layer `kinds` under each recompute mode. (What else differs are modules of
-    multi-token prediction, which are layers of one of these kinds and what both have in common.)
+    """(N, C) of each layout: busy and waiting seconds and chains of each pass, kernels issued and
+    bytes kept, of each of the layer `kinds` under each recompute mode. (What else differs are
+    modules of multi-token prediction, which are layers of one of these kinds and what both have in
+    common.)
     """
     rank = Rank(setting, layouts)
     modes: tuple[Mode, ...] = ("none", *recompute_sets(setting), "full")
-    listed = [(rank.operations(kind), rank.plain_cost(kind, mode))
-              for kind in kinds for mode in modes]  # fmt: skip
-    columns = [column for operations, cost in listed for column in _columns(rank, operations, cost)]
+    columns = [
+        column for kind in kinds for mode in modes
+        for column in (*_columns(rank, kind, rank.plain_cost(kind, mode)),
+                       *rank.pricer.chains_s(rank.run_forward(kind, mode)))
+    ]  # fmt: skip
     if not columns:
         return np.zeros((len(layouts), 0))
     return np.stack([np.broadcast_to(column, len(layouts)) for column in columns], axis=1)
 
 
-def _columns(rank: Rank, operations: Sequence[Operation], cost: Cost) -> Iterator[Number]:
+def _columns(rank: Rank, kind: int, cost: Cost) -> Iterator[Number]:
     for each in (cost.forward, cost.replay, cost.input_grad, cost.weight_grad):
         yield each.total_s - each.host_s
         yield each.exposed_s - each.nearby_s
-    yield rank.pricer.launches(operations)
+    yield rank.pricer.launches(rank.operations(kind))
     yield cost.saved_bytes

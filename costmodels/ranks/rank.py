@@ -7,7 +7,7 @@ the ranks beside it in the pipeline in `ranks.pipeline_hops`. `StageModel` adds 
 of one layout, `price` looks it up for many.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -188,6 +188,13 @@ class Rank:
                 cost = self.pricer.replaying(plain, operations, again, saved_bytes)
                 self._costs[kind, mode] = cost
         return self._costs[kind, mode]
+
+    def run_forward(self, kind: int, mode: Mode) -> Sequence[Operation]:
+        """What a replay under `mode` runs; the forward pass where nothing, or all, runs again."""
+        operations = self.operations(kind)
+        if self.is_modules(kind) or mode in ("none", "full"):
+            return operations
+        return self.pricer.run_again(operations, self._replayed(mode))
 
     def layer_saved_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer keeps of a micro-batch for its backward."""

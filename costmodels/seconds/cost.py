@@ -1,8 +1,30 @@
 """What operations cost a rank: seconds of each direction by cause, FLOPs, saved bytes; they add."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from meshplan.costmodels.elementwise import Adds, Number
+from meshplan.costmodels.operations.kinds import Communication
+
+
+class Collective(NamedTuple):
+    """A collective, and the seconds of one of it."""
+
+    op: Communication
+    seconds: Number
+
+
+class Computing(NamedTuple):
+    """Seconds in which the device computes in one direction, by kind of kernel."""
+
+    matmul_s: Number
+    attention_s: Number
+    pointwise_s: Number
+
+    @property
+    def total_s(self) -> Number:
+        """All of them."""
+        return self.matmul_s + self.attention_s + self.pointwise_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,8 @@ to issue all that if it is longer:
     room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
           long beside it, which nobody sees where the communication is what takes longer
 
-Where graphs hold a part of a layer with experts (`Pricer.graphed`), the host waits forward for the
-number of rows that its experts get, and what it issues then comes before the graphs:
-
-    host = max(issued + graphs - busy, 0)   what the device waits for
+In a forward pass with experts the host waits for the number of rows that they get, which is more
+than the longer of both (`expert_counts`).
 
 Ranks that meet within the layer wait for stragglers (`collectives.straggler_fraction`), as long as
 on the axis that waits longest: a wait on one axis is not repeated on another.
@@ -27,7 +25,8 @@ Leaves out: hiding communication under operations other than the ones named by `
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, get_args
+from functools import reduce
+from typing import get_args
 
 import numpy as np
 
@@ -60,7 +59,8 @@ from meshplan.costmodels.operations.kinds import (
 from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
-from meshplan.costmodels.seconds.cost import Cost, Pass
+from meshplan.costmodels.seconds.cost import Collective, Computing, Cost, Pass
+from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
@@ -69,9 +69,10 @@ from meshplan.costmodels.seconds.operation import (
     attention_pass_s,
     cast_calls,
     count_of,
-    forward_flops_of,
+    device_pass_s,
     is_kept_cast,
     matmul_pass_s,
+    mean_flops_of,
     memory_pass_s,
     part_of_layer,
 )
@@ -82,26 +83,6 @@ from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-
-
-class Collective(NamedTuple):
-    """A collective, and the seconds of one of it."""
-
-    op: Communication
-    seconds: Number
-
-
-class Computing(NamedTuple):
-    """Seconds in which the device computes in one direction, by kind of kernel."""
-
-    matmul_s: Number
-    attention_s: Number
-    pointwise_s: Number
-
-    @property
-    def total_s(self) -> Number:
-        """All of them."""
-        return self.matmul_s + self.attention_s + self.pointwise_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +147,22 @@ class Pricer:
         """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
         and `saved_bytes` are kept.
         """
-        again = operations if modules is None else replayed_of(operations, modules, self._listing)
-        if self.drops_unread:
-            again = without_unread(again, self.lora)
+        again = self.run_again(operations, modules)
         return replace(
             plain,
             replay=plain.forward
             if len(again) == len(operations)
             else self._pass(again, "forward", self._collectives(again)),
-            replay_flops=sum(map(_mean_flops_of, again)) + self._adapter_flops(again),
+            replay_flops=sum(map(mean_flops_of, again)) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
+
+    def run_again(
+        self, operations: Sequence[Operation], modules: Iterable[RecomputeModule] | None
+    ) -> Sequence[Operation]:
+        """What of them a replay of `modules` (None: all) runs."""
+        again = operations if modules is None else replayed_of(operations, modules, self._listing)
+        return without_unread(again, self.lora) if self.drops_unread else again
 
     def _cost(self, operations: Sequence[Operation]) -> Cost:
         collectives = self._collectives(operations)
@@ -195,8 +181,8 @@ class Pricer:
         """Forward, and twice that backward; once of a frozen product, whose weight has no gradient,
         and all of its adapter. Of the busiest expert rank those of the mean one.
         """
-        forward = sum(_mean_flops_of(op, full=full) for op in operations)
-        frozen = [_mean_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
+        forward = sum(mean_flops_of(op, full=full) for op in operations)
+        frozen = [mean_flops_of(op) for op in operations if self.lora and isinstance(op, Matmul)]
         return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
 
     def _adapter_flops(self, operations: Sequence[Operation]) -> Number:
@@ -230,10 +216,13 @@ class Pricer:
         }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
-        issued = self.issued_s(operations, direction) + self._behind_s(operations, direction)
+        host_s = maximum(self.issued_s(operations, direction) - busy, 0.0)
+        if direction == "forward" and (chains := self.chains_s(operations, own, collectives)):
+            idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
+            host_s = maximum(host_s, idle_s)
         return Pass(
             matmul_s=own.matmul_s, attention_s=own.attention_s, pointwise_s=own.pointwise_s,
-            host_s=maximum(issued - busy, 0.0),
+            host_s=host_s,
             tensor_s=exposed["tp"], context_s=context_s,
             expert_s=exposed["ep"] + exposed["etp"],
             nearby_s=self.weights_leave
@@ -284,26 +273,46 @@ class Pricer:
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`."""
-        tuning = self.device.tuning
-        issued: Number = tuning.launch_s * sum(self._launches(op, direction) for op in operations)
-        issued = issued + OPERATOR_S * sum(self._operators(op, direction) for op in operations)
-        issued = issued + self._waiting_s(operations, direction)
+        issued: Number = sum(self._issue_s(op, direction) for op in operations)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
-            issued = issued + tuning.routing_s
+            issued = issued + self.device.tuning.routing_s
         return issued
 
-    def _behind_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Device seconds of the graphs in a forward with routing. They begin after the host has
-        issued the rest: it had to wait for the experts' row counts, so it is not ahead of the
-        device.
+    def _issue_s(self, op: Operation, direction: Direction) -> Number:
+        """Of one."""
+        kernels_s = self.device.tuning.launch_s * self._launches(op, direction)
+        operators_s = OPERATOR_S * self._operators(op, direction)
+        return kernels_s + operators_s + self._waiting_s(op, direction)
+
+    @property
+    def _reads_counts(self) -> Condition:
+        """Whether the host reads how many rows its experts get."""
+        on_device = self.device.uses_grouped_mm and not self.products_apart
+        return (self.groups["ep"].size > 1) | (not on_device)
+
+    def chains_s(
+        self,
+        operations: Sequence[Operation],
+        own: Computing | None = None,
+        collectives: Sequence[Collective] | None = None,
+    ) -> list[Number]:
+        """Seconds of the chains through host and device of which a forward pass takes the longest;
+        none where the host does not wait (`expert_counts`).
         """
-        routed = any(op.name == "router" for op in operations)
-        if not self.graphed or direction != "forward" or not routed:
-            return 0.0
-        inside = [op for op in operations if part_of_layer(op) in self.graphed]
-        products = (self._scaled(matmul_pass_s(self.device, op, direction), op) for op in inside)
-        cores = (attention_pass_s(self.device, op, direction) for op in inside)
-        return sum(products) + sum(cores) + self._memory_s(inside, direction)
+        wait = wait_at(operations)
+        if wait is None:
+            return []
+        own = own or self._computing(operations, "forward")
+        sent = self._collectives(operations) if collectives is None else collectives
+        seen = (self._exposed_s(each, "forward", own) for each in sent)
+        lasting = [
+            next(seen) if isinstance(op, Communication)
+            else self._scaled(device_pass_s(self.device, op, "forward"), op)
+            for op in operations
+        ]  # fmt: skip
+        issued = [self._issue_s(op, "forward") for op in operations]
+        issued[wait] = issued[wait] + self.device.tuning.routing_s
+        return in_step_s(issued, lasting, wait)
 
     def _gradient_s(self, op: Operation) -> Number:
         """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
@@ -342,15 +351,15 @@ class Pricer:
         """`seconds` of the operation; of experts' operations times `Tuning.expert_scale`."""
         return seconds * self.device.tuning.expert_scale if "moe" in op.modules else seconds
 
-    def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+    def _waiting_s(self, op: Operation, direction: Direction) -> Number:
         """Host time of tensor-parallel collectives in a pipeline that crosses nodes [fitted]; 0
         for groups of one rank.
         """
+        if not isinstance(op, Communication) or op.axis != "tp":
+            return 0.0
         ranks = self.groups["tp"].size
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
-        counts = (count_of(op, direction) for op in operations
-                  if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
-        return each * sum(counts)
+        return each * count_of(op, direction)
 
     def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
         op, tuning = each.op, self.device.tuning
@@ -387,11 +396,3 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
-
-
-def _mean_flops_of(op: Operation, *, full: bool = False) -> Number:
-    """Forward FLOPs of the mean rank, where the operation is the busiest one's."""
-    flops = forward_flops_of(op, full=full)
-    if isinstance(op, Matmul) and anywhere(op.imbalance > 1):
-        return flops / op.imbalance
-    return flops

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.elementwise import Number, anywhere
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
     Communication,
@@ -55,6 +55,12 @@ def memory_pass_s(device: Device, op: Operation, direction: Direction) -> Number
     return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
 
 
+def device_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """Of an operation of any kind that computes."""
+    products_s = matmul_pass_s(device, op, direction) + attention_pass_s(device, op, direction)
+    return products_s + memory_pass_s(device, op, direction)
+
+
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     """Casting the input of a linear layer forward, and the gradient of its output backward."""
     if direction == "weight_grad" or not op.recipe or op.in_16_bit:
@@ -95,6 +101,14 @@ def forward_flops_of(op: Operation, *, full: bool = False) -> Number:
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
     return 0.0 if isinstance(op, Communication) else op.forward_flops
+
+
+def mean_flops_of(op: Operation, *, full: bool = False) -> Number:
+    """Forward FLOPs of the mean rank, where the operation is the busiest one's."""
+    flops = forward_flops_of(op, full=full)
+    if isinstance(op, Matmul) and anywhere(op.imbalance > 1):
+        return flops / op.imbalance
+    return flops
 
 
 def is_kept_cast(op: Operation) -> bool:

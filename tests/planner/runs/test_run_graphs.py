@@ -62,26 +62,28 @@ def test_a_graph_of_the_router_by_hand(shared: str, fewer: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("experts", "graph", "waits"),
+    ("experts", "graph", "launch_s", "waits"),
     [
-        pytest.param("8", "attention router", True, id="issued behind the experts' kernels"),
-        pytest.param("8", "router", False, id="attention in no graph: beside what is issued"),
-        pytest.param("8", "", False, id="no graph"),
-        pytest.param("", "attention", False, id="no experts: the host is ahead"),
+        pytest.param("8", "attention router", 2e-4, True, id="issued behind the experts' kernels"),
+        pytest.param("8", "attention router", 1.0, False, id="under the issuing of a permutation"),
+        pytest.param("8", "router", 1.0, False, id="attention in no graph: beside what is issued"),
+        pytest.param("8", "", 1.0, False, id="no graph"),
+        pytest.param("", "attention", 1.0, False, id="no experts: the host is ahead"),
     ],
 )
 def test_graphs_run_after_what_the_host_issues_behind_a_wait(
-    experts: str, graph: str, waits: bool
+    experts: str, graph: str, launch_s: float, waits: bool
 ) -> None:
-    """A host of a second a kernel: attention that takes twice as long makes the forward as much
-    longer if its graph comes after the experts' kernels, for whose rows the host has waited; else
-    it is done before the host is.
+    """A host that takes longer than the device: attention that takes twice as long makes the
+    forward as much longer if its graph comes after the experts' kernels, for whose rows the host
+    has waited, and lasts longer than the host takes to issue the next permutation; else it is done
+    before the host is.
     """
     sparse = {"experts": experts, "top_k": "2", "moe_ffn": "512"} if experts else {}
     row = ROW | sparse | {"layers": "2", "tp": "1", "pp": "1", "dp": "8", "gpus": "8"}
     run, forward = run_of(row | {"cuda_graph": graph}), []
     for scale in (1.0, 2.0):
-        update = {"launch_s": 1.0, "attention_scale": scale}
+        update = {"launch_s": launch_s, "attention_scale": scale}
         tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update=update)
         forward.append(step_model(run, tuning).rank_costs[0].forward)
     longer = forward[1].total_s - forward[0].total_s

@@ -9,6 +9,8 @@ import pytest
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, InvalidLayout, Layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.ranks.kind_costs import kind_costs
+from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.process_groups import place
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
@@ -290,6 +292,19 @@ def test_a_model_without_attention_has_the_usual_kind() -> None:
     assert set(opened.layouts.context_kind) == {1 + CONTEXT_KINDS.index("ring")}
 
 
+def test_kinds_are_compared_by_what_a_forward_pass_with_experts_takes() -> None:
+    """Its longest chain through host and device is among the costs: longer than the device's time,
+    which is there too.
+    """
+    q = question("mixtral-8x7b", expert_parallel="8", tensor_parallel="2", micro_batch_size="1")
+    setting, layouts = q.setting, space_of(q).layouts.take(np.arange(3))
+    costs = kind_costs(layouts, setting, [0])
+    forward = Rank(setting, layouts).plain_cost(0, "none").forward
+    for seconds in (forward.total_s, forward.total_s - forward.host_s):
+        assert np.any(np.all(np.isclose(costs, np.reshape(seconds, (-1, 1)), rtol=1e-12), axis=0))
+    assert np.all(forward.host_s > 0)
+
+
 def test_the_page_prices_the_kind_that_a_search_would_take() -> None:
     """Sliders without a kind are priced with the fastest; those of a plan with the plan's own."""
     asked = ask(
@@ -299,7 +314,7 @@ def test_the_page_prices_the_kind_that_a_search_would_take() -> None:
     degrees = {"context_parallel": 8, "expert_parallel": 8, "zero_stage": 1, "tensor_parallel": 2}
     moved = case_of_choice(asked, SliderLayout(**degrees)).layout  # type: ignore[arg-type]
     assert moved.context_kind
-    assert moved.dispatcher == "deepep"
+    assert moved.dispatcher == "hybridep"  # its calls permute too, so the host issues less
     stated = SliderLayout(**degrees, context_kind="all_gather")  # type: ignore[arg-type]
     layout = case_of_choice(asked, stated).layout
     assert layout.context_kind == "all_gather"
