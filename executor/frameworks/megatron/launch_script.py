@@ -245,11 +245,18 @@ def _test_cases(text: str) -> list["_Command"]:
         section, _, flag = name.partition(".")
         if _RUN.fullmatch(section) and flag.startswith("--") and fact.value is not False:
             name = flag[2:].replace("-", "_")
-            value = fact.value if isinstance(fact.value, list | bool) else str(fact.value)
+            value = fact.value if isinstance(fact.value, list | bool) else _unescaped(fact.value)
             if name == "recompute_modules" and isinstance(value, str):
                 value = value.strip("[]").replace(",", " ").split()
             runs.setdefault(section, {})[name] = Fact(value, fact.line)
     return [_Command("", {}, flags) for flags in runs.values()] or [_Command("", {}, {})]
+
+
+def _unescaped(value: object) -> str:
+    """A value as the shell passes it that runs the test cases: `Et*3\\\\|\\\\(tt\\\\|\\\\)*6L` there stands
+    for Et*3|(tt|)*6L (tests/functional_tests/shell_test_utils/_run_training.sh).
+    """
+    return re.sub(r"\\+([|()])", r"\1", str(value))
 
 
 @dataclass(frozen=True, slots=True)
