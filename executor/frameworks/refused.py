@@ -43,7 +43,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
               r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "SkyRL": ((rf"(?:{_BY}-m[ \t]+skyrl\w*\.|[^#\n]*\btrainer\.policy\.\w+\.)",),
-              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
+              "its names are its own, and most of its programs generate in turn; check a plan of "
+              "the same layout"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "
                 "check a plan of the same layout"),

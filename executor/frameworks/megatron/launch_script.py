@@ -253,8 +253,8 @@ def _test_cases(text: str) -> list["_Command"]:
 
 
 def _unescaped(value: object) -> str:
-    """A value as the shell passes it that runs the test cases: `Et*3\\\\|\\\\(tt\\\\|\\\\)*6L` there stands
-    for Et*3|(tt|)*6L (tests/functional_tests/shell_test_utils/_run_training.sh).
+    """A value without the backslashes that the shell takes away which runs the test cases, before
+    the signs of a layout (tests/functional_tests/shell_test_utils/_run_training.sh).
     """
     return re.sub(r"\\+([|()])", r"\1", str(value))
 

@@ -319,7 +319,7 @@ def _reading(run: Run, path: str) -> Reading:
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
-        left_to_recipe={} if nemo else left_to_recipe(found),
+        left_to_recipe={} if nemo and waits is None else left_to_recipe(plain if nemo else found),
         notes=(*run_notes, *notes, *noted, *values.suspects(COUNTS.values())),
         unread=(*run.unread, *unread, *model_unread(values), *not_understood),
     )
