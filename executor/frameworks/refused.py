@@ -45,6 +45,11 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "SkyRL": ((rf"(?:{_BY}-m[ \t]+skyrl\w*\.|[^#\n]*\btrainer\.policy\.\w+\.)",),
               "its names are its own, and most of its programs generate in turn; check a plan of "
               "the same layout"),
+    "ROLL": ((r"(?:actor_train|reference):[ \t]*$", r"[ \t]+strategy_args:",
+              r"rollout_batch_size:"),
+             "it trains and generates in turn; check a plan of the same layout"),
+    "RLinf": ((r"(?:cluster|runner):[ \t]*$", r"actor:[ \t]*$", r"[ \t]+component_placement:"),
+              "it trains and generates in turn; check a plan of the same layout"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "
                 "check a plan of the same layout"),
