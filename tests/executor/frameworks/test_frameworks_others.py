@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshplan.executor.frameworks import read_config
+from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import Reading, Start, UnreadableConfig
 
 NONE = Start(launched_by="none")
@@ -119,3 +120,53 @@ def test_the_format_of_loaded_weights_counts_where_nothing_casts_them(
 def test_weights_loaded_in_another_format_than_they_run_in_are_named() -> None:
     assert "torch_dtype" in _named(_script(TRAINS))  # products of 32 bits
     assert "torch_dtype" in _named(_script(TRAINS + "--fp16"))
+
+
+MEGATRON_DEEPSPEED = """\
+STAGE=1
+cat <<EOT > ./ds_$SLURM_JOBID.json
+{{"train_micro_batch_size_per_gpu": 2, "fp16": {{"enabled": true}},
+ "zero_optimization": {{"stage": $STAGE{more}}}}}
+EOT
+deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 \\
+  --seq-length 1024 --micro-batch-size 2 --global-batch-size 32 --fp16 --vocab-size 50000 \\
+  --tensor-model-parallel-size 2 --deepspeed --deepspeed_config ./ds_$SLURM_JOBID.json {flags}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "stage", "offload", "named"),
+    [
+        pytest.param("", "", 1, None, "", id="the stage alone"),
+        pytest.param("", "--zero-stage=1", 1, None, "", id="said twice"),
+        pytest.param("", "--zero-stage 2", 2, None, "zero_stage 1", id="said otherwise"),
+        pytest.param(', "offload_optimizer": {"device": "cpu"}', "--zero-stage 1", 1, True, "",
+                     id="states on the host"),
+        pytest.param(', "offload_param": {"device": "cpu"}', "", 1, None, "offload_param",
+                     id="weights on the host"),
+    ],
+)  # fmt: skip
+def test_a_deepspeed_configuration_that_the_script_writes_is_read(
+    more: str, flags: str, stage: int, offload: bool | None, named: str
+) -> None:
+    # bigscience-workshop/bigscience, OpenLLM-France/Lucie-Training, LumiOpen/Megatron-DeepSpeed
+    reading = _script(MEGATRON_DEEPSPEED.format(more=more, flags=flags))
+    assert reading.facts["zero_stage"].value == stage
+    found = reading.facts.get("optimizer_offload")
+    assert (found and found.value) == offload
+    assert named in _named(reading)
+    assert bool(named) == bool(reading.unread)
+
+
+def test_a_deepspeed_configuration_that_is_elsewhere_is_said() -> None:
+    text = MEGATRON_DEEPSPEED.format(more="", flags="--zero-stage 1").replace("cat <<EOT", "tee")
+    assert any("--deepspeed-config" in note for note in _script(text).notes)
+
+
+def test_here_documents_are_written_as_bash_writes_them() -> None:
+    text = (
+        'A=4\ncat <<EOT > one.$JOB\n{"n": $A, "m": $((A * 2)), "x": "\\$A"}\nEOT\n'
+        "cat > two <<'EOF'\n$A\nEOF\ncat <<-E >> two\n\tlonger $A\n\tE\ncat <<E\nseen\nE\n"
+    )
+    files = read_script(text).files
+    assert files == {"one.$JOB": '{"n": 4, "m": 8, "x": "$A"}\n', "two": "$A\nlonger 4\n"}
