@@ -76,3 +76,14 @@ def _with_dense_modules(f: Fields, model: Model) -> Model:
     alike = [layer for layer in made if (layer.attention.window is not None) == slides]
     like = (alike or made)[-1]
     return replace(model, module=replace(like, experts=None, ffn=f.count("intermediate_size")))
+
+
+def dense_modules(f: Fields, model: Model) -> Model:
+    """ERNIE 4.5: a module of multi-token prediction has a layer without experts, of the width of
+    the dense ones (vllm-project/vllm vllm/model_executor/models/ernie_mtp.py, `mtp_block`).
+    """
+    if not model.mtp_layers:
+        return model
+    last = model.kinds[model.pattern[-1]]
+    ffn = f.count("intermediate_size")
+    return replace(model, module=replace(last, experts=None, ffn=ffn))

@@ -36,6 +36,7 @@ TIED_BY_EITHER = names("""
 
 
 THINKER = "thinker_config"
+INTERNVL = "internvl_chat"
 
 
 def thinker(outer: Fields) -> Fields:
@@ -53,6 +54,8 @@ def thinker(outer: Fields) -> Fields:
 
 def text_part(outer: Fields) -> Fields:
     """The language model of a multimodal configuration; a flat one is returned as it is."""
+    if outer.config.get("model_type") == INTERNVL:
+        return _of_internvl(outer)
     text = outer.section("text_config")
     if text is None:
         return outer
@@ -60,6 +63,17 @@ def text_part(outer: Fields) -> Fields:
     tied = _tied(outer, given)
     told = {} if tied is None else {"tie_word_embeddings": tied}
     return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
+
+
+def _of_internvl(outer: Fields) -> Fields:
+    """The language model of InternVL by its own code, whose head is tied where the whole says so
+    (OpenGVLab/InternVL internvl_chat/internvl/model/internvl_chat/configuration_internvl_chat.py).
+    """
+    text = outer.section("llm_config")
+    if text is None:
+        raise outer.refuse("the section 'llm_config', its language model, is missing")
+    tied = outer.flag("tie_word_embeddings", False)
+    return Fields({**text.config, "tie_word_embeddings": tied}, outer.name)
 
 
 def _tied(outer: Fields, given: Mapping[str, object]) -> object:

@@ -9,6 +9,8 @@ from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConf
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
+_BY = r"(?:[^#\n]*[ \t])?"
+
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -40,6 +42,14 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
               r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
+    "SkyRL": ((rf"(?:{_BY}-m[ \t]+skyrl\w*\.|[^#\n]*\btrainer\.policy\.\w+\.)",),
+              "its names are its own, and most of its programs generate in turn; check a plan of "
+              "the same layout"),
+    "ROLL": ((r"(?:actor_train|reference):[ \t]*$", r"[ \t]+strategy_args:",
+              r"rollout_batch_size:"),
+             "it trains and generates in turn; check a plan of the same layout"),
+    "RLinf": ((r"(?:cluster|runner):[ \t]*$", r"actor:[ \t]*$", r"[ \t]+component_placement:"),
+              "it trains and generates in turn; check a plan of the same layout"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
                 "it includes files of other folders, and most of its recipes generate in turn; "
                 "check a plan of the same layout"),
@@ -111,7 +121,6 @@ def refuse(text: str, path: str) -> Reading:
     raise UnreadableConfig(f"{title}: not read ({REFUSED[title][1]})")
 
 
-_BY = r"(?:[^#\n]*[ \t])?"
 _NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (

@@ -171,6 +171,8 @@ EXPERTS: dict[str, Family] = {
             shared=("moe_num_shared_experts",),
             layers=layers.ernie_sparse,
         ),
+        modules=("num_nextn_predict_layers",),
+        adjust=text_parts.dense_modules,
     ),
     "hunyuan_v1_moe": Family(
         qk_norm="head",

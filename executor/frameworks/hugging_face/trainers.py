@@ -16,7 +16,7 @@ incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -208,6 +208,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     engine = _WITH_PIECES[sharding.engine] if pieces else sharding.engine
     notes += [] if pieces else [_AT_ONCE]
     if sharding.engine == DEEPSPEED_ENGINE:
+        _loaded(trainer, values, facts)  # counts as read
         notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
     if sharding.engine == FSDP_ENGINE:
         states = _states(trainer, values, facts)
@@ -323,13 +324,33 @@ def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | 
     loaded = trainer.bf16_weights and alone and said["precision"] == "bf16"
     if loaded and whole is None:
         whole = facts["precision"]
-    dtype = values.get("dtype", "torch_dtype") if trainer.name == "trl" else None
+    dtype = _loaded(trainer, values, facts)
     if dtype is not None and str(dtype.value).removeprefix("torch.") == "bfloat16" and alone:
         whole, loaded = dtype, True
     if whole is None or not (loaded or str(whole.value).lower() == "full"):
         whole = values.get("pure_bf16") if values.on("pure_bf16") else None
     adam = facts.get("optimizer", Fact("adamw", 1)).value in ("adamw", "adamw8bit")
     return Fact("bf16", whole.line) if whole and adam else None
+
+
+def _loaded(trainer: Trainer, values: Values, facts: Mapping[str, Fact]) -> Fact | None:
+    """The format that a program loads its weights in. Beside a trainer of transformers it counts
+    where they are autocast to the same: else it stays among the keys that are not understood.
+
+    DeepSpeed casts the weights to its own format and keeps masters of 32 bits
+    (deepspeedai/DeepSpeed@edaa722 deepspeed/runtime/engine.py, _configure_distributed_model);
+    Accelerate's FSDP keeps them in 32 bits (huggingface/accelerate@16cb6eb8
+    src/accelerate/accelerator.py, "upcast"): for neither it matters.
+    """
+    names = ("dtype", "torch_dtype")
+    if trainer.name == "hf-trainer":
+        stated = next((values.found[name] for name in names if name in values.found), None)
+        word = str(stated.value).removeprefix("torch.") if stated else ""
+        ours = {"bfloat16": "bf16", "float16": "fp16"}.get(word)
+        whole = facts.get("zero_stage", Fact(0, 1)).value == 0
+        if ours != facts["precision"].value or (ours == "fp16" and whole):
+            return None
+    return values.get(*names) if trainer.name in ("trl", "hf-trainer") else None
 
 
 _CHECKPOINTS = ("gradient_checkpointing", "activation_checkpointing")

@@ -23,13 +23,14 @@ Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
+from meshplan.executor.frameworks.megatron.deepspeed_config import deepspeed_facts
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
 from meshplan.executor.frameworks.megatron.model import model_settings
 from meshplan.executor.frameworks.megatron.model_config import (
@@ -41,7 +42,6 @@ from meshplan.executor.frameworks.megatron.model_config import (
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     OLDER,
-    deepspeed_facts,
     layout_facts,
     layout_settings,
     narrow_gradients,
@@ -201,7 +201,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     notes = (*script.notes, *left_open(commands))
     cases = [_command(words) for words in commands]
     cases = [
-        replace(each, waits=script.waits, program=(kept := needed(each.program, start, _SAID_BY)),
+        replace(each, waits=script.waits, files=script.files,
+                program=(kept := needed(each.program, start, _SAID_BY)),
                 left=frozenset(each.program.keys() - kept.keys()))
         for each in cases
     ]  # fmt: skip
@@ -245,11 +246,18 @@ def _test_cases(text: str) -> list["_Command"]:
         section, _, flag = name.partition(".")
         if _RUN.fullmatch(section) and flag.startswith("--") and fact.value is not False:
             name = flag[2:].replace("-", "_")
-            value = fact.value if isinstance(fact.value, list | bool) else str(fact.value)
+            value = fact.value if isinstance(fact.value, list | bool) else _unescaped(fact.value)
             if name == "recompute_modules" and isinstance(value, str):
                 value = value.strip("[]").replace(",", " ").split()
             runs.setdefault(section, {})[name] = Fact(value, fact.line)
     return [_Command("", {}, flags) for flags in runs.values()] or [_Command("", {}, {})]
+
+
+def _unescaped(value: object) -> str:
+    """A value without the backslashes that the shell takes away which runs the test cases, before
+    the signs of a layout (tests/functional_tests/shell_test_utils/_run_training.sh).
+    """
+    return re.sub(r"\\+([|()])", r"\1", str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +266,7 @@ class _Command:
 
     waits  what of the script's start decided a condition
     left   what the program takes, and an option says instead
+    files  what the script writes by here-documents
     """
 
     name: str
@@ -265,6 +274,7 @@ class _Command:
     program: dict[str, Fact]
     waits: tuple[str, ...] = ()
     left: frozenset[str] = frozenset()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -305,7 +315,9 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         put(facts, context_kind=Fact("ring", 1))  # its default, p2p
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text))
-    unread = [*deepspeed_facts(values, facts), *optimizer_unread(values, "--optimizer")]
+    in_file, more_notes = deepspeed_facts(values, facts, command.files)
+    more = (*more, *more_notes)
+    unread = [*in_file, *optimizer_unread(values, "--optimizer")]
     if "global_batch_size" not in facts.keys() | command.left:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
     if "zero_stage" not in facts:

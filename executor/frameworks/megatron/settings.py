@@ -306,30 +306,6 @@ def _off(fact: Fact) -> bool:
 ZERO_STAGES = {"0": 0, "1": 1, "2": 2, "3": 3}
 
 
-def deepspeed_facts(values: Values, facts: dict[str, Fact]) -> list[Fact]:
-    """Adds Megatron-DeepSpeed's ZeRO stage to `facts`; what of its configuration is not known.
-
-    Source: microsoft/Megatron-DeepSpeed@f4157bea `megatron/arguments.py` (zero_stage),
-    `megatron/training.py`: the JSON of --deepspeed_config decides, and must agree.
-    """
-    stage = values.word(ZERO_STAGES, "zero_stage")
-    config, switched = values.found.get("deepspeed_config"), values.flag("deepspeed")
-    values.asked.add("deepspeed_config")
-    if not switched or not switched.value:
-        return []
-    unread = []
-    if stage is not None:
-        put(facts, zero_stage=stage)
-    elif config is not None:
-        why = "the ZeRO stage is in that file; check it instead, or state --zero-stage"
-        unread.append(Fact(f"--deepspeed-config {shown(config.value)} ({why})", config.line))
-    experts = values.get("num_experts")
-    if experts is not None and str(experts.value) not in ("1", "0"):
-        why = "DeepSpeed's experts, in every --expert-interval-th layer, are not modelled"
-        unread.append(Fact(f"--num-experts ({why})", experts.line))
-    return unread
-
-
 def narrow_gradients(engine: str) -> bool:
     """Whether the engine that a plan was priced for keeps gradients in 16 bit."""
     return engine_named(engine).state.gradient_bytes < FP32_BYTES

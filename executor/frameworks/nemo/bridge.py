@@ -63,7 +63,12 @@ from meshplan.executor.frameworks.nemo.recipe import (
     of_towers,
 )
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
-from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
+from meshplan.executor.frameworks.nemo.sections import (
+    check_trains,
+    is_known,
+    is_nemo,
+    megatron_facts,
+)
 from meshplan.executor.frameworks.shell.launches import started_with
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.plan_file import Plan
@@ -153,20 +158,6 @@ _ALSO = {
     "use_megatron_fsdp": "dist",
 }
 _OWN = ("bf16", "fp16", "fp8", "fp4", "fp8_recipe", "fp4_recipe")
-_ROOTS = (
-    "model",
-    "train",
-    "trainer",
-    "ddp",
-    "dist",
-    "comm_overlap",
-    "dataset",
-    "mixed_precision",
-    "data",
-    "optimizer",
-    "recipe",
-    "cfg",
-)
 _DEGREES = frozenset(
     (
         *COUNTS.values(),
@@ -328,7 +319,7 @@ def _reading(run: Run, path: str) -> Reading:
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
-        left_to_recipe={} if nemo else left_to_recipe(found),
+        left_to_recipe={} if nemo and waits is None else left_to_recipe(plain if nemo else found),
         notes=(*run_notes, *notes, *noted, *values.suspects(COUNTS.values())),
         unread=(*run.unread, *unread, *model_unread(values), *not_understood),
     )
@@ -357,10 +348,7 @@ def _elsewhere(found: Mapping[str, Fact]) -> list[Fact]:
     return [
         Fact(f"{name} ({why})", fact.line)
         for name, fact in found.items()
-        if name.rpartition(".")[2] in _DEGREES
-        and "." in name
-        and name.partition(".")[0] not in _ROOTS
-        and fact.value is not None
+        if name.rpartition(".")[2] in _DEGREES and not is_known(name) and fact.value is not None
     ]
 
 
@@ -388,8 +376,8 @@ def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
     for name, fact in found.items():
         root, _, _ = name.partition(".")
         last = name.rpartition(".")[2]
-        known = root in _ROOTS or "." not in name
-        if known and fact.value is not None and (last not in plain or root == "model"):
+        stated = is_known(name) and fact.value is not None
+        if stated and (last not in plain or root == "model"):
             plain[last] = fact
     return plain
 

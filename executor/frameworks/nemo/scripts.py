@@ -1,7 +1,7 @@
 """The overrides of each launch in a script, as bash would pass them to Megatron-Bridge or NeMo."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from meshplan.executor.frameworks.documents.values import Values, shown
@@ -55,12 +55,34 @@ def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str,
     for word in words:
         found |= override(str(word.value), word.line)
     given = arguments(words)
-    return Run(found, gpus_of(Values(given), text), _unread(given, found), notes, waits)
+    unread = (*_unread(given, found), *_program(words))
+    return Run(found, gpus_of(Values(given), text), unread, notes, waits)
+
+
+def _program(words: Iterable[Fact]) -> Iterator[Fact]:
+    """A program whose file's name says that it trains a model with a tower, or no text."""
+    for word in words:
+        name = str(word.value).rpartition("/")[2]
+        if name.endswith(".py"):
+            if _TOWERS.search(name.removesuffix(".py")):
+                why = "its name says images, sound or video: not modelled"
+                yield Fact(f"{shown(name)} ({why})", word.line)
+            return
 
 
 def _unread(given: Mapping[str, Fact], found: Mapping[str, Fact]) -> tuple[Fact, ...]:
     """What the program's own arguments say that is not modelled."""
-    return (*_towers(given), *_adapters(given, found))
+    return (*_towers(given), *_adapters(given, found), *_composed(given))
+
+
+def _composed(given: Mapping[str, Fact]) -> Iterator[Fact]:
+    """A file that the words only override: Hydra's, or Megatron-Bridge's own (run_recipe.py,
+    `--config-file`; facebookresearch/hydra `hydra/_internal/utils.py`, `--config-name`).
+    """
+    for name in ("config_name", "config_file"):
+        if (stated := given.get(name)) is not None:
+            why = "what these words do not replace is in that file; check it with them in it"
+            yield Fact(f"--{name.replace('_', '-')} {shown(stated.value)} ({why})", stated.line)
 
 
 def _towers(given: Mapping[str, Fact]) -> Iterator[Fact]:

@@ -46,6 +46,16 @@ _MARKS = (
     *("model.activations_checkpoint_granularity", "model.optim.name"),
 )
 
+_ROOTS = frozenset(
+    (
+        *("model", "train", "trainer", "ddp", "dist", "comm_overlap", "dataset", "mixed_precision"),
+        *("data", "optimizer", "recipe", "cfg"),
+    )
+)
+_TRAINER = ("trainer", "trainer.strategy")
+"""The trainer's sections: Lightning's, as NeMo has them; those of programs that train by
+reinforcement beside it (SkyRL's `trainer.policy.megatron_config`) are others."""
+
 
 def is_nemo(found: Mapping[str, Fact]) -> bool:
     """Whether a YAML file has the keys of NeMo 1."""
@@ -142,3 +152,10 @@ def _switches(facts: dict[str, Fact]) -> None:
         facts["idle_recompute_num_layers"] = facts.pop("recompute_num_layers")
     elif count is not None and count.value == 0:
         del facts["recompute_num_layers"]
+
+
+def is_known(name: str) -> bool:
+    """Whether an entry stands in a section whose words are Bridge's or NeMo's, or in none."""
+    section = name.rpartition(".")[0]
+    root = section.partition(".")[0]
+    return not section or (section in _TRAINER if root == "trainer" else root in _ROOTS)

@@ -1,19 +1,27 @@
-"""What a script is given: the environment and arguments of its start, and here-strings to `read`.
+"""What a script is given: the environment and arguments of its start, here-strings to
+`read`, and the files that it writes of here-documents.
 
-Source: GNU Bash manual 5.2, 3.6.7 Here Strings, 4.2 `read`, 3.5.7 Word Splitting.
+Source: GNU Bash manual 5.2, 3.6.6 Here Documents, 3.6.7 Here Strings, 4.2 `read`, 3.5.7
+Word Splitting.
 """
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 from meshplan.executor.frameworks.shell.expand import (
+    Expander,
     Part,
     Text,
     Variables,
     is_unset,
     line_of,
     plain,
+    shown_text,
 )
+from meshplan.executor.frameworks.shell.syntax import Redirected
+from meshplan.executor.frameworks.shell.words import document
+from meshplan.planner.case.reading import UnreadableConfig
 
 
 def set_start(known: Variables, environment: Mapping[str, str]) -> None:
@@ -49,6 +57,19 @@ def read_here(known: Variables, words: list[Text], given: Text) -> bool:
             text = ifs[:1].join(fields[at:]) if last else "".join(fields[at : at + 1])
             known.values[name] = [(Part(text, line),)]
     return True
+
+
+def write_here(expander: Expander, sent: Redirected, files: dict[str, str]) -> None:
+    """Adds the file that `cat` writes of a here-document to `files`, by its name; none where its
+    text is longer than words may be, or quotes what no reader of a script follows.
+    """
+    target = sent.target or sent.longer
+    if sent.document is None or target is None:
+        return
+    name = shown_text(expander.text(target))
+    before = files.pop(name, "") if sent.longer else ""
+    with suppress(UnreadableConfig):
+        files[name] = before + shown_text(expander.text(document(sent.document)))
 
 
 def _fields(text: str, ifs: str) -> list[str]:

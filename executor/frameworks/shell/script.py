@@ -31,7 +31,7 @@ from meshplan.executor.frameworks.shell.expand import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.given import read_here, set_start
+from meshplan.executor.frameworks.shell.given import read_here, set_start, write_here
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -52,6 +52,7 @@ class Script:
     """What a script assigned, the words of the commands it would run, and what it left unsaid.
 
     beside what `OF_LAUNCHERS` hold for each of the commands
+    files  what it writes by `cat <<EOF > FILE`, by the file's name
     notes  one line each: a file that is sourced, a condition that something unknown decided
     waits  what is unknown and decided a condition, as the script writes it
     """
@@ -59,6 +60,7 @@ class Script:
     variables: dict[str, list[Fact]] = field(default_factory=dict)
     commands: list[list[Fact]] = field(default_factory=list)
     beside: list[dict[str, Fact]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
 
@@ -210,14 +212,14 @@ class _Follower:
             self.variables.guesses[node.line] = f"(({node.arithmetic}))"
 
     def _simple(self, node: syntax.Simple) -> bool:
-        count = next((at for at, part in enumerate(node.parts) if not _assigns(part)), None)
+        count = next((at for at, part in enumerate(node.parts) if not syntax.assigns(part)), None)
         if count is None:
             for part in node.parts:
                 self._assign(part)
             return True
         first = node.parts[count]
         if isinstance(first, Word) and first.bare in _DECLARES:
-            for part in filter(_assigns, node.parts[count + 1 :]):
+            for part in filter(syntax.assigns, node.parts[count + 1 :]):
                 self._assign(part)
             return True
         words = [
@@ -228,12 +230,15 @@ class _Follower:
         ]
         before: dict[str, list[Text] | None] = {}
         for part in node.parts[:count]:
-            name = _name_of(part)
+            name = syntax.name_of(part)
             before.setdefault(name, self.variables.values.get(name))
             self._assign(part)
         try:
-            if node.given is not None and words and plain(words[0]) == "read":
-                return read_here(self.variables, words[1:], self.expander.text(node.given))
+            name, sent = plain(words[0]) if words else "", node.sent
+            if sent.given is not None and name == "read":
+                return read_here(self.variables, words[1:], self.expander.text(sent.given))
+            if name == "cat" and len(words) == 1:
+                write_here(self.expander, sent, self.script.files)
             return self._command(words, node.line)
         finally:
             self._restore(before if words else {})
@@ -360,23 +365,6 @@ def _decides(condition: syntax.Block) -> bool:
         )
         for _, node in condition.items
     )
-
-
-def _assigns(part: Word | syntax.Array) -> bool:
-    if isinstance(part, syntax.Array):
-        return True
-    return bool(part.pieces) and (
-        part.pieces[0].quoting == "bare" and syntax.ASSIGN.match(part.pieces[0].text) is not None
-    )
-
-
-def _name_of(part: Word | syntax.Array) -> str:
-    """The variable that an assignment sets."""
-    if isinstance(part, syntax.Array):
-        return part.name
-    match = syntax.ASSIGN.match(part.raw)
-    assert match is not None
-    return match[1]
 
 
 def _is_count(words: list[Text]) -> bool:

@@ -2,7 +2,7 @@
 
 Source: POSIX.1-2017 Shell Command Language, 2.10 Shell Grammar; GNU Bash manual 5.2, 3.2.
 Leaves out: `coproc`, `time` (a plain word here), process substitution. Redirections
-other than here-strings are dropped.
+other than here-strings and files of here-documents are dropped.
 """
 
 import re
@@ -13,6 +13,8 @@ from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_DEPTH = 80  # commands and blocks inside each other
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
+_SENT = {"<<<": "given", "<<": "document", "<<-": "document", ">": "target", ">|": "target",
+         ">>": "longer"}  # fmt: skip
 _REDIRECTIONS = ("<", ">", ">>", ">&", "<&", "&>", "&>>", "<>", ">|", "<<<", "<<", "<<-")
 _SEPARATORS = (";", "&", "\n")
 
@@ -26,13 +28,25 @@ class Array:
     words: tuple[Word, ...]
 
 
+@dataclass(slots=True)
+class Redirected:
+    """A here-string (`<<<`), a here-document (`<<`), and the file that a command writes (`>`) or
+    goes on with (`>>`).
+    """
+
+    given: Word | None = None
+    document: Word | None = None
+    target: Word | None = None
+    longer: Word | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """Assignments and words of one command; `given`: its here-string (`<<<`)."""
+    """Assignments and words of one command, and what its redirections send it or take from it."""
 
     parts: tuple[Word | Array, ...]
     line: int
-    given: Word | None = None
+    sent: "Redirected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +225,18 @@ class _Parser:
             return Test((), name[2:-2], line)
         if name in compound:
             node = compound[name]()
-            self._redirections()
+            self._redirections(Redirected())
             return node
         return self._simple()
 
-    def _redirections(self) -> Word | None:
-        """Passes over them; the word of a here-string, if there is one."""
-        given = None
+    def _redirections(self, sent: Redirected) -> None:
+        """Passes over them, and adds what counts of them to `sent`."""
         while self._operator(*_REDIRECTIONS):
             operator = self._take().raw
             if self.here is not None and not self.here.operator:
                 word = self._take()
-                given = word if operator == "<<<" else given
-        return given
+                if (name := _SENT.get(operator)) is not None:
+                    setattr(sent, name, word)
 
     def _if(self) -> Node:
         line = self._take().line
@@ -325,10 +338,10 @@ class _Parser:
     def _simple(self) -> Node:
         line = self.line
         parts: list[Word | Array] = []
-        given: Word | None = None
+        sent = Redirected()
         while self.here is not None:
             if self._operator(*_REDIRECTIONS):
-                given = self._redirections() or given
+                self._redirections(sent)
             elif self._operator("(") and parts and isinstance(parts[-1], Word):
                 last = parts[-1]
                 match = ASSIGN.fullmatch(last.raw)
@@ -342,7 +355,7 @@ class _Parser:
                 break
             else:
                 parts.append(self._take())
-        return Simple(tuple(parts), line, given)
+        return Simple(tuple(parts), line, sent)
 
     def _array(self, match: re.Match[str], line: int) -> Array:
         self._take()
@@ -354,3 +367,21 @@ class _Parser:
             words += [] if word.operator else [word]
         self._take()
         return Array(match[1], bool(match[3]), tuple(words))
+
+
+def assigns(part: Word | Array) -> bool:
+    """Whether a part of a command assigns."""
+    if isinstance(part, Array):
+        return True
+    return bool(part.pieces) and (
+        part.pieces[0].quoting == "bare" and ASSIGN.match(part.pieces[0].text) is not None
+    )
+
+
+def name_of(part: Word | Array) -> str:
+    """The variable that an assignment sets."""
+    if isinstance(part, Array):
+        return part.name
+    match = ASSIGN.match(part.raw)
+    assert match is not None
+    return match[1]

@@ -75,7 +75,7 @@ class _Lexer:
         self.starts, self.lines = [start for start, _ in marks], [line for _, line in marks]
         self.text, self.at = text, 0
         self.words: list[Word] = []
-        self.heredocs: list[str] = []
+        self.heredocs: list[tuple[int, bool]] = []  # their name's place, whether tabs go
 
     @property
     def line(self) -> int:
@@ -140,28 +140,33 @@ class _Lexer:
         self.words.append(Word((Piece(operator, "bare", self.line),), self.line, operator=True))
         self.at += len(operator)
         if operator in ("<<", "<<-"):
-            self._heredoc_name()
+            self._heredoc_name(operator == "<<-")
         elif operator == "\n":
-            for name in self.heredocs:
-                self._skip_heredoc(name)
+            for at, tabs in self.heredocs:
+                self._read_heredoc(at, tabs)
             self.heredocs.clear()
 
-    def _heredoc_name(self) -> None:
+    def _heredoc_name(self, tabs: bool) -> None:
         while self.at < len(self.text) and self.text[self.at] in " \t":
             self.at += 1
         start = len(self.words)
         if self.at < len(self.text) and self.text[self.at] not in _ENDS_WORD:
             self._word()
-            self.heredocs += [word.raw for word in self.words[start:]]
+            self.heredocs += [(at, tabs) for at in range(start, len(self.words))]
 
-    def _skip_heredoc(self, name: str) -> None:
+    def _read_heredoc(self, at: int, tabs: bool) -> None:
+        """The lines up to the name take its place; of a quoted name nothing in them expands."""
+        name, line, lines = self.words[at], self.line, list[str]()
         while self.at < len(self.text):
             end = self.text.find("\n", self.at)
             end = len(self.text) if end < 0 else end
-            body = self.text[self.at : end].strip()
+            body = self.text[self.at : end]
             self.at = end + 1
-            if body == name:
-                return
+            if body.strip() == name.raw:
+                break
+            lines.append(body.lstrip("\t") if tabs else body)
+        text = "".join(f"{each}\n" for each in lines)
+        self.words[at] = Word((Piece(text, "double" if name.bare else "single", line),), line)
 
     def _word(self) -> None:
         pieces: list[Piece] = []
@@ -290,6 +295,15 @@ def closing(text: str, start: int) -> int:
         if depth == 0:
             return at
     return len(text) + 1
+
+
+def document(word: Word) -> Word:
+    """A here-document as its text expands: as between double quotes, which stand for themselves."""
+    piece = word.pieces[0]
+    if piece.quoting == "single":
+        return word
+    text = piece.text.replace('"', '\\"')
+    return Word(tuple(_Lexer(f'"{text}"', [(0, piece.line)])._quoted('"')), word.line)
 
 
 def split_words(text: str, lines: list[tuple[int, int]] | None = None) -> list[Word]:

@@ -328,3 +328,36 @@ def test_experts_beside_a_dense_feed_forward() -> None:
     dense = config | {"text_config": text}
     counts = [model_parameters(model_from_config(each, "x")).total for each in (config, dense)]
     assert counts[0] - counts[1] == 30 * (128 * (3 * 2816 * 704 + 2816 + 1) + 4 * 2816)
+
+
+ERNIE: dict[str, Any] = {
+    "model_type": "ernie4_5_moe", "hidden_size": 64, "intermediate_size": 160,
+    "moe_intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 128, "moe_num_experts": 4, "moe_k": 2,
+    "moe_num_shared_experts": 1, "moe_layer_start_index": 1, "use_bias": False,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def test_a_module_of_ernie_is_a_dense_layer() -> None:
+    """q, k, v, o of 64 x (64 + 32 + 32 + 64); three products of 64 x 160; two norms; the 128 x 64
+    projection and its three norms.
+    """
+    without = model_parameters(model_from_config(ERNIE, "e")).total
+    one = ERNIE | {"num_nextn_predict_layers": 1}
+    module = model_parameters(model_from_config(one, "e")).total - without
+    assert module == 64 * 192 + 3 * 64 * 160 + 2 * 64 + 128 * 64 + 3 * 64
+
+
+def test_the_language_model_of_internvl_is_read_without_its_tower() -> None:
+    text = {"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 128,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "tie_word_embeddings": True}  # fmt: skip
+    whole = {"model_type": "internvl_chat", "llm_config": text, "vision_config": {"depth": 2}}
+    alone = model_from_config(text | {"tie_word_embeddings": False}, "t")
+    assert model_parameters(model_from_config(whole, "i")) == model_parameters(alone)
+    tied = whole | {"tie_word_embeddings": True}  # the whole decides
+    assert model_from_config(tied, "i").tied
+    assert left_out(whole) == ("vision tower",)
+    with pytest.raises(UnsupportedModel, match="llm_config"):
+        model_from_config({"model_type": "internvl_chat"}, "i")

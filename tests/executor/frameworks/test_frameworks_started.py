@@ -232,7 +232,7 @@ def test_a_trainers_command_is_read(
         ("accelerate launch", "", "--launched-by FILE"),
         ("accelerate launch --config_file no.yaml", "", "--config_file 'no.yaml'"),
         ("torchrun --nproc_per_node=4", "--vision_tower clip", "vision_tower"),
-        ("torchrun --nproc_per_node=4", "--torch_dtype bfloat16", "torch_dtype"),
+        ("torchrun --nproc_per_node=4", "--torch_dtype float16", "torch_dtype"),
         ("torchrun --nproc_per_node=4", "--deepspeed $CONFIG", "--env CONFIG=VALUE"),
     ],
 )
