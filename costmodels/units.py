@@ -15,7 +15,9 @@ SECONDS_PER_DAY = 86400.0
 
 
 def format_bytes(size_bytes: float) -> str:
-    """`size_bytes` in GiB, as memory is always shown."""
+    """`size_bytes` in GiB, as memory is always shown; in MiB what would be a zero of these."""
+    if 0 < abs(size_bytes) < 0.05 * GIB:
+        return f"{size_bytes / MIB:.3g} MiB"
     return f"{size_bytes / GIB:,.1f} GiB"
 
 
@@ -24,6 +26,8 @@ def format_seconds(seconds: float) -> str:
     if seconds < 0:
         shown = format_seconds(-seconds)
         return shown if shown == "0 us" else f"-{shown}"
+    if seconds >= 999.995:  # what two digits round up to 1000
+        return f"{seconds:,.0f} s"
     if seconds >= 1:
         return f"{seconds:.2f} s"
     if seconds >= 1e-3:

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.preflight import CannotRun, sbatch_options
-from meshplan.executor.launch.probe import NoTorch, find_hardware
+from meshplan.executor.launch.preflight import RANKS_PER_CORE, CannotRun, sbatch_options
+from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
 from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
@@ -94,11 +94,9 @@ def _measure_as_rank(options: Options) -> None:
 def _start(
     options: Options, starter: Starter, *, nodes: int, processes: int | None, print_only: bool
 ) -> None:
-    if starter.launcher is Launcher.slurm and processes is None:
-        raise SlurmFailed(
-            "give --processes: this host cannot tell how many ranks a host of the job takes"
-        )
-    per_node = processes or _ranks_of_this_host(options.device)
+    here = starter.launcher is Launcher.torchrun and not (print_only and processes)
+    found = find_hardware() if here else None
+    per_node = processes or _ranks_of_a_host(found, options.device)
     out = options.out.with_name(options.out.name + ".run")
     progress = out / "progress.json"
     told = options.model_copy(update={"progress": progress})
@@ -113,6 +111,8 @@ def _start(
         typer.echo(starter.shown(job, out))
         return
     check_writable(options.out)
+    if found:
+        _check_host(found, options.device, per_node)
     out.mkdir(exist_ok=True)
     try:
         with _Watch(progress) as watch:
@@ -125,11 +125,28 @@ def _start(
     _report(load_cluster(options.out), options.out)
 
 
-def _ranks_of_this_host(device: str) -> int:
-    found = find_hardware()
+def _ranks_of_a_host(found: Found | None, device: str) -> int:
+    if found is None:
+        raise SlurmFailed(
+            "give --processes: this host cannot tell how many ranks a host of the job takes"
+        )
     if device == "cpu" or found.device == "cpu":
         return min(num_cores(), MOST_CPU_RANKS)
     return found.devices
+
+
+def _check_host(found: Found, device: str, ranks: int) -> None:
+    """Raise `CannotRun` for a device that this host lacks, or more ranks than it can carry."""
+    if device == "cuda" and found.device != "cuda":
+        raise CannotRun(
+            "--device cuda: this host has no GPU that torch can use; run it on the cluster, with "
+            "--launcher slurm, or measure the host with --device cpu"
+        )
+    on_gpus = found.device == "cuda" and device != "cpu"
+    most = found.devices if on_gpus else RANKS_PER_CORE * num_cores()
+    if ranks > most:
+        of = f"{found.devices} GPUs" if on_gpus else f"{num_cores()} cores"
+        raise CannotRun(f"--processes {ranks}: this host has {of}; at most {most} are started")
 
 
 class _Watch:

@@ -56,6 +56,10 @@ def _network_of_each(text: str, gpus_per_node: int) -> float:
     return int(found[1]) * each / gpus_per_node if found else each
 
 
+FASTEST_CARD_GB = 800
+"""Gb/s of the fastest network card of one GPU: ConnectX-8, NVIDIA's datasheet of 2025."""
+
+
 def network_notes(a: Arguments, cluster: Cluster) -> list[str]:
     """How a network is understood that was stated, or that goes with a GPU of which nothing is."""
     if a.network:
@@ -68,7 +72,18 @@ def _network_said(text: str, cluster: Cluster) -> str:
     per_node = cluster.gpus_per_node
     each_gb = _network_of_each(text, per_node) * 8 / GB
     each = f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
-    return f"as stated: {each}"
+    return f"as stated: {each}{_doubted(each_gb, per_node)}"
+
+
+def _doubted(each_gb: float, per_node: int) -> str:
+    """What a rate is probably of that no card of one GPU has, and how to say so."""
+    if each_gb <= FASTEST_CARD_GB or per_node == 1:
+        return ""
+    whole = f"{per_node}x{each_gb / per_node:g}Gb/s"
+    return (
+        f"; no card of one GPU that we know has more than {FASTEST_CARD_GB} Gb/s: for {each_gb:g} "
+        f"Gb/s of a node write {whole}"
+    )
 
 
 def _usual_said(gpu: str) -> str:

@@ -23,7 +23,16 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
-from meshplan.planner.case.seal import BESIDE, SEAL, content_hash, is_cut, is_edited, sealed
+from meshplan.planner.case.seal import (
+    BESIDE,
+    EDITED,
+    SEAL,
+    UNSEALED,
+    content_hash,
+    is_cut,
+    is_edited,
+    sealed,
+)
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
@@ -262,11 +271,21 @@ class Plan(Frozen):
     spare_memory: SpareMemory | None = None
     notes: tuple[str, ...] = ()
     _edited: bool = PrivateAttr(default=False)
+    _sealed: bool = PrivateAttr(default=True)
 
     @property
     def edited(self) -> bool:
         """Whether its file says otherwise than when `plan` wrote it (`planner.case.seal`)."""
         return self._edited
+
+    @property
+    def doubt(self) -> str:
+        """What its file's seal leaves to doubt; empty for a file as `plan` wrote it, and for one
+        that predicts nothing.
+        """
+        if self._edited:
+            return EDITED
+        return "" if self._sealed or self.prediction is None else UNSEALED
 
     def document(self) -> dict[str, Any]:
         """What a file says, with its seal."""
@@ -313,6 +332,7 @@ class Plan(Frozen):
             raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
         whole = SEAL in data or text.endswith("\n")  # as `plan` ends every file
         plan._edited = is_edited(data) or not whole
+        plan._sealed = SEAL in data
         return plan
 
 

@@ -18,6 +18,13 @@ EDITED = (
     "the file was edited since it was written: its prediction, proof, runners-up and reasons may "
     "be of another plan (`meshplan plan` writes it anew)"
 )
+UNSEALED = (
+    "the file has no seal (`sha256`), as those of older versions: nothing tells whether it was "
+    "edited (`meshplan plan` writes it anew)"
+)
+WRITTEN_EVER = frozenset({"search", "runners_up", "reasons"})
+"""What `plan` has written behind the prediction since its first version."""
+
 MOVED = 0.001
 """A smaller relative change of a figure is none."""
 
@@ -40,9 +47,12 @@ def is_edited(document: Mapping[str, Any]) -> bool:
 
 
 def is_cut(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
-    """Whether an edited file ends early: from one of `fields` on, all of which `plan` writes in
-    this order, it has none (one alone may be of a later version).
+    """Whether a file ends early: from one of `fields` on, all of which `plan` writes in this order,
+    an edited one has none (one alone may be of a later version), or one without a seal lacks what
+    any version writes.
     """
+    if SEAL not in document:
+        return "prediction" in document and not document.keys() >= WRITTEN_EVER
     held = [at for at, name in enumerate(fields) if name in document]
     return is_edited(document) and held[-1] < len(fields) - 2
 

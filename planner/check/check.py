@@ -38,7 +38,6 @@ from meshplan.planner.case.reading import (
     UnreadableConfig,
 )
 from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
-from meshplan.planner.case.seal import EDITED
 from meshplan.planner.case.settings import (
     Settings,
     UnreadableSettings,
@@ -281,7 +280,7 @@ def case_of(plan: Plan) -> Case:
         cluster=as_planned(cluster, plan),
         engine=engine,
         notes=(
-            *([EDITED] if plan.edited else []),
+            *([plan.doubt] if plan.doubt else []),
             *([note] if changed else []),
             *not_priced(plan.model.config, model, plan.training),
             *unpriced(layout, engine),

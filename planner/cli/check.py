@@ -19,7 +19,6 @@ from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
 from meshplan.planner.case.reading import Mode, Reading, Start, UnreadableConfig
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.case.seal import EDITED
 from meshplan.planner.case.settings import Settings, one_line
 from meshplan.planner.check.check import NOT_SAID, Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
@@ -149,8 +148,8 @@ def export(
         else:
             print(_written(out, name, text))
     print(exported.launch)
-    if asked.edited:
-        print(f"note: {EDITED}", file=sys.stderr)
+    if asked.doubt:
+        print(f"note: {asked.doubt}", file=sys.stderr)
     for each in exported.cannot_say:
         print(f"{exported.framework} cannot say {each}", file=sys.stderr)
     if engine != asked.engine:

@@ -7,6 +7,7 @@
               3    nothing fits, or the search of `plan` was ended before it found a layout; the
                    run of `execute` was outside its band
               130  Ctrl-C elsewhere
+              141  the reader of standard output left before its end (`| head`)
 
 A command's module is imported when the command is called, so that `meshplan --help` answers at
 once and a command pays only for what it needs.
@@ -17,6 +18,7 @@ import errno
 import gc
 import importlib
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -114,6 +116,9 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 TYPED = "meshplan.typed"
 """Where the words of the command line are kept for its errors."""
+
+READER_LEFT = 128 + signal.SIGPIPE
+"""What a shell calls the end of a program whose reader left: no finding of `check`, which is 1."""
 
 UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Why standard output takes no more, which is none of our faults."""
@@ -316,12 +321,17 @@ def main() -> None:
             app()
         finally:
             sys.stdout.flush()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # which Typer and rich end with 1
+            ended.code = READER_LEFT
+        raise
     except OSError as error:
         if error.errno not in UNWRITABLE or error.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno != errno.EPIPE:  # else the reader of a pipe left: no message
-            print(f"error: cannot write standard output: {error.strerror}", file=sys.stderr)
+        if error.errno == errno.EPIPE:
+            sys.exit(READER_LEFT)
+        print(f"error: cannot write standard output: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     finally:
         gc.freeze()  # what ends with the process is not looked through for garbage

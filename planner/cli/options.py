@@ -2,6 +2,7 @@
 
 import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -20,16 +21,23 @@ class Finite(TyperCommand):
     options as values: there a value was forgotten.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; raises `BadQuestion` for an option where another's value should be."""
+        options: dict[str, Any] = {name: each for each in self.get_params(ctx)
+                                   for name in each.opts if name[0] == "-"}  # fmt: skip
+        for word, after in pairwise(args):
+            if word == "--":
+                break
+            if word in options and after in options and not options[word].is_flag:
+                _refuse(f"{word} has no value: {after} is an option itself")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run it; raises `BadQuestion` for a number that is not finite, or an option as a value."""
-        options = {name for each in self.get_params(ctx) for name in each.opts if name[0] == "-"}
+        """Run it; raises `BadQuestion` for a number that is not finite."""
         for option in self.params:
             value = ctx.params.get(option.name)
             if isinstance(value, float) and not math.isfinite(value):
                 _refuse(f"{option.opts[0]} {value} is not a finite number")
-            for each in value if isinstance(value, list | tuple) else (value,):
-                if str(each) in options and option.opts[0] in options:
-                    _refuse(f"{option.opts[0]} has no value: {each} is an option itself")
         return super().invoke(ctx)
 
 

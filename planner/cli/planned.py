@@ -20,6 +20,7 @@ from meshplan.planner.answer.fewest_gpus import FewestGpus, fewest_gpus
 from meshplan.planner.answer.full_plan import Beside, full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
+from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import UnreadableConfig
@@ -33,6 +34,9 @@ from meshplan.planner.text_files import check_writable
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours
     from meshplan.planner.case.reading import Reading
+
+MOST_DIGITS = 18
+"""Of a number that is read; `MOST` says how large it may be."""
 
 PIN_AXES = {
     "dp": "data_parallel",
@@ -248,9 +252,12 @@ def compared(asked: Asked, answer: Plan, yours: "Yours", wanted: Wanted) -> "Com
 
 def _count(text: str) -> int:
     """The number of accelerators; raises `BadQuestion`."""
-    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+    digits = text.strip().lstrip("0")
+    if not re.fullmatch(r"[0-9]+", digits):
         raise BadQuestion(f"--gpus {text!r} is not a whole number of at least 1; write 8, or auto")
-    return int(text)
+    if len(digits) > MOST_DIGITS:
+        raise BadQuestion(f"--gpus {text!r} is more than {MOST['gpus']:.12g}; take at most these")
+    return int(digits)
 
 
 def _sizes(arguments: Arguments, wanted: Wanted) -> Sizes:

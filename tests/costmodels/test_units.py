@@ -15,6 +15,9 @@ from meshplan.costmodels.units import (
     ("seconds", "shown"),
     [
         pytest.param(1.5, "1.50 s", id="seconds"),
+        pytest.param(13029.21, "13,029 s", id="no hundredths of thousands"),
+        pytest.param(999.994, "999.99 s", id="just below a thousand"),
+        pytest.param(999.996, "1,000 s", id="rounded up to a thousand"),
         pytest.param(0.0174, "17.4 ms", id="milliseconds"),
         pytest.param(-0.0174, "-17.4 ms", id="a loss keeps its unit"),
         pytest.param(-1e-8, "0 us", id="no sign before a rounded zero"),
@@ -30,6 +33,9 @@ def test_bytes_by_hand() -> None:
     """GiB with a mark at the thousands, as counts have one."""
     assert format_bytes(1.5 * 2**30) == "1.5 GiB"
     assert format_bytes(1286.25 * 2**30) == "1,286.2 GiB"
+    assert format_bytes(0.06 * 2**30) == "0.1 GiB"
+    assert format_bytes(31.5 * 2**20) == "31.5 MiB", "which is no 0.0 GiB"
+    assert format_bytes(0) == "0.0 GiB"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ def test_one_replica_is_not_several() -> None:
             {"gpu": "h100", "network": "8x400Gb/s"},
             "as stated: network 400 Gb/s of each GPU, 3200 Gb/s of a node",
         ),
+        (
+            {"gpu": "h100", "network": "3.2Tb/s"},
+            "no card of one GPU that we know has more than 800 Gb/s: for 3200 Gb/s of a node write "
+            "8x400Gb/s",
+        ),
         ({"cluster": "dgx-h100"}, None),
     ],
 )

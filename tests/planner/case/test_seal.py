@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from hand_priced import LAYOUT, a_plan, check_plan, check_text
+from tiny_runs import tiny_prediction
 
 from meshplan.planner.case.plan_file import Plan, RunnerUp, UnreadablePlan
-from meshplan.planner.case.seal import EDITED, moved_figures, sealed
+from meshplan.planner.case.seal import EDITED, SEAL, UNSEALED, moved_figures, sealed
 
 OTHER = RunnerUp(
     layout=replace(LAYOUT, micro_batch_size=2 * LAYOUT.micro_batch_size),
@@ -118,6 +119,30 @@ def test_a_file_that_is_cut_is_not_read(share: float) -> None:
     lines = PLAN.to_yaml().splitlines(keepends=True)
     with pytest.raises(UnreadablePlan):
         Plan.from_yaml("".join(lines[: int(share * len(lines))]))
+
+
+def test_a_file_without_seal_that_ends_early_is_not_read() -> None:
+    """Cut at the end of any line up to the last part that every version wrote."""
+    lines = [line for line in PLAN.to_yaml().splitlines(keepends=True)
+             if not line.startswith(SEAL)]  # fmt: skip
+    starts = {line.partition(":")[0]: at for at, line in enumerate(lines)}
+    for end in range(starts["prediction"] + 1, starts["reasons"] + 1):
+        with pytest.raises(UnreadablePlan):
+            Plan.from_yaml("".join(lines[:end]))
+
+
+def test_a_file_without_seal_is_doubted() -> None:
+    """It is read, as older versions wrote it; that nobody edited it is more than it shows. One that
+    predicts nothing is of hands.
+    """
+    predicting = PLAN.model_copy(update={"prediction": tiny_prediction(1.0)})
+    bare = predicting.model_dump(mode="json")
+    assert Plan.from_yaml(f"{json.dumps(bare)}\n").doubt == UNSEALED
+    assert Plan.from_yaml(json.dumps(sealed(bare))).doubt == ""
+    assert Plan.from_yaml(json.dumps(sealed(bare) | {"engine": "native"})).doubt == EDITED
+    by_hand = {key: bare[key] for key in ("meshplan", "model", "cluster", "training", "engine",
+                                          "layout")}  # fmt: skip
+    assert Plan.from_yaml(f"{json.dumps(by_hand)}\n").doubt == ""
 
 
 def test_a_file_without_seal_that_stops_within_a_line_was_edited() -> None:

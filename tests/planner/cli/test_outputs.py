@@ -66,3 +66,20 @@ def test_nothing_is_done_first(
     assert (done.exit_code, done.stdout) == (2, "")
     where = tmp_path if words[0] == "profile" else "."
     assert done.stderr == f"error: cannot write {where}: it is a folder\n"
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--device", "cuda"), "--device cuda: this host has no GPU that torch can use"),
+    (("--processes", "33"), "--processes 33: this host has 4 cores; at most 32 are started"),
+])  # fmt: skip
+def test_profile_starts_nothing_that_its_host_cannot_run(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit 2, and no folder of a run."""
+    monkeypatch.setattr("meshplan.executor.cli.profile.find_hardware", lambda: CPU)
+    monkeypatch.setattr("meshplan.executor.cli.profile.num_cores", lambda: 4)
+    path = tmp_path / "mine.toml"
+    done = CliRunner().invoke(app, ["profile", "--quick", "-o", str(path), *words])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {said}")
+    assert list(tmp_path.iterdir()) == []

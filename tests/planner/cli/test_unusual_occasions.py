@@ -190,6 +190,29 @@ def test_full_standard_output_is_one_line(unbuffered: str) -> None:
     assert done.stderr == "error: cannot write standard output: No space left on device\n"
 
 
+def test_a_reader_that_leaves_is_no_finding() -> None:
+    """`meshplan ... | head` ends without a word, by the code that a shell has for it: `check` calls
+    its findings 1.
+    """
+    command = [sys.executable, "-m", "meshplan.planner.cli.main", "models"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [("9" * 20, f"--gpus '{'9' * 20}' is more than 1048576"), ("1e3", "is not a whole number")],
+)
+def test_numbers_of_gpus_beyond_all(gpus: str, said: str) -> None:
+    """A whole number is not called none because it is long."""
+    result = run("plan", "llama-3.1-8b", "--gpus", gpus, *SMALL[4:])
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
 def test_closed_output_is_no_failure(tmp_path: Path, closed: str) -> None:
     """Whoever starts it may close standard output: the exit code says what it found."""
