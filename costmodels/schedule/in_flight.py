@@ -23,7 +23,7 @@ Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-H
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from meshplan.costmodels.schedule.orders import KINDS, V_SHAPED, numbered_order
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]
 ZERO_BUBBLE: frozenset[Schedule] = V_SHAPED | {"zb_h1"}
+MOST_ORDERS = 128  # kept at a time, of one rank each: those of a pipeline are asked for twice
 
 
 def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
@@ -45,10 +46,10 @@ def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
 
 def in_flight(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
     """For each pipeline rank, the Pareto-maximal vectors of micro-batches held per local chunk."""
-    return _vectors(schedule, pp, vpp, _enough(schedule, pp, m))
+    return _vectors(schedule, pp, vpp, enough(schedule, pp, m))
 
 
-def _enough(schedule: Schedule, pp: int, m: int) -> int:
+def enough(schedule: Schedule, pp: int, m: int) -> int:
     """So many micro-batches that a longer run reaches no new peak: once an order is warm it repeats
     every micro-batch, an interleaved one every S.
     """
@@ -62,7 +63,7 @@ def _enough(schedule: Schedule, pp: int, m: int) -> int:
 @cache
 def _vectors(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
     if schedule == "interleaved_1f1b" and vpp > 1:
-        return tuple(map(_maximal, _interleaved_states(pp, vpp, m)))
+        return tuple(_interleaved_states(pp, vpp, m))
     return tuple(_rank_vectors(schedule, pp, vpp, m, s) for s in range(pp))
 
 
@@ -73,7 +74,7 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
         return ((min(m, pp - s),),)
     if schedule == "zb_h1":
         return ((min(m, pp),),)
-    return _maximal(_counted(numbered_order(schedule, pp, vpp, m, s) // m, pp, vpp))
+    return _maximal(_counted(_places(schedule, pp, vpp, m, s), pp, vpp))
 
 
 CHANGES = {"F": 1, "B": -1, "I": 0, "W": -1}
@@ -99,23 +100,45 @@ def waiting(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Ints
     """What a rank of a zero-bubble schedule holds after each action, [action, chunk]: micro-batches
     whose backward has not ended, and those whose weight gradient is deferred.
     """
-    enough = m if m <= 4 * pp else 4 * pp + m % pp  # as `held_micro_batches.moments`
-    what = numbered_order(schedule, pp, vpp, enough, s) // enough
+    what = _places(schedule, pp, vpp, enough(schedule, pp, m), s)
     return _counted(what, pp, vpp, AWAITS_BACKWARD), _counted(what, pp, vpp, AWAITS_W)
 
 
-def _interleaved_states(pp: int, vpp: int, m: int) -> Iterator[Ints]:
-    """What each rank holds after each forward of Megatron-LM's interleaved order, by chunk.
+@lru_cache(maxsize=MOST_ORDERS)
+def _places(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> Ints:
+    """Of each action of a rank, in order, the place in `Work.table`."""
+    return numbered_order(schedule, pp, vpp, m, s) // m
 
-    From the end of the warm-up on: before it nothing leaves, so its last state holds most.
+
+def _interleaved_states(pp: int, vpp: int, m: int) -> Iterator[tuple[Vector, ...]]:
+    """The distinct vectors that each rank holds after a forward of Megatron-LM's interleaved order,
+    the largest first.
+
+    From the end of the warm-up on: before it nothing leaves, so its last state holds most. After it
+    one micro-batch of a chunk ends between two forwards, so all states of a rank hold equally many,
+    and none reaches another in every chunk. Their order is that of one number for each: its entries
+    but the last, which follows from the others, as digits.
     """
-    forwards = _interleaved_chunks(pp, vpp, m)
-    begun = np.cumsum(np.eye(vpp, dtype=np.int64)[forwards], axis=0)
-    # Backwards visit the chunks in the reverse order; the first one follows the warm-up.
-    ended = np.concatenate([np.zeros((1, vpp), np.int64), begun[:, ::-1]])
-    for s in range(pp):
-        warm_up = min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp)
-        yield begun[warm_up:] - ended[: len(forwards) - warm_up]
+    begun, ended = _interleaved_counts(pp, vpp, m)
+    warm_up = [min(len(begun) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp) for s in range(pp)]
+    base = int((begun[warm_up[0] :] - ended[: len(begun) - warm_up[0]]).max()) + 1  # none has more
+    digits = base ** np.arange(vpp - 2, -1, -1, dtype=object)
+    if digits[0] < 2**63 // base:
+        digits = digits.astype(np.int64)
+    begun_numbers, ended_numbers = begun[:, :-1] @ digits, ended[:, :-1] @ digits
+    for ahead in warm_up:
+        after = len(begun) - ahead
+        _, first = np.unique(begun_numbers[ahead:] - ended_numbers[:after], return_index=True)
+        found = begun[ahead + first] - ended[first]
+        yield tuple(map(tuple, found[::-1].tolist()))
+
+
+def _interleaved_counts(pp: int, vpp: int, m: int) -> tuple[Ints, Ints]:
+    """Of each chunk, after each forward of a rank the forwards so far, and before each backward the
+    backwards: these visit the chunks in the reverse order.
+    """
+    begun = np.cumsum(np.eye(vpp, dtype=np.int64)[_interleaved_chunks(pp, vpp, m)], axis=0)
+    return begun, np.concatenate([np.zeros((1, vpp), np.int64), begun[:-1, ::-1]])
 
 
 def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:
