@@ -22,6 +22,7 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 
@@ -119,26 +120,36 @@ def _interleaved_states(pp: int, vpp: int, m: int) -> Iterator[tuple[Vector, ...
     and none reaches another in every chunk. Their order is that of one number for each: its entries
     but the last, which follows from the others, as digits.
     """
-    begun, ended = _interleaved_counts(pp, vpp, m)
-    warm_up = [min(len(begun) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp) for s in range(pp)]
-    base = int((begun[warm_up[0] :] - ended[: len(begun) - warm_up[0]]).max()) + 1  # none has more
-    digits = base ** np.arange(vpp - 2, -1, -1, dtype=object)
-    if digits[0] < 2**63 // base:
-        digits = digits.astype(np.int64)
-    begun_numbers, ended_numbers = begun[:, :-1] @ digits, ended[:, :-1] @ digits
+    forwards = _interleaved_chunks(pp, vpp, m)
+    begun, ended = (_so_far(np.eye(vpp, dtype=np.int64)[each]) for each in _both(forwards))
+    warm_up = [min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp) for s in range(pp)]
+    most = int((begun[1 + warm_up[0] :] - ended[: len(forwards) - warm_up[0]]).max())  # of any rank
+    digits = _digits(most + 1, vpp)
+    begun_number, ended_number = (_so_far(digits[each]) for each in _both(forwards))
     for ahead in warm_up:
-        after = len(begun) - ahead
-        _, first = np.unique(begun_numbers[ahead:] - ended_numbers[:after], return_index=True)
-        found = begun[ahead + first] - ended[first]
+        after = len(forwards) - ahead
+        number = begun_number[1 + ahead :] - ended_number[:after]
+        _, first = np.unique(number, return_index=True)
+        found = begun[1 + ahead + first] - ended[first]
         yield tuple(map(tuple, found[::-1].tolist()))
 
 
-def _interleaved_counts(pp: int, vpp: int, m: int) -> tuple[Ints, Ints]:
-    """Of each chunk, after each forward of a rank the forwards so far, and before each backward the
-    backwards: these visit the chunks in the reverse order.
-    """
-    begun = np.cumsum(np.eye(vpp, dtype=np.int64)[_interleaved_chunks(pp, vpp, m)], axis=0)
-    return begun, np.concatenate([np.zeros((1, vpp), np.int64), begun[:-1, ::-1]])
+def _both(forwards: Ints) -> tuple[Ints, Ints]:
+    """The chunks of forwards, and of backwards, which visit them in the reverse order."""
+    return forwards, forwards.max() - forwards
+
+
+def _so_far(each: Ints) -> Ints:
+    """Sums of the first 0, 1, 2, ..."""
+    nothing = np.zeros((1, *each.shape[1:]), each.dtype)
+    return np.concatenate([nothing, each.cumsum(axis=0)])
+
+
+def _digits(base: int, chunks: int) -> Ints:
+    """What a micro-batch in each chunk adds to the number of a state; exact if 64 bits are few."""
+    few = (chunks - 1) * math.log2(base) < 62
+    powers = [base**power for power in range(chunks - 2, -1, -1)]
+    return np.array([*powers, 0], np.int64 if few else object)
 
 
 def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:
