@@ -62,8 +62,18 @@ class Moments(NamedTuple):
 
 def moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Moment], ...]:
     """The distinct moments of each pipeline rank. Schedules repeat, so long steps are cut short."""
-    enough = m if schedule == "gpipe" or m <= 4 * pp else 4 * pp + m % pp
-    return _moments(schedule, pp, vpp, enough)
+    return _moments(schedule, pp, vpp, _enough(schedule, pp, m))
+
+
+def _enough(schedule: Schedule, pp: int, m: int) -> int:
+    """So many micro-batches that a longer run has no other moment: an order that is warm repeats
+    every micro-batch, an interleaved one every S.
+    """
+    if schedule == "gpipe":
+        return m
+    if schedule == "interleaved_1f1b":
+        return m if m <= 4 * pp else 4 * pp + m % pp
+    return min(m, 2 * pp + 2)
 
 
 @cache

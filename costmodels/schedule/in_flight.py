@@ -22,8 +22,9 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
+import math
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from meshplan.costmodels.schedule.orders import KINDS, V_SHAPED, numbered_order
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]
 ZERO_BUBBLE: frozenset[Schedule] = V_SHAPED | {"zb_h1"}
+MOST_ORDERS = 128  # kept at a time, of one rank each: those of a pipeline are asked for twice
 
 
 def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
@@ -45,10 +47,10 @@ def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
 
 def in_flight(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
     """For each pipeline rank, the Pareto-maximal vectors of micro-batches held per local chunk."""
-    return _vectors(schedule, pp, vpp, _enough(schedule, pp, m))
+    return _vectors(schedule, pp, vpp, enough(schedule, pp, m))
 
 
-def _enough(schedule: Schedule, pp: int, m: int) -> int:
+def enough(schedule: Schedule, pp: int, m: int) -> int:
     """So many micro-batches that a longer run reaches no new peak: once an order is warm it repeats
     every micro-batch, an interleaved one every S.
     """
@@ -62,7 +64,7 @@ def _enough(schedule: Schedule, pp: int, m: int) -> int:
 @cache
 def _vectors(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
     if schedule == "interleaved_1f1b" and vpp > 1:
-        return tuple(map(_maximal, _interleaved_states(pp, vpp, m)))
+        return tuple(_interleaved_states(pp, vpp, m))
     return tuple(_rank_vectors(schedule, pp, vpp, m, s) for s in range(pp))
 
 
@@ -73,7 +75,7 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
         return ((min(m, pp - s),),)
     if schedule == "zb_h1":
         return ((min(m, pp),),)
-    return _maximal(_counted(numbered_order(schedule, pp, vpp, m, s) // m, pp, vpp))
+    return _maximal(_counted(_places(schedule, pp, vpp, m, s), pp, vpp))
 
 
 CHANGES = {"F": 1, "B": -1, "I": 0, "W": -1}
@@ -99,23 +101,55 @@ def waiting(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Ints
     """What a rank of a zero-bubble schedule holds after each action, [action, chunk]: micro-batches
     whose backward has not ended, and those whose weight gradient is deferred.
     """
-    enough = m if m <= 4 * pp else 4 * pp + m % pp  # as `held_micro_batches.moments`
-    what = numbered_order(schedule, pp, vpp, enough, s) // enough
+    what = _places(schedule, pp, vpp, enough(schedule, pp, m), s)
     return _counted(what, pp, vpp, AWAITS_BACKWARD), _counted(what, pp, vpp, AWAITS_W)
 
 
-def _interleaved_states(pp: int, vpp: int, m: int) -> Iterator[Ints]:
-    """What each rank holds after each forward of Megatron-LM's interleaved order, by chunk.
+@lru_cache(maxsize=MOST_ORDERS)
+def _places(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> Ints:
+    """Of each action of a rank, in order, the place in `Work.table`."""
+    return numbered_order(schedule, pp, vpp, m, s) // m
 
-    From the end of the warm-up on: before it nothing leaves, so its last state holds most.
+
+def _interleaved_states(pp: int, vpp: int, m: int) -> Iterator[tuple[Vector, ...]]:
+    """The distinct vectors that each rank holds after a forward of Megatron-LM's interleaved order,
+    the largest first.
+
+    From the end of the warm-up on: before it nothing leaves, so its last state holds most. After it
+    one micro-batch of a chunk ends between two forwards, so all states of a rank hold equally many,
+    and none reaches another in every chunk. Their order is that of one number for each: its entries
+    but the last, which follows from the others, as digits.
     """
     forwards = _interleaved_chunks(pp, vpp, m)
-    begun = np.cumsum(np.eye(vpp, dtype=np.int64)[forwards], axis=0)
-    # Backwards visit the chunks in the reverse order; the first one follows the warm-up.
-    ended = np.concatenate([np.zeros((1, vpp), np.int64), begun[:, ::-1]])
-    for s in range(pp):
-        warm_up = min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp)
-        yield begun[warm_up:] - ended[: len(forwards) - warm_up]
+    begun, ended = (_so_far(np.eye(vpp, dtype=np.int64)[each]) for each in _both(forwards))
+    warm_up = [min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp) for s in range(pp)]
+    most = int((begun[1 + warm_up[0] :] - ended[: len(forwards) - warm_up[0]]).max())  # of any rank
+    digits = _digits(most + 1, vpp)
+    begun_number, ended_number = (_so_far(digits[each]) for each in _both(forwards))
+    for ahead in warm_up:
+        after = len(forwards) - ahead
+        number = begun_number[1 + ahead :] - ended_number[:after]
+        _, first = np.unique(number, return_index=True)
+        found = begun[1 + ahead + first] - ended[first]
+        yield tuple(map(tuple, found[::-1].tolist()))
+
+
+def _both(forwards: Ints) -> tuple[Ints, Ints]:
+    """The chunks of forwards, and of backwards, which visit them in the reverse order."""
+    return forwards, forwards.max() - forwards
+
+
+def _so_far(each: Ints) -> Ints:
+    """Sums of the first 0, 1, 2, ..."""
+    nothing = np.zeros((1, *each.shape[1:]), each.dtype)
+    return np.concatenate([nothing, each.cumsum(axis=0)])
+
+
+def _digits(base: int, chunks: int) -> Ints:
+    """What a micro-batch in each chunk adds to the number of a state; exact if 64 bits are few."""
+    few = (chunks - 1) * math.log2(base) < 62
+    powers = [base**power for power in range(chunks - 2, -1, -1)]
+    return np.array([*powers, 0], np.int64 if few else object)
 
 
 def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:

@@ -125,7 +125,8 @@ def written_out(orders: Sequence[Sequence[int]], stages: int, m: int) -> Program
     for rank, order in enumerate(orders):
         for what in {number // m for number in order}:
             rank_of_stage[what % stages] = rank
-    sources = _sources(rank_of_stage)
+    sources, actions = _sources(rank_of_stage), stages * m
+    begin_b, begin_i, end_i = B * actions, I * actions, (I + 1) * actions
     places: list[int] = [NOTHING] * (len(KINDS) * stages * m)
     steps: list[Step] = []
     numbers: list[int] = []
@@ -136,15 +137,17 @@ def written_out(orders: Sequence[Sequence[int]], stages: int, m: int) -> Program
         order, at, before = orders[rank], position[rank], last[rank]
         while at < len(order):
             number = order[at]
-            source, near = sources[number // m]
-            needed = places[source * m + number % m] if source >= 0 else NOTHING
+            what = number // m
+            source, near = sources[what]
+            needed = places[number + (source - what) * m] if source >= 0 else NOTHING
             if source >= 0 and needed == NOTHING:
                 break
-            steps.append((before, NOTHING if near else needed, number // m))
+            steps.append((before, NOTHING if near else needed, what))
             numbers.append(number)
             before = FIRST - 1 + len(steps)
-            for each in _same_input_grad(number, stages * m):
-                places[each] = before
+            places[number] = before
+            if begin_b <= number < end_i:  # a whole backward has the input gradient of I
+                places[number + (begin_i - begin_b) * (1 if number < begin_i else -1)] = before
             at += 1
         idle = 0 if at > position[rank] else idle + 1
         assert idle <= len(orders), "the schedule's order waits for itself"
@@ -153,16 +156,6 @@ def written_out(orders: Sequence[Sequence[int]], stages: int, m: int) -> Program
             waiting.append(rank)
     micro_batch = tuple(number % m for number in numbers)
     return Program(tuple(steps), micro_batch, tuple(last), tuple(rank_of_stage))
-
-
-def _same_input_grad(number: int, actions: int) -> tuple[int, ...]:
-    """An action, and where its input gradient is another's too: a whole backward has that of I."""
-    kind = number // actions
-    return (
-        (number, number + (I - B) * actions)
-        if kind == B
-        else ((number, number - (I - B) * actions) if kind == I else (number,))
-    )
 
 
 def _sources(rank_of_stage: list[int]) -> list[tuple[int, bool]]:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Floats, Ints, each_once
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY, Passes
@@ -132,7 +132,7 @@ def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
 def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
     """[row, rank] the least recomputation of one micro-batch with which a rank fits."""
     in_flight, which = same.most_covered
-    held = [_held(same, m) for m in each_once(same.m).tolist()]
+    held = [_held(same, m) for m in same.sizes[0]]
     most = np.stack([each.most for each in held])
     kib, state = (each.astype(float) for each in (same.fastest[1], same.prices.layer_state_kib))
     bounded, deferred = BoundedLayouts(same), same.prices.layer_deferred_kib.astype(float)

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from meshplan.planner.logs.console import BETWEEN, COUNT, NUMBER, PLAIN
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
-_TAKEN = re.compile(rf"\btrain_step_timing in s(?:: |=)(?P<taken>{PLAIN})")
+_TIMED = "train_step_timing in s"
+_TAKEN = re.compile(rf"\b{_TIMED}(?:: |=)(?P<taken>{PLAIN})")
 _STEP = re.compile(
     rf"(?:\biteration (?P<printed>{COUNT})/\d{{1,12}} \||"
     rf"\| (?P<bar>{COUNT})/\d{{1,12}} \[){BETWEEN}train_step_timing"
@@ -34,7 +35,7 @@ def read_nemo(text: str) -> TrainingLog:
 
 
 def _steps(text: str) -> Iterator[LoggedStep]:
-    for line in re.split(r"[\r\n]+", text):
+    for line in re.split(r"[\r\n]+", text) if _TIMED in text else ():
         taken, step = _TAKEN.search(line), _STEP.search(line)
         if taken and step:
             batch, loss = _BATCH.search(line), _LOSS.search(line)

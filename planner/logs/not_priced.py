@@ -17,6 +17,12 @@ _KINDS = {
 }
 
 
+_WORDS = ("completions/", "timing_s/gen", "|Generate time=", "rewards/chosen")
+"""One of these is in any such log: looked for first, in a fraction of a pattern's time."""
+
+
 def not_priced(text: str) -> str | None:
     """What the log is of, where its steps are not priced."""
+    if not any(word in text for word in _WORDS):
+        return None
     return next((kind for kind, pattern in _KINDS.items() if pattern.search(text)), None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import Vector, in_flight, rank_of_chunk, waiting
+from meshplan.costmodels.schedule.in_flight import Vector, enough, in_flight, rank_of_chunk, waiting
 from meshplan.costmodels.schedule.orders import V_SHAPED
 
 
@@ -76,9 +76,13 @@ LATE = ((0, 1), (1, 1), (1, 2))
 """Weights of micro-batches held and late: a rank's moment with the largest sum is a cover."""
 
 
-@cache
 def apart(schedule: Schedule, pp: int, vpp: int, m: int) -> Apart:
     """Of the shape with these ranks, chunks and micro-batches."""
+    return _apart(schedule, pp, vpp, enough(schedule, pp, m))
+
+
+@cache
+def _apart(schedule: Schedule, pp: int, vpp: int, m: int) -> Apart:
     none = pipeline_shape(schedule, pp, vpp, m).covers
     each = [waiting(schedule, pp, vpp, m, rank) for rank in range(pp)]
     sums = [(held.sum(axis=1), late.sum(axis=1)) for held, late in each]

@@ -4,12 +4,13 @@ Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.schedule.in_flight import enough
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
@@ -129,12 +130,17 @@ class SamePipeline(Pipelines):
 
     @cached_property
     def _apart(self) -> list[Apart]:
-        return [apart(self.schedule, self.pp, self.vpp, m) for m in self._sizes]
+        return [apart(self.schedule, self.pp, self.vpp, m) for m in self.sizes[0]]
 
-    @property
-    def _sizes(self) -> list[int]:
-        sizes: list[int] = np.unique(self.m).tolist()
-        return sizes
+    @cached_property
+    def sizes(self) -> tuple[list[int], Ints]:
+        """So many micro-batches as there may be in flight at once, each number once; and [layout]
+        which of them it is.
+        """
+        each, which = np.unique(self.m, return_inverse=True)
+        most = [enough(self.schedule, self.pp, m) for m in each.tolist()]
+        sizes, again = np.unique(np.array(most, np.int64), return_inverse=True)
+        return sizes.tolist(), again[which]
 
     @property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
@@ -148,9 +154,8 @@ class SamePipeline(Pipelines):
 
     @cached_property
     def _shapes(self) -> tuple[list[PipelineShape], Ints]:
-        sizes, which = np.unique(self.m, return_inverse=True)
-        shape = partial(pipeline_shape, self.schedule, self.pp, self.vpp)
-        return [shape(m) for m in sizes.tolist()], which
+        sizes, which = self.sizes
+        return [pipeline_shape(self.schedule, self.pp, self.vpp, m) for m in sizes], which
 
     @cached_property
     def fastest(self) -> tuple[Ints, Ints]:

@@ -9,7 +9,7 @@ says of its space.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import SELECTIVE, Layout, RecomputeModule, Schedule, Stage
@@ -353,11 +353,8 @@ def fastest(q: Question, most: int, *, kinds_to: float = 1.0) -> Least | None:
 
 def least_bytes(q: Question, most: int) -> float | None:
     """The least that the fullest rank of any layout needs; None where there are too many."""
-    least, priced = math.inf, 0
-    for layout in layouts(q):
-        for mix in mixes(q, layout):
-            priced += 1
-            if priced > most:
-                return None
-            least = min(least, needed_bytes(q, with_mix(layout, mix)))
-    return least
+    every = ((layout, mix) for layout in layouts(q) for mix in mixes(q, layout))
+    some = list(islice(every, most + 1))
+    if len(some) > most:
+        return None
+    return min((needed_bytes(q, with_mix(*each)) for each in some), default=math.inf)

@@ -54,6 +54,7 @@ class CountedCut:
         self.bare, self.limit_s, self.played, self.most_played = bare, limit_s, 0, most_played
         self.after = times.least_after_s(bare, range(problem.pp), limit_s)
         self.bare_work, self.bare_s = times.work(bare), 0.0
+        self._steps_s = dict[bytes, float]()
 
     @property
     def shape(self) -> Shape:
@@ -105,9 +106,10 @@ class CountedCut:
         """Best first; of those that take equally long at least, the one with most ranks decided."""
         best_s, best, left_s = self.limit_s, None, math.inf
         number, open_ = count(), list[tuple[float, int, int, tuple[int, ...]]]()
+        fastest = self._by_chunk([each.added_s.min(axis=0) for each in ways])
 
         def push(decided: tuple[int, ...]) -> None:
-            step_s = self._least_s(ways, decided)
+            step_s = self._least_s(ways, decided, fastest)
             if step_s < self.limit_s:
                 heapq.heappush(open_, (step_s, -len(decided), next(number), decided))
 
@@ -129,13 +131,26 @@ class CountedCut:
                 push((*decided, way))
         return CutAnswer(left_s if left_s < best_s else math.inf, best, self.played)
 
-    def _least_s(self, ways: Sequence[RankWays], decided: tuple[int, ...]) -> float:
-        """The step with the first ranks in these ways, and each other chunk as fast as it can."""
-        added_s = np.zeros(self.problem.chunks)
-        for rank, (of_rank, held) in enumerate(zip(ways, self.problem.chunks_of_rank, strict=True)):
-            each = of_rank.added_s
-            added_s[list(held)] = each[decided[rank]] if rank < len(decided) else each.min(axis=0)
-        return self._played_s(added_s)
+    def _least_s(
+        self, ways: Sequence[RankWays], decided: tuple[int, ...], fastest_s: Floats
+    ) -> float:
+        """The step with the first ranks in these ways, and each other chunk as fast as it can:
+        known where the way of the last of them is the fastest for all of its chunks.
+        """
+        added_s = fastest_s.copy()
+        for of_rank, way, held in zip(ways, decided, self.problem.chunks_of_rank, strict=False):
+            added_s[list(held)] = of_rank.added_s[way]
+        key = added_s.tobytes()
+        if key not in self._steps_s:
+            self._steps_s[key] = self._played_s(added_s)
+        return self._steps_s[key]
+
+    def _by_chunk(self, of_ranks: Sequence[Floats]) -> Floats:
+        """[chunk] of what is said of the chunks of each rank."""
+        found = np.zeros(self.problem.chunks)
+        for each, held in zip(of_ranks, self.problem.chunks_of_rank, strict=True):
+            found[list(held)] = each
+        return found
 
     def _played_s(self, added_s: Floats) -> float:
         """A lower bound of the step whose chunks take at least so much more of a micro-batch."""

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
-from meshplan.costmodels.schedule.held_micro_batches import fullest_moments, moments
+from meshplan.costmodels.schedule.held_micro_batches import _moments, fullest_moments, moments
 from meshplan.costmodels.schedule.in_flight import (
     _counted,
     _rank_vectors,
     in_flight,
     rank_of_chunk,
 )
-from meshplan.costmodels.schedule.orders import numbered_order, order
+from meshplan.costmodels.schedule.orders import V_SHAPED, numbered_order, order
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import end_s, play
+from meshplan.planner.problem.pipeline_shape import apart
 
 GRIDS = Path(__file__).parents[2] / "data" / "schedules"
 GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (
@@ -169,6 +170,35 @@ def test_long_runs_hold_no_more(schedule: Schedule, vpp: int, pp: int):
         assert in_flight(schedule, pp, vpp, m) == tuple(
             _rank_vectors(schedule, pp, vpp, m, rank) for rank in range(pp)
         )
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("schedule", "vpp"),
+    [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2), ("interleaved_1f1b", 3)],
+)
+def test_long_runs_have_no_other_moments(schedule: Schedule, vpp: int, pp: int):
+    """Those of a few micro-batches are all there are, and where weight gradients are late it is
+    among them what a V-shaped pipeline's covers are chosen of.
+    """
+    for m in (2 * pp, 2 * pp + 1, 2 * pp + 2, 4 * pp + 1, 6 * pp + 2):
+        whole = _moments(schedule, pp, vpp, m)
+        assert moments(schedule, pp, vpp, m) == whole
+
+
+@pytest.mark.parametrize("pp", [2, 3, 5, 8])
+@pytest.mark.parametrize("schedule", sorted(V_SHAPED))
+def test_no_moment_of_a_long_run_is_fuller_than_the_covers(schedule: Schedule, pp: int):
+    """The last three covers are the moments with the largest sum of micro-batches that await their
+    weight gradient, with those that await their backward, and with half of these.
+    """
+    for m in (2 * pp, 3 * pp + 1, 6 * pp + 2):
+        held, late = (each[-3:].sum(axis=2) for each in apart(schedule, pp, 2, m))
+        for rank, every in enumerate(_moments(schedule, pp, 2, m)):
+            sums = [(sum(each.held), sum(each.deferred)) for each in every]
+            for at, (a, b) in enumerate(((0, 1), (1, 1), (1, 2))):
+                largest = max(a * h + b * w for h, w in sums)
+                assert a * held[at, rank] + b * late[at, rank] >= largest
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1"])

@@ -33,7 +33,7 @@ from meshplan.planner.problem.stage_problem import (
     starts_of,
 )
 from meshplan.planner.search.held_memory.counted_cuts import CountedCut
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks
+from meshplan.planner.search.held_memory.counted_ranks import CountedRanks, RankWays
 from meshplan.planner.search.row_layout import layers_of
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
@@ -239,6 +239,26 @@ def test_the_mix_that_is_found_is_the_fastest_that_fits() -> None:
             found, beyond = found + 1, beyond + (evaluate(problem, answer.stages) is None)
     assert found >= 2
     assert beyond >= 1
+
+
+def test_steps_of_a_cut_are_played_once() -> None:
+    """Ranks with one way each have one step together, and a way that is the fastest for all chunks
+    of its rank changes none: of two ways for one rank two steps are played.
+    """
+    _, times, problem, bare, _ = next(iter(drawn_cuts(range(8))))
+    ranks = CountedRanks(problem, StepModel(times.model.setting, times.layout))
+    chunks = len(problem.chunks_of_rank[0])
+    nothing = np.zeros((1, chunks), np.int64)
+    one = RankWays(nothing.astype(float), nothing, nothing, math.inf, 0.0)
+    slower_s = np.full((1, chunks), 1.0)
+    two = one._replace(
+        added_s=np.concatenate([one.added_s, slower_s]),
+        full=np.concatenate([nothing] * 2), selective=np.concatenate([nothing] * 2),
+    )  # fmt: skip
+    for ways, played in (([one] * problem.pp, 1), ([two, *[one] * (problem.pp - 1)], 2)):
+        cut = CountedCut(problem, times, ranks, bare, 1e9)
+        assert cut._searched(ways).stages == bare
+        assert cut.played == played
 
 
 def _first(timed: tuple[float, tuple[Stage, ...]]) -> float:
