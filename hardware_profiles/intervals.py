@@ -1,12 +1,13 @@
 """The interval around a prediction that 8 of 10 runs fall into, learnt from runs left out of fits.
 
-    low, high   exp(-e / SKEW) and exp(e SKEW) times the prediction, never nearer than `NOISE`
+    low, high   exp(-e / skew) and exp(e skew) times the prediction, never nearer than `NOISE`
     e           the 80th percentile of the errors of left-out runs, weighted, the predicted run
                 itself counted among them as infinitely far off (split conformal prediction: Vovk
                 et al. 2005; Lei et al., arXiv 1604.04173; with weights Tibshirani et al., arXiv
                 1904.06019), so that few runs give a wide interval
-    error       of a run: ln(measured / predicted) / SKEW where it took longer than predicted,
-                ln(predicted / measured) x SKEW where it did not
+    error       of a run: ln(measured / predicted) / skew where it took longer than predicted,
+                ln(predicted / measured) x skew where it did not; of a dense run that counts for a
+                model with experts times the scale of these (`SPREADS`)
 
 The reader's run may be like runs of the same engine, or come from a source unlike all others. So
 two kinds of left-out runs count, with these weights:
@@ -41,7 +42,9 @@ sources state [assumed: no quantity is predicted better].
 
 Sources that nothing was fitted to took longer than first predicted by up to 46 % (90th percentile,
 each source alike) and shorter by up to 17 %, runs of known sources 10 and 13 %: so step times have
-a `SKEW`, memory none.
+a skew, memory none. Of models with experts it is 76 and 18 % (30 sources), of dense ones 31 and 16
+% (73): experts reach 1.6 times as far, at a larger skew (`SPREADS`; of the first 20 and 42 sources
+alone they would be 1.6 and 1.65 too). What is known of experts counts for dense models as it is.
 
 Step times of runs whose experts exchange tokens between nodes by all-to-all are a kind of their
 own: no network's all-to-all at their sizes is published, and 22 runs took 1.2 to 2.5 times as long
@@ -65,12 +68,15 @@ import numpy as np
 
 from meshplan.hardware_profiles.engines import fitted_as
 from meshplan.hardware_profiles.left_out_errors import (
+    ALIKE,
     BORROWED,
     ENOUGH,
     Like,
+    Spread,
     Vector,
     alike,
     errors_with_first,
+    farther_of,
     is_narrow,
     lent_weights,
     own_weights,
@@ -81,7 +87,8 @@ from meshplan.hardware_profiles.left_out_errors import (
 from meshplan.hardware_profiles.left_out_runs import Ratio, first_step_times, ratios
 from meshplan.hardware_profiles.tunings import gpu_family
 
-FARTHER, SKEW, UNLIKE = 2.0, 1.2, 0.3
+FARTHER, UNLIKE = 2.0, 0.3
+SPREADS = {"dense": Spread(1.2), "state": Spread(1.2), "experts": Spread(1.65, 1.6)}
 SOURCES = 9  # n of which 0.8 (n + 1) are less than all: 0.8 x 10 = 8
 NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
@@ -154,7 +161,7 @@ def reserved_range(reserved: float, around: Interval, device: float) -> tuple[fl
 class Evidence:
     """Left-out runs that state `what`; `between_nodes`: those of them that say nothing of others;
     `times`: all of them, which state their step time; `first`: the ratio of step times of some
-    when they were first predicted.
+    when they were first predicted; `spreads`: how errors lie, by kind of model.
     """
 
     known: tuple[Ratio, ...]
@@ -162,7 +169,7 @@ class Evidence:
     between_nodes: tuple[Ratio, ...] = ()
     times: "Evidence | None" = None
     first: Mapping[str, float] = field(default_factory=dict)
-    skew: float = 1.0
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
 
 
 def evidence_of(
@@ -173,9 +180,9 @@ def evidence_of(
     if what == "step_time":
         apart = tuple(run for run in runs if run.between_nodes)
         known = tuple(run for run in runs if not run.between_nodes)
-        return Evidence(known, what, apart, first=first or {}, skew=SKEW)
+        return Evidence(known, what, apart, first=first or {}, spreads=SPREADS)
     stated = tuple(run for run in runs if getattr(run, what) is not None)
-    return Evidence(stated, what, times=replace(evidence_of(runs, "step_time"), skew=1.0))
+    return Evidence(stated, what, times=replace(evidence_of(runs, "step_time"), spreads={}))
 
 
 @cache
@@ -195,7 +202,8 @@ def interval(evidence: Evidence, asked: Asked) -> Interval:
     if asked.between_nodes and evidence.between_nodes:
         errors += [told.between_nodes]
         outside += (BETWEEN_NODES,) * (not _own_of(evidence.between_nodes, asked.engine, asked.gpu))
-    longer, shorter = max(errors) * evidence.skew, max(errors) / evidence.skew
+    skew = evidence.spreads.get(asked.model, ALIKE).skew
+    longer, shorter = max(errors) * skew, max(errors) / skew
     low, high = math.exp(-max(shorter, NOISE)), math.exp(max(longer, NOISE))
     return Interval(low, high, told.runs, outside)
 
@@ -272,7 +280,7 @@ def _told(evidence: Evidence, like: Like) -> Told:
     strangers = _strangers(known)
     told = Told(
         len(own), _quantile(evidence, own, sources, like), _quantile(evidence, [], sources, like),
-        _quantile(evidence, [], strangers, like), _between_nodes(evidence, like.engine, like.gpu),
+        _quantile(evidence, [], strangers, like), _between_nodes(evidence, like),
         _covered(_of_engine(every, like.engine)), _covered(every),
     )  # fmt: skip
     if evidence.times is None:
@@ -300,9 +308,9 @@ def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], li
     return own, [ratio for ratio in _whole_sources(known) if _of_fitted_engine(ratio)]
 
 
-def _between_nodes(evidence: Evidence, engine: str, gpu: str) -> float:
+def _between_nodes(evidence: Evidence, like: Like) -> float:
     """What runs that exchange experts' tokens between nodes say, with what they borrow."""
-    own = _own_of(evidence.between_nodes, engine, gpu)
+    own = _own_of(evidence.between_nodes, like.engine, like.gpu)
     sources = [ratio for ratio in _whole_sources(evidence.between_nodes) if ratio not in own]
     others = _whole_sources(evidence.known)
     if not own and not sources:
@@ -310,7 +318,7 @@ def _between_nodes(evidence: Evidence, engine: str, gpu: str) -> float:
     weights = np.concatenate([own_weights(own), sources_alike(sources)])
     lent = scaled(sources_alike(others), max(BORROWED, ENOUGH - float(weights.sum())))
     runs = (*own, *sources, *others)
-    return _percentile(evidence, runs, np.concatenate([weights, lent]))
+    return _percentile(evidence, runs, np.concatenate([weights, lent]), like.model)
 
 
 def _own_of(known: Sequence[Ratio], engine: str, gpu: str) -> list[Ratio]:
@@ -354,15 +362,19 @@ def _quantile(
     few = evidence.times is not None and not own and _is_few(sources)
     near = own_weights(own) * alike(own, like)
     lent = lent_weights(sources, like, float(near.sum()))
-    return _percentile(evidence, runs, np.concatenate([near, lent]), farther=not few)
+    weights = np.concatenate([near, lent])
+    return _percentile(evidence, runs, weights, like.model, farther=not few)
 
 
 def _percentile(
-    evidence: Evidence, runs: Sequence[Ratio], weights: Vector, *, farther: bool = True
+    evidence: Evidence, runs: Sequence[Ratio], weights: Vector, model: str, *, farther: bool = True
 ) -> float:
-    """Of the runs' errors, half by today's and half by their first ones."""
-    errors = errors_with_first(runs, evidence.what, evidence.first, evidence.skew)
-    return percentile(errors, np.concatenate([weights, weights]) / 2, farther=farther)
+    """Of the runs' errors, as far as this kind of model has them, half by today's and half by their
+    first ones.
+    """
+    errors = errors_with_first(runs, evidence.what, evidence.first, evidence.spreads)
+    reach = np.tile(farther_of(runs, model, evidence.spreads), 2)
+    return percentile(errors * reach, np.tile(weights, 2) / 2, farther=farther)
 
 
 def asked_of(

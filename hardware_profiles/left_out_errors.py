@@ -13,7 +13,7 @@ from meshplan.hardware_profiles.engines import fitted_as
 from meshplan.hardware_profiles.left_out_runs import Ratio
 
 COVERAGE = 0.8
-ENOUGH, BORROWED, SAME_ENGINE = 10.0, 3.0, 2.0
+ENOUGH, BORROWED, SAME_ENGINE = 10.0, 2.5, 2.0
 
 Vector = NDArray[np.float64]
 
@@ -37,19 +37,39 @@ def is_narrow(precision: str) -> bool:
     return precision not in ("bf16", "fp16", "fp32")
 
 
-def errors_of(ratios: Iterable[float], skew: float) -> Vector:
-    """|ln| of each, of those above 1 divided by the skew, of the others times it."""
-    logs = np.log(np.array(list(ratios), dtype=np.float64))
-    return np.maximum(logs / skew, -logs * skew)
+class Spread(NamedTuple):
+    """How the errors of a kind of model lie.
+
+    skew   the slow side reaches its square as far as the fast side, in logarithms
+    scale  how far errors reach, 1 for dense models
+    """
+
+    skew: float = 1.0
+    scale: float = 1.0
+
+
+ALIKE = Spread()
+
+
+def errors_of(ratios: Sequence[float], skews: Sequence[float]) -> Vector:
+    """|ln| of each, of those above 1 divided by its skew, of the others times it."""
+    logs, by = np.log(np.array(ratios, dtype=np.float64)), np.array(skews, dtype=np.float64)
+    return np.maximum(logs / by, -logs * by)
 
 
 def errors_with_first(
-    runs: Sequence[Ratio], what: str, first: Mapping[str, float], skew: float
+    runs: Sequence[Ratio], what: str, first: Mapping[str, float], spreads: Mapping[str, Spread]
 ) -> Vector:
     """Of each run its error, then of each the first one where it is known, else the same again."""
     now = [float(getattr(run, what)) for run in runs]
     then = [first.get(run.run, ratio) for run, ratio in zip(runs, now, strict=True)]
-    return errors_of([*now, *then], skew)
+    return errors_of([*now, *then], 2 * [spreads.get(run.model, ALIKE).skew for run in runs])
+
+
+def farther_of(runs: Iterable[Ratio], model: str, spreads: Mapping[str, Spread]) -> Vector:
+    """How much farther off each would be if it were of this kind of model; none nearer."""
+    reach = spreads.get(model, ALIKE).scale
+    return np.array([max(reach / spreads.get(run.model, ALIKE).scale, 1.0) for run in runs])
 
 
 def percentile(errors: Vector, weights: Vector, *, farther: bool = True) -> float:

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.accuracy.intervals import with_new
-from meshplan.hardware_profiles.intervals import NOISE, Asked, Interval, evidence_of, interval
+from meshplan.hardware_profiles.intervals import (
+    NOISE,
+    SPREADS,
+    Asked,
+    Interval,
+    evidence_of,
+    interval,
+)
 from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
 
 STRANGER = Asked(engine="automodel", gpu="hopper", gpus=64, precision="bf16", model="dense")
@@ -62,7 +69,17 @@ def test_the_slow_end_is_the_farther_one(ratios: list[float], model: str, precis
     found = around(*strangers(*ratios), asked=asked)
     low, high = -math.log(found.low), math.log(found.high)
     assert high >= low >= NOISE
-    assert low == pytest.approx(NOISE) or high == pytest.approx(low * 1.2**2)
+    assert low == pytest.approx(NOISE) or high == pytest.approx(low * SPREADS[model].skew ** 2)
+
+
+@given(ERRORS)
+def test_dense_runs_say_less_of_models_with_experts(ratios: list[float]) -> None:
+    """These have the wider range at both ends where all that is known is dense."""
+    dense, experts = (
+        around(*strangers(*ratios), asked=replace(STRANGER, model=model))
+        for model in ("dense", "experts")
+    )
+    assert is_within(dense, experts)
 
 
 def test_a_first_prediction_is_kept() -> None:
