@@ -125,6 +125,24 @@ def test_the_fewest_gpus_are_those_of_which_a_layout_fits(engine: str) -> None:
     assert found["unsettled"] <= 1
 
 
+def test_a_step_of_one_micro_batch_holds_less_than_one_of_three() -> None:
+    """gpt-oss on two ranks of `native`: no whole gradients are on their way when it begins. Four
+    GPUs were said to be the fewest.
+    """
+    q = with_memory(judged_question(28, "native"), 24_910_754_992)
+    held = Layout(
+        data_parallel=2,
+        expert_parallel=2,
+        zero_stage=3,
+        micro_batch_size=3,
+        stages=(Stage(1, 0, 1),),
+    )
+    assert needed_bytes(replace(q, gpus=2), held) <= q.cluster.fillable_bytes
+    found = fewest(q)
+    assert found.fit is not None
+    assert found.fit.gpus == 2
+
+
 def one_gib_more(q: Question, seed: int) -> str:
     """What a GiB buys the degrees of a plan; raises where it buys more than is said."""
     try:
