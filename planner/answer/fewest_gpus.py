@@ -15,12 +15,12 @@ from meshplan.planner.case.plan_file import Prediction
 from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.fixes import changes
-from meshplan.planner.search.footprint import minimum_gpus
+from meshplan.planner.search.footprint import fewest
 from meshplan.planner.search.rows.priced_space import Question
 
 LEAST_SAVING = 0.05 * GIB
 SIZES_TRIED = "tried: every number within a node, then whole nodes"
-"""By `minimum_gpus`."""
+"""By `fewest`."""
 
 
 class FewestGpus(NamedTuple):
@@ -36,11 +36,21 @@ class FewestGpus(NamedTuple):
     unsettled: tuple[int, ...] = ()
 
 
-def fewest_gpus(question: Question) -> FewestGpus | None:
-    """The fewest GPUs of a question; None where no smaller number that was tried is enough."""
-    found = minimum_gpus(question)
+class NoFewer(NamedTuple):
+    """No number of GPUs that was tried was found to hold a step: the question's own is none of
+    them, or holds one in a layout that the search finds alone.
+
+    unsettled  fewer GPUs of which it is not known whether they hold a step
+    """
+
+    unsettled: tuple[int, ...] = ()
+
+
+def fewest_gpus(question: Question) -> FewestGpus | NoFewer:
+    """The fewest GPUs of a question that hold a step."""
+    found, unsettled = fewest(question)
     if found is None:
-        return None
+        return NoFewer(tuple(gpus for gpus in unsettled if gpus < question.gpus))
     case = case_at(replace(question, gpus=found.gpus), found.layout)
     prediction = predicted(case)
     freed, label = tuple(savings(case, prediction)), found.layout.full_label

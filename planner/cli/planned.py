@@ -16,7 +16,7 @@ import typer
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import counted
 from meshplan.planner.answer.answer import case_at, solve
-from meshplan.planner.answer.fewest_gpus import FewestGpus, fewest_gpus
+from meshplan.planner.answer.fewest_gpus import FewestGpus, NoFewer, fewest_gpus
 from meshplan.planner.answer.full_plan import Beside, full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
@@ -173,7 +173,7 @@ def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours"
 
 def _searched(
     asked: Asked, wanted: Wanted, proved: Callable[[Fastest], None]
-) -> tuple[SearchResult, FewestGpus | None]:
+) -> tuple[SearchResult, FewestGpus | NoFewer | None]:
     """The search, which tells `proved` what is fastest, and meanwhile, for people, the fewest GPUs;
     where nothing fits, or nothing was found in time, exits with 3.
     """

@@ -12,13 +12,12 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import format_bytes, format_probability
 from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
-from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus
+from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
-from meshplan.planner.search.checked_fit import may_need_less
 from meshplan.planner.search.footprint import (
     Explanation,
     Fit,
@@ -37,14 +36,11 @@ MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
 
 
-def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> None:
-    """Step 1 on stdout."""
+def print_fit(out: Console, question: Question, fewest: FewestGpus | NoFewer | None) -> None:
+    """Step 1 on stdout; None: how many are needed was not found in time."""
     out.print(step_heading(1, "Fit the model"))
-    if fewest is None:
-        whole = question.counted(question.gpus)
-        said = f"{whole} hold a training step, no smaller number of whole nodes does"
-        said += " (as far as sizes were settled)" * may_need_less(question)
-        out.print(indented(said))
+    if not isinstance(fewest, FewestGpus):
+        out.print(indented(_no_fewer(question, fewest)))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
     least = f"hold a training step, no fewer{_tried(question, gpus)} do{_but(fewest.unsettled)}"
@@ -54,6 +50,18 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | None) -> No
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
     out.print(indented(memory_legend()))
     out.print(indented(bound_line(fewest)))
+
+
+def _no_fewer(question: Question, fewest: NoFewer | None) -> str:
+    """Of a question of which no number of GPUs that was tried was found to hold a step."""
+    verb = "holds" if question.gpus == 1 else "hold"
+    holds = f"{question.counted(question.gpus)} {verb} a training step"
+    if question.gpus == 1:
+        return holds
+    if fewest is None:
+        return f"{holds}; whether fewer do was not looked at to the end"
+    nodes = " of whole nodes" * bool(_tried(question, question.gpus))
+    return f"{holds}, no smaller number{nodes} does{_but(fewest.unsettled)}"
 
 
 def _but(unsettled: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.units import counted, format_count, format_seconds
 from meshplan.planner.answer.compare import cost_per_trillion_tokens
-from meshplan.planner.answer.fewest_gpus import FewestGpus
+from meshplan.planner.answer.fewest_gpus import FewestGpus, NoFewer
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import (
@@ -63,7 +63,9 @@ MOST_SHOWN = 12
 """Numbers of replicas that are listed."""
 
 
-def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestGpus | None) -> None:
+def print_answer(
+    asked: Asked, result: SearchResult, plan: Plan, fewest: FewestGpus | NoFewer | None
+) -> None:
     """The whole answer on stdout."""
     out = console()
     print_question(out, asked)
@@ -72,7 +74,7 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan, fewest: FewestG
     print_fit(out, asked.question, fewest)
     print_batch(out, asked.question, plan)
     device = asked.question.cluster.device_nouns[0]
-    print_best(out, result, plan, device, legend=fewest is None)
+    print_best(out, result, plan, device, legend=not isinstance(fewest, FewestGpus))
 
 
 def print_question(out: Console, asked: Asked) -> None:

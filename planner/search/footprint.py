@@ -8,8 +8,9 @@
                      where no single one is enough), how many bytes
                      the nearest miss lacks, and the GPUs from which it fits
 
-A layout holds least with micro-batches of one sequence, so only the smallest allowed size is looked
-at, and with one chunk per rank (a layer is never held for fewer micro-batches with more), so
+A layout holds least with micro-batches of one sequence or, where no gradient stands beside those of
+a step's only micro-batch, with all of a replica's sequences in one; and with one chunk per rank (a
+layer is never held for fewer micro-batches with more). So only these sizes are looked at, and
 chunked schedules count only where the question allows no other.
 """
 
@@ -36,7 +37,7 @@ from meshplan.planner.search.rows.priced_space import (
 from meshplan.planner.second_core import done_beside
 from meshplan.planner.space.legal_layouts import Space, reachable_sizes
 from meshplan.planner.space.legal_schedules import legal_schedules
-from meshplan.planner.space.pins import Pin, Pins, parse_pin
+from meshplan.planner.space.pins import Pins, parse_pin
 from meshplan.planner.stages.solve import Solver
 
 MOST_TIMES_CAPACITY = 4096
@@ -94,9 +95,10 @@ class Explanation:
 
 def fitting_layout(question: Question, price: Pricer = closed_form) -> Fit | None:
     """A layout of `question` that fits, None if none is found."""
-    memory = _Memory(question, price)
-    found = memory.fit(memory.capacity_kib)
-    return found or _checked(question, [question.gpus], price)[0]
+    return (
+        _fewest_by_price(question, [question.gpus], price)
+        or (_checked(question, [question.gpus], price)[0])
+    )
 
 
 def sizes(question: Question, most: int) -> Iterator[int]:
@@ -141,10 +143,12 @@ def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fit 
     """The first of the sizes that are `left` of which something fits by its priced memory."""
     together = 1
     while left:
-        memory = _Memory(question, price, left[:together])
-        if found := memory.fit(memory.capacity_kib):
-            return found
-        left, rows = left[together:], len(memory.space.layouts) // together
+        memories = [_Memory(q, price, left[:together]) for q in _smallest_batches(question)]
+        found = [fit for memory in memories if (fit := memory.fit(memory.capacity_kib))]
+        if found:
+            return min(found, key=lambda fit: fit.gpus)
+        rows = sum(len(memory.space.layouts) for memory in memories) // together
+        left = left[together:]
         together = max(1, min(2 * together, ROWS_TOGETHER // max(1, rows)))
     return None
 
@@ -157,18 +161,22 @@ def _checked(
     """
     if price is not closed_form or not counts or not may_need_less(question):
         return None, ()
-    q = replace(question, pins=_smallest_batches(question.pins))
-    layout, unsettled = checked_sizes(q, counts)
-    if layout is None:
-        return None, unsettled
-    return Fit(layout.world_size, layout, held_bytes(q, layout)[1]), unsettled
+    tried = [checked_sizes(q, counts) for q in _smallest_batches(question)]
+    found = [layout for layout, _ in tried if layout]
+    fit = min(found, key=lambda layout: layout.world_size, default=None)
+    open_ = sorted({gpus for _, unsettled in tried for gpus in unsettled})
+    if fit is None:
+        return None, tuple(open_)
+    unsettled = tuple(gpus for gpus in open_ if gpus < fit.world_size)
+    return Fit(fit.world_size, fit, held_bytes(question, fit)[1]), unsettled
 
 
 def nearest_miss(question: Question, price: Pricer = closed_form) -> NearestMiss | None:
     """What comes closest where nothing fits; None if no layout is legal. It lacks what its ranks
     hold beyond the capacity.
     """
-    found = _Memory(question, price).nearest_miss()
+    tried = (_Memory(q, price).nearest_miss() for q in _smallest_batches(question))
+    found = min(filter(None, tried), key=lambda miss: miss.lacking_bytes, default=None)
     if found is None or price is not closed_form:
         return found
     lacking = held_bytes(question, found.layout)[0] - question.cluster.fillable_bytes
@@ -274,14 +282,13 @@ class _Memory:
     def __init__(
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
-        q = replace(question, pins=_smallest_batches(question.pins))
-        self.space: Space = _plain_where_it_can_be(space_of(q, gpus))
+        self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
         self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
         if len(self.space.layouts):
-            self.coefficients = price_space(q, self.space, price)
+            self.coefficients = price_space(question, self.space, price)
             self.capacity_kib = self.coefficients.cap_kib
 
     def fit(self, capacity_kib: int) -> Fit | None:
@@ -355,8 +362,15 @@ def _on_host(pins: Pins) -> Pins:
     return Pins({**pins.axes, "optimizer_offload": parse_pin("optimizer_offload", "on")})
 
 
-def _smallest_batches(pins: Pins) -> Pins:
-    """`pins` with micro-batches of one sequence, unless the user said how large they are."""
-    if "micro_batch_size" in pins.axes:
-        return pins
-    return Pins({**pins.axes, "micro_batch_size": Pin("1", ranges=((1, 1),))})
+def _smallest_batches(question: Question) -> list[Question]:
+    """The question with the micro-batches of which a layout holds least, unless the user said how
+    large or how many they are: of one sequence, and all that a replica has, where nothing of a
+    micro-batch before stands beside it then.
+    """
+    pins, engine = question.pins, question.engine
+    if {"micro_batch_size", "num_micro_batches"} & pins.axes.keys():
+        return [question]
+    only = engine.kernels.counts_passes or engine.state.frees_gradients
+    ones = [Pins({**pins.axes, axis: parse_pin(axis, "1")})
+            for axis in ("micro_batch_size", *(["num_micro_batches"] if only else []))]  # fmt: skip
+    return [replace(question, pins=each) for each in ones]

@@ -25,12 +25,13 @@ def memory_is_a_bound(setting: Setting) -> bool:
 
 
 def counting_empty_stages(question: Question) -> Question:
-    """Where the first or the last stage may be without layers, whose buffers it is priced with, the
-    same question by what each stage holds.
+    """Where the first or the last stage may be without layers, whose buffers, weights unpacked or
+    gathered it is priced with, the same question by what each stage holds.
     """
-    engine = question.engine
-    empty = engine.legality.layers_count_ends and engine.kernels.keeps_buffers
-    return replace(question, empty_stages=True) if empty else question
+    lora, rules = question.training.lora, question.engine.legality
+    priced = question.engine.kernels.keeps_buffers or 3 in rules.zero_with_pipeline
+    priced |= lora is not None and lora.base_precision != "bf16"
+    return replace(question, empty_stages=True) if rules.layers_count_ends and priced else question
 
 
 def source_of_rows(space: Space, prices: RowPrices, setting: Setting, *, fits: bool) -> Source:

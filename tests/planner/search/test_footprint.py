@@ -1,16 +1,20 @@
 """What fits, from how many GPUs on, and why nothing does."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.fewest_gpus import NoFewer
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.report.fit import misfit_lines
+from meshplan.planner.report.fit import misfit_lines, print_fit
 from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
 from meshplan.planner.search.rows.priced_space import Pricer, Question
 from meshplan.planner.search.search import NoLayoutFits, search
@@ -49,6 +53,42 @@ def test_minimum_gpus_is_the_first_size_that_fits(question: Questions, pricer: P
         with pytest.raises(NoLayoutFits):
             search(replace(asked, gpus=gpus), price=price)
     assert search(replace(asked, gpus=found.gpus), price=price).solutions
+
+
+def test_a_pinned_number_of_micro_batches_says_how_large_they_are(
+    question: Questions, pricer: Pricers
+) -> None:
+    """One of 8 sequences on one replica, 4 on two: no micro-batch holds one sequence below 8 GPUs,
+    and 8 were said to be the fewest.
+    """
+    pins = parse_pins({"num_micro_batches": "1"})
+    asked, price = replace(question(PATTERN, 8, 8), pins=pins), pricer(4, 6e7, 2)
+    fits = list[int]()
+    for gpus in sizes(asked, 8):
+        with suppress(NoLayoutFits):
+            fits += [gpus for _ in search(replace(asked, gpus=gpus), price=price).solutions]
+    found = minimum_gpus(asked, price=price)
+    assert found is not None
+    assert found.gpus == min(fits) < 8
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fewest", "said"),
+    [
+        (4, NoFewer((3,)), "4 GPUs hold a training step, no smaller number does (not settled: 3)"),
+        (24, NoFewer(), "24 GPUs hold a training step, no smaller number of whole nodes does"),
+        (1, NoFewer(), "1 GPU holds a training step"),
+        (4, None, "4 GPUs hold a training step; whether fewer do was not looked at to the end"),
+    ],
+)  # fmt: skip
+def test_sizes_that_were_not_settled_are_named(
+    gpus: int, fewest: NoFewer | None, said: str, question: Questions
+) -> None:
+    """Where no smaller number was found to be enough, of nodes of eight."""
+    out = Console(file=StringIO(), width=200)
+    print_fit(out, question(PATTERN, gpus, 8), fewest)
+    assert isinstance(out.file, StringIO)
+    assert out.file.getvalue().splitlines()[-1].strip() == said
 
 
 def test_sizes_priced_together_have_the_layouts_of_each(question: Questions) -> None:

@@ -11,7 +11,7 @@ from nightly import cases
 from own_layouts import fastest, least_bytes, needed_bytes
 
 from meshplan.costmodels.layout import Layout, Stage
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Lora, Training
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -125,6 +125,41 @@ def test_the_fewest_gpus_are_those_of_which_a_layout_fits(engine: str) -> None:
     assert found["unsettled"] <= 1
 
 
+ADAPTED = ("generic", "megatron")
+
+
+@pytest.mark.parametrize("engine", ADAPTED)
+def test_the_fewest_gpus_of_adapters_beside_quantised_weights(engine: str) -> None:
+    """A weight is unpacked for its product, where a stage has a layer."""
+
+    def adapted(seed: int) -> Question:
+        q, base = judged_question(seed, engine), ("nf4", "int8")[seed % 2]
+        lora = Lora(rank=8, base_precision=base)  # type: ignore[arg-type]
+        return replace(q, training=replace(q.training, lora=lora))
+
+    found = Counter(at_the_edge(adapted(seed), seed) for seed in range(cases(3, nightly=100)))
+    assert found["held"] >= 1
+    assert found["unsettled"] <= 1
+
+
+def test_a_step_of_one_micro_batch_holds_less_than_one_of_three() -> None:
+    """gpt-oss on two ranks of `native`: no whole gradients are on their way when it begins. Four
+    GPUs were said to be the fewest.
+    """
+    q = with_memory(judged_question(28, "native"), 24_910_754_992)
+    held = Layout(
+        data_parallel=2,
+        expert_parallel=2,
+        zero_stage=3,
+        micro_batch_size=3,
+        stages=(Stage(1, 0, 1),),
+    )
+    assert needed_bytes(replace(q, gpus=2), held) <= q.cluster.fillable_bytes
+    found = fewest(q)
+    assert found.fit is not None
+    assert found.fit.gpus == 2
+
+
 def one_gib_more(q: Question, seed: int) -> str:
     """What a GiB buys the degrees of a plan; raises where it buys more than is said."""
     try:
@@ -185,3 +220,29 @@ def test_a_stage_of_the_head_alone_is_asked_what_it_holds() -> None:
     assert least is not None
     assert found.status == "OPTIMAL"
     assert found.solutions[0].step_time_s <= least.step_s * EQUAL
+
+
+def test_a_stage_of_the_head_alone_unpacks_no_layer() -> None:
+    """The head's rank of two was priced with a layer's weight of 1.7 GB, unpacked from nf4: the
+    only layout that fits was refused, and no number of GPUs was said to hold it.
+    """
+    model = read_model("llama-3.1-405b")[1]
+    q = Question(
+        model=replace(model, pattern=model.pattern[:3]), gpus=4, engine=load_engine("generic"),
+        training=Training(
+            seq_len=4096, global_batch_size=6, lora=Lora(rank=64, base_precision="nf4")
+        ),
+        cluster=load_cluster("dgx-h100"), pins=parse_pins({
+            "pipeline_parallel": "2", "data_parallel": "2", "micro_batch_size": "3",
+            "virtual_stages": "1", "zero_stage": "2",
+        }),
+    )  # fmt: skip
+    head_alone = Layout(
+        data_parallel=2, pipeline_parallel=2, zero_stage=2, micro_batch_size=3,
+        stages=(Stage(3, 0, 3), Stage(0)),
+    )  # fmt: skip
+    q = with_memory(q, needed_bytes(q, head_alone) * 1.0002)
+    assert solve(q, 1).solutions[0].layout.stages == head_alone.stages
+    held = fewest(q).fit
+    assert held is not None
+    assert held.gpus == 4
