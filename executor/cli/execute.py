@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
 
 import typer
 
-from meshplan.executor.cli.job import EngineName, JobPart, Order, carry_out
+from meshplan.executor.cli import execute_options as options
+from meshplan.executor.cli.job import EngineName, Order, carry_out
 from meshplan.executor.cli.placing import USAGE, Where
 from meshplan.executor.cli.single_rank import run_dry, run_for_real
 from meshplan.executor.launch.failures import RankFailed
@@ -20,80 +20,36 @@ from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.launch.written import given_of
 from meshplan.executor.onerank.command import Wanted
 from meshplan.planner.case.settings import error_line
-from meshplan.planner.cli.options import AsJson, panel
+from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.terminal import as_written
-
-DeviceName = Literal["cpu", "cuda"]
-
-
-run, where = panel("The run"), panel("Where it runs")
-rank_only = panel("One rank instead of the run")
-JOB = (
-    "With slurm: submit and follow the job, only submit it, follow it and collect its measurement, "
-    "or cancel it."
-)
 
 
 def execute(
-    plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan` wrote.")],
-    out: Annotated[Path | None, run("Folder of the run; default PLAN.run.", "-o", "--out")] = None,
-    steps: Annotated[int, run("Timed steps.", min=1)] = 10,
-    timeout: Annotated[
-        float, run("Seconds without progress of any rank until the run counts as hung.", min=1)
-    ] = TIMEOUT_S,
-    warmup: Annotated[int, run("Steps before the timed ones.", min=0)] = 3,
-    band: Annotated[
-        float | None,
-        run("Accepted error of the step time, a fraction; default: the plan's.", min=0),
-    ] = None,
-    top: Annotated[int, run("Run the best K layouts of the plan, keep the fastest.", min=1)] = 1,
-    engine: Annotated[EngineName | None, run("Framework that trains; default: the plan's.")] = None,
-    data: Annotated[Path | None, run("Flat file of tokens; default: synthetic tokens.")] = None,
-    cluster: Annotated[str | None, run("Profile that priced the plan, if it is a file.")] = None,
-    nodes: Annotated[
-        int | None, where("Hosts; default 1, with slurm as many as the ranks fill.", min=1)
-    ] = None,
-    rendezvous: Annotated[
-        str | None, where("HOST:PORT; run the same command on every host.")
-    ] = None,
-    launcher: Annotated[Launcher, where("What starts the ranks.")] = Launcher.torchrun,
-    slurm: Annotated[
-        str, where("Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
-    ] = "",
-    given: Annotated[
-        list[str] | None,
-        where("KEY=VALUE for --launcher skypilot or kubeflow, such as image=IMAGE.", "--set"),
-    ] = None,
-    job: Annotated[JobPart, where(JOB)] = "run",
-    print_only: Annotated[bool, where("Show what would be started, and stop.", "--print")] = False,
-    trace: Annotated[
-        Path | None, run("Write the predicted and the measured step as one Chrome trace here.")
-    ] = None,
+    plan: options.Plan,
+    out: options.Out = None,
+    steps: options.Steps = 10,
+    timeout: options.Timeout = TIMEOUT_S,
+    warmup: options.Warmup = 3,
+    band: options.Band = None,
+    top: options.Top = 1,
+    engine: options.Engine = None,
+    data: options.Data = None,
+    cluster: options.Cluster = None,
+    nodes: options.Nodes = None,
+    rendezvous: options.Rendezvous = None,
+    launcher: options.Launcher = Launcher.torchrun,
+    slurm: options.Slurm = "",
+    given: options.Given = None,
+    job: options.Job = "run",
+    print_only: options.PrintOnly = False,
+    trace: options.Trace = None,
     as_json: AsJson = False,
-    dry_run: Annotated[
-        bool, rank_only("Build a rank at full size without devices.", "--dry-run")
-    ] = False,
-    rank: Annotated[
-        int | None, rank_only("Rank of --dry-run or --one-rank; default 0.", min=0)
-    ] = None,
-    all_stages: Annotated[
-        bool,
-        rank_only(
-            "With --dry-run or --one-rank: a rank of every stage.",
-            "--all-stages",
-            "--every-stage",
-        ),
-    ] = False,
-    one_rank: Annotated[
-        bool, rank_only("Run a rank for real; the messages of others are made up.", "--one-rank")
-    ] = False,
-    device: Annotated[
-        DeviceName | None, rank_only("With --one-rank; default: a GPU if there is one.")
-    ] = None,
-    all_micro_batches: Annotated[
-        bool,
-        rank_only("With --one-rank: all, not a few whose pattern repeats.", "--all-micro-batches"),
-    ] = False,
+    dry_run: options.DryRun = False,
+    rank: options.Rank = None,
+    all_stages: options.AllStages = False,
+    one_rank: options.OneRank = False,
+    device: options.Device = None,
+    all_micro_batches: options.AllMicroBatches = False,
 ) -> None:
     """Run a plan for a few steps and print predicted against measured.
 

@@ -192,7 +192,7 @@ def main() -> None:
             )
         results = [dry_run(plan, rank) for rank in ranks]
     except (InvalidLayout, UnreadablePlan) as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     if options.json:
         print(json.dumps([asdict(result) for result in results]))

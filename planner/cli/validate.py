@@ -83,7 +83,11 @@ def _rows(path: Path, wanted: dict[str, frozenset[str]]) -> list[dict[str, str]]
         rows = list(read_runs(path))
     except OSError as error:
         raise UnreadableRuns(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, ValueError) as error:
+    except UnicodeDecodeError:
+        raise UnreadableRuns(
+            f"{path}: cannot be read as measured runs: it is not UTF-8 text"
+        ) from None
+    except ValueError as error:
         raise UnreadableRuns(f"{path}: cannot be read as measured runs: {error}") from None
     if not rows:
         raise UnreadableRuns(f"{path}: no run below the line of columns (docs/runs.md)")

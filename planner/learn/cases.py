@@ -16,6 +16,7 @@ from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import UNRECOGNISED, IllegalConfig, UnreadableConfig
 from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
+from meshplan.planner.case.seal import UNSEALED
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
@@ -182,7 +183,8 @@ def case_at(path: Path, source: LogSource) -> Case:
         if source.framework is None and IS_PLAN.search(text):
             plan = Plan.from_yaml(text, str(path))
             case = case_of(plan)
-            case = replace(case, notes=(*not_taken(source.given, plan, case.model), *case.notes))
+            notes = [note for note in case.notes if note != UNSEALED]  # of figures that none reads
+            case = replace(case, notes=(*not_taken(source.given, plan, case.model), *notes))
             if source.given.engine:
                 case = replace(case, engine=engine_named(source.given.engine))
         else:

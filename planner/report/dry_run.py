@@ -68,7 +68,7 @@ def _dry_run(plan: Plan, rank: int) -> dict[str, Any]:
         ran = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     if ran.returncode:
         reason = ran.stderr.strip().splitlines()[-1] if ran.stderr.strip() else "no reason given"
-        raise DryRunFailed(f"the dry run failed: {reason}")
+        raise DryRunFailed(f"the dry run failed: {reason.removeprefix('error: ')}")
     document = json.loads(ran.stdout)
     found: dict[str, Any] = document[0] if isinstance(document, list) else document
     return found

@@ -105,6 +105,8 @@ def _written(path: Path) -> Written | None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         text = read_bounded(path, MAX_CACHE_BYTES, "a sweep's cache").decode("utf-8")
+    except UnicodeDecodeError:
+        raise _unreadable(path, "it is not UTF-8 text") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise _unreadable(path, str(reason)) from None

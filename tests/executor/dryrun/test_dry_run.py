@@ -346,7 +346,7 @@ def test_wrong_rank(large_plan, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.strip() == "rank 16384: the plan has ranks 0 to 16383"
+    assert capsys.readouterr().err.strip() == "error: rank 16384: the plan has ranks 0 to 16383"
 
 
 if __name__ == "__main__":

@@ -202,6 +202,17 @@ def test_a_reader_that_leaves_is_no_finding() -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("words", [("validate",), ("sweep", *SMALL[1:], "--cache")])
+def test_what_is_no_text_is_called_that(words: tuple[str, ...], tmp_path: Path) -> None:
+    """In words of ours, not of Python's decoder."""
+    path = tmp_path / "noise"
+    path.write_bytes(b"id,\xff\xfe\n")
+    result = run(*words, str(path))
+    assert result.exit_code == 2
+    assert "it is not UTF-8 text" in result.stderr
+    assert "codec" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [("9" * 20, f"--gpus '{'9' * 20}' is more than 1048576"), ("1e3", "is not a whole number")],
