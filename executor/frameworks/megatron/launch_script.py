@@ -316,7 +316,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
-    more = (*more, *more_notes)
+    more = [*more, *more_notes]
     unread = [*in_file, *optimizer_unread(values, "--optimizer")]
     if "global_batch_size" not in facts.keys() | command.left:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))

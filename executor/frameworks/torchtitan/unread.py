@@ -87,7 +87,7 @@ def judged_settings(values: Values) -> tuple[list[Fact], list[str]]:
     unread, notes = judged([each for each in found if each[0] in listed], _KEYS, "{}")
     names = [name for name, fact in found if name not in listed and fact.value]
     said = f"not known, and priced as if not there: {', '.join(names)}"
-    return unread, [*notes, said] if names else notes
+    return [*unread, *_beside_flavor(values)], [*notes, said] if names else notes
 
 
 def _below_model(values: Values) -> tuple[Fact, ...]:
@@ -96,6 +96,28 @@ def _below_model(values: Values) -> tuple[Fact, ...]:
     stated = [(name, values.found[name]) for name in names]
     why = "a section below [model], which may change its sizes"
     return tuple(Fact(f"{name[:60]} ({why})", fact.line) for name, fact in stated)
+
+
+_MODEL = frozenset(
+    (
+        *("name", "flavor", "hf_assets_path", "tokenizer_path", "tokenizer_name", "norm_type"),
+        *("converters", "print_after_conversion", "use_flex_attn", "attn_mask_type"),
+    )
+)
+"""Keys of [model] in torchtitan up to 0.2 (`config/job_config.py`, `config_manager.py`)."""
+
+
+def _beside_flavor(values: Values) -> tuple[Fact, ...]:
+    """Other keys of [model], of a fork or of a program that builds another model (flame's
+    `config`): the flavor does not decide alone.
+    """
+    why = "not known, and below [model], which says the model's sizes"
+    return tuple(
+        Fact(f"{name[:60]} ({why})", fact.line)
+        for name, fact in values.found.items()
+        if name.startswith("model.") and name.count(".") == 1 and name[6:] not in _MODEL
+        and fact.value is not None
+    )  # fmt: skip
 
 
 OWN_SETTINGS = (

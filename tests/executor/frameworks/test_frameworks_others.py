@@ -170,3 +170,30 @@ def test_here_documents_are_written_as_bash_writes_them() -> None:
     )
     files = read_script(text).files
     assert files == {"one.$JOB": '{"n": 4, "m": 8, "x": "$A"}\n', "two": "$A\nlonger 4\n"}
+
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+{more}
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ('tokenizer_path = "./t"\nnorm_type = "rmsnorm"', ""),
+        ('config = "fla-hub/transformer-1.3B-100B"', "model.config"),  # fla-org/flame
+        ("n_layers = 3", "model.n_layers"),
+    ],
+)
+def test_keys_beside_a_flavor_are_named(more: str, named: str) -> None:
+    reading = read_config(TITAN.format(more=more), "train.toml")
+    assert named in _named(reading)
+    assert bool(named) == bool(reading.unread)
