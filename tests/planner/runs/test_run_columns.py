@@ -206,6 +206,25 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
     assert [run.engine.kernels.keeps_buffers for run in (said, plain)] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("framework", "word", "micro_batches", "whole"),
+    [
+        pytest.param("KempnerForge (FSDP2)", "unsynced", 2, True, id="as the row says"),
+        pytest.param("KempnerForge (FSDP2)", "unsynced", 1, False, id="one micro-batch"),
+        pytest.param("KempnerForge (FSDP2)", "", 2, False, id="not said"),
+        pytest.param("HF transformers + PyTorch FSDP1", "", 2, True, id="the Trainer's no_sync"),
+        pytest.param("HF transformers + DeepSpeed", "", 2, False, id="not under DeepSpeed"),
+    ],
+)
+def test_gradients_that_add_up_whole(
+    framework: str, word: str, micro_batches: int, whole: bool
+) -> None:
+    """FSDP scatters gradients after the last micro-batch alone where nothing syncs before."""
+    row = ROW | {"framework": framework, "gradient_add": word, "pp": "1", "tp": "1", "dp": "8"}
+    row |= {"gpus": "8", "micro_batch": "1", "global_batch": str(8 * micro_batches)}
+    assert run_of(row).engine.state.sums_before_reducing == whole
+
+
 def test_kernels_that_are_not_fused() -> None:
     """DeepSeek-V2-Lite on 8 ranks of experts: 2 products of 8 experts a rank are 16 kernels instead
     of 2, routing 26 instead of 10; the rotation's operators are no kernels of a module.
