@@ -131,11 +131,11 @@ def test_adapters_that_make_no_sense_skip_the_row(said: str) -> None:
 @pytest.mark.parametrize(
     ("said", "gib"),
     [
-        pytest.param("1", 24, id="checkpoints on the host: 52e9 x 16 / 64 bytes and what works"),
-        pytest.param("", 71, id="on the device 64 x 48 x 1024 x 8192 x 2 bytes more, 48 GiB"),
+        pytest.param("1", 26.4, id="checkpoints on the host: 52e9 x 16 / 64 bytes and what works"),
+        pytest.param("", 73, id="on the device 64 x 48 x 1024 x 8192 x 2 bytes more, 48 GiB"),
     ],
 )
-def test_checkpoints_that_waited_on_the_host(said: str, gib: int) -> None:
+def test_checkpoints_that_waited_on_the_host(said: str, gib: float) -> None:
     """BigScience's 52B on V100s of 32 GiB, 48 sequences a micro-batch: its script keeps checkpoints
     in the host's memory and notes some 30 GB a GPU (experiments/gpt2-meg-ds-zero).
     """
