@@ -22,7 +22,7 @@ Leaves out: statistics of norms, biases' gradients, the routing's own small tens
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshplan.costmodels.elementwise import Condition, Number, maximum, minimum, where
+from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer
@@ -59,13 +59,12 @@ def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
     return most
 
 
-def gradients_alive(site: Site, kind: Layer, weights: Condition) -> Number:
-    """The most that a layer's pass makes beyond what was saved; `weights`: with the gradient of one
-    product's weight.
+def gradients_alive(site: Site, kind: Layer) -> Number:
+    """The most that a layer's pass makes of activations' gradients beyond what was saved. Those of
+    weights are counted with the states or with gathered layers; one product's, before it is added
+    there, is left out.
     """
-    steps = backward_steps(site, kind)
-    bare = [replace(step, product=0.0) for step in steps]
-    return where(weights, peak_bytes(steps), peak_bytes(bare))
+    return peak_bytes([replace(step, product=0.0) for step in backward_steps(site, kind)])
 
 
 def left_bytes(steps: Sequence[Step]) -> Number:

@@ -10,8 +10,8 @@
                  the optimizer runs there
     activations  sum over chunks of micro-batches in flight x what their layers save
     transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a layer's
-                 backward (what it replays, and gradients where they are counted), buffers that outlive their use (`kept_buffers`), weights gathered after the
-                 optimizer step
+                 backward (what it replays, and gradients where they are counted), buffers that
+                 outlive their use (`kept_buffers`), weights gathered after the optimizer step
     slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
 
     P  parameters of the rank; dense and expert parts shard over different numbers of ranks n. Of

@@ -216,16 +216,7 @@ class Rank:
         again = self.replay_bytes(kind, mode)
         if self.is_modules(kind) or not self.setting.engine.kernels.counts_gradients:
             return again
-        return again + gradients_alive(
-            self.site, self.setting.model.kinds[kind], self._makes_whole_gradients
-        )
-
-    @property
-    def _makes_whole_gradients(self) -> Condition:
-        """Whether a product's weight gradient is a tensor beside those counted elsewhere: not under
-        ZeRO-3, whose gathered layers have theirs, nor of frozen weights.
-        """
-        return (self.layout.zero_stage < 3) & (self.setting.training.lora is None)
+        return again + gradients_alive(self.site, self.setting.model.kinds[kind])
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:

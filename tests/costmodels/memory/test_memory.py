@@ -183,7 +183,10 @@ def test_what_zero_3_holds_of_the_ends_at_the_loss(engine: str, embedding: int, 
     training = Training(seq_len=2048, global_batch_size=8)
     la = Layout(data_parallel=4, pipeline_parallel=pipeline, zero_stage=3,
                 stages=even_stages(4, pipeline))  # fmt: skip
-    setting = Setting(model, training, load_cluster("dgx-a100"), load_engine(engine), Tuning())
+    engines = load_engine(engine)
+    bare = engines.kernels.model_copy(update={"counts_gradients": False})  # layers need less
+    plain = engines.model_copy(update={"kernels": bare})
+    setting = Setting(model, training, load_cluster("dgx-a100"), plain, Tuning())
     layers = [replace(model, vocab=vocab) for vocab in (model.vocab, 128)]
     big, small = (
         StepModel(replace(setting, model=each), la).memory()[-1].transient for each in layers
@@ -345,3 +348,37 @@ def test_frozen_weights_in_fp32_shards(zero: int, ranks: int, each: float) -> No
     narrow = replace(training, optimizer_states="bf16")
     assert frozen_weights(state, narrow).shard == 0.0
     assert frozen_weights(load_engine("automodel").state, training).shard == 0.0
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_gradients_of_a_layer_are_counted_at_their_most(zero_stage: int):
+    """t = 2,048 tokens, h = 1,024, f = 4 h of a GPT: the gradient of the layer's output, 2 t h, and
+    that of the down projection's input, 2 t f; weights' gradients are counted elsewhere.
+    """
+    model = replace(gpt(4, 1024, 8), vocab=256)
+    la = Layout(data_parallel=4, zero_stage=zero_stage, stages=even_stages(4, 1, "full"))
+    engine = load_engine("torchtitan")
+    needs = []
+    for counted in (False, True):
+        kernels = engine.kernels.model_copy(update={"counts_gradients": counted})
+        training = Training(seq_len=2048, global_batch_size=4)
+        own = engine.model_copy(update={"kernels": kernels})
+        setting = Setting(model, training, load_cluster("dgx-a100"), own, Tuning())
+        needs.append(float(StepModel(setting, la).memory()[0].transient))
+    by_hand = 2 * 2048 * (1024 + 4096)
+    assert needs[1] - needs[0] == by_hand
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "gigabytes"),
+    [
+        pytest.param(1, 4.0, id="4 x 1e9, as ever"),
+        pytest.param(2, 2.0, id="2 x 1e9 whole, in the reduction's format"),
+        pytest.param(3, 2.0, id="the same, not 4 / 8 x 1e9"),
+    ],
+)
+def test_gradients_that_are_summed_before_they_are_reduced(zero_stage: int, gigabytes: float):
+    """FSDP's no_sync keeps them whole over the micro-batches of a step."""
+    state = ZERO.model_copy(update={"gradient_bytes": 4.0, "sums_before_reducing": True})
+    held = state_memory(state, RankParameters(dense=1e9), sharding(zero_stage, 8.0))
+    assert float(held.gradients) == gigabytes * 1e9

@@ -22,6 +22,12 @@ from meshplan.planner.runs.validate import Predicted, predict_rows
             10,
             id="3 (0.55 / 0.50 - 1) x 32 = 9.6",
         ),
+        pytest.param(
+            "selective: fraction of blocks, not stated",
+            "printed HFU/MFU 0.74/0.55 (H100)",
+            32,
+            id="3 (0.74 / 0.55 - 1) = 1.04: rounded figures, all of them",
+        ),
         pytest.param("selective: fraction of blocks, not stated", "", 0, id="not said"),
         pytest.param("full", "recompute: full, block, 8 of 32 layers (ACL=8)", 8, id="in a note"),
         pytest.param("full", "", 32, id="all of them"),
