@@ -51,7 +51,7 @@ class LayerMoves:
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
     def end(self, kinds: Sequence[Timed]) -> None:
-        """Look beside the kinds; then on from the fastest plan, for its climb had a part of a budget
+        """Look beside the kinds; then on from the fastest plan, whose climb had a part of a budget
         and began in one schedule.
         """
         self.look(kinds, beside=True)
