@@ -50,6 +50,27 @@ class LayerMoves:
         self._ended |= ended
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
+    def end(self, kinds: Sequence[Timed]) -> None:
+        """Look beside the kinds; then on from the fastest plan, whose climb had a part of a budget
+        and began in one schedule.
+        """
+        self.look(kinds, beside=True)
+        best = self.plans.ranked()[0] if self.plans.best else None
+        if best and self.plans.space.legality.uneven_stages == "free" and not self.plans.tally.late:
+            self._go_on(best)
+
+    def _go_on(self, best: Timed) -> None:
+        plans = self.plans
+        row, chunks = plans.row_of(best), best.variant.virtual_stages
+        if chunks == 1 or self.open.row_bounds[row] >= best.step_s:
+            return
+        near = NearCuts(plans.problem, plans.times_of, self.open.chains, dict(self._ended))
+        alike = [each for each in plans.space.variants(row) if each.virtual_stages == chunks]
+        near.go_on(best, row, alike)
+        plans.tally.simulated += near.simulated
+        for plan in near.faster:
+            plans.judged_s(*plan)
+
     def _parts(self, kinds: Sequence[Timed], beside: bool) -> list[list[Beginning]]:
         """Where moves begin, in parts of a budget each: from each kind; `beside`: from the fastest,
         and from all others.

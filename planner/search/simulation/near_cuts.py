@@ -100,22 +100,54 @@ class NearCuts:
         starts = [found] if started and found.variant.virtual_stages > 1 else []
         goal_s = found.step_s
         for start in chain(starts, self._beside(beginning)):
-            this = row, start.variant, start.plan.stages
-            if self.ended.get(this, -math.inf) >= goal_s:
-                continue
-            problem, _ = self.problem_of(row, start.variant)
-            times = self.times_of(row, start.variant, start.plan.stages)
-            climb = moved_layers.MovedLayers(problem, times, self.budget // SHARE, goal_s)
-            stages, step_s = climb.best(start.plan.stages, start.step_s)
-            self.simulated += climb.simulated
-            self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
-            if climb.spent < climb.budget:
-                self.ended[this] = goal_s
-            if step_s < goal_s:
-                self.faster.append((row, start.variant, evaluate(problem, stages)))
-                goal_s = step_s
+            if self.ended.get((row, start.variant, start.plan.stages), -math.inf) < goal_s:
+                goal_s = self._climbed(row, start, goal_s, self.budget // SHARE)
             if self.budget <= 0:
                 return
+
+    def go_on(self, found: Timed, row: int, variants: Sequence[Variant]) -> None:
+        """Climb on from the cut of a layout, in its own variant and in others of as many chunks, as
+        long as one of these gets faster and there is a budget.
+        """
+        best, left = found, [each for each in variants if each != found.variant]
+        for variant in (found.variant, *left, found.variant):
+            start = self._as_cut(best, row, variant)
+            if start is None or self.budget <= 0:
+                continue
+            if self._climbed(row, start, best.step_s, self.budget) < best.step_s:
+                _, faster, plan = self.faster[-1]
+                assert plan is not None
+                best = Timed(self._step_s(row, faster, plan.stages), best.row, faster, plan)
+
+    def _as_cut(self, found: Timed, row: int, variant: Variant) -> Timed | None:
+        """The cut of a layout in another variant, None where it does not fit or is far slower."""
+        if variant == found.variant:
+            return found
+        problem, _ = self.problem_of(row, variant)
+        plan = evaluate(problem, found.plan.stages)
+        if plan is None:
+            return None
+        step_s = self._step_s(row, variant, plan.stages)
+        near = step_s < found.step_s * NEAR
+        return Timed(step_s, found.row, variant, plan) if near else None
+
+    def _step_s(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> float:
+        return self.times_of(row, variant, stages).step_s(stages)
+
+    def _climbed(self, row: int, start: Timed, goal_s: float, budget: int) -> float:
+        """Where a climb ends: the step if that is faster than the goal, else the goal."""
+        problem, _ = self.problem_of(row, start.variant)
+        times = self.times_of(row, start.variant, start.plan.stages)
+        climb = moved_layers.MovedLayers(problem, times, budget, goal_s)
+        stages, step_s = climb.best(start.plan.stages, start.step_s)
+        self.simulated += climb.simulated
+        self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
+        if climb.spent < climb.budget:
+            self.ended[row, start.variant, start.plan.stages] = goal_s
+        if step_s >= goal_s:
+            return goal_s
+        self.faster.append((row, start.variant, evaluate(problem, stages)))
+        return step_s
 
     def _beside(self, beginning: Beginning) -> Iterator[Timed]:
         """The likeliest cut in each variant of several chunks that is nearly as fast, but for the

@@ -97,7 +97,7 @@ class Simulated(SimulatedPlans):
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            self._moves.look(self.ranked(), beside=True)
+            self._moves.end(self.ranked())
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
