@@ -5,7 +5,7 @@ first f layers recompute in full, the next s selectively, the rest keep everythi
 the most over
 
     each in-flight vector q and chunk c    states + sum of q_v saved_v + 2 G + max over the layers
-                                           that c replays of what they hold beyond what they kept
+                                           of c of what their backward holds beyond what they kept
     each in-flight vector on the last      the same with the logits instead
     the optimizer step                     states + update
 
@@ -58,9 +58,10 @@ class HeldMixes:
         self._counted = np.vstack([np.zeros_like(of_kind[:1], int), of_kind.cumsum(axis=0)])
         self._last = la.pipeline_parallel * la.virtual_stages - 1
         kinds = range(int(self._pattern.max()) + 1)
-        self._saved = np.array([
-            [float(model.layer_saved_bytes(kind, mode)) for kind in kinds] for mode in MODES
-        ])  # fmt: skip
+        self._saved, self._working = (
+            np.array([[float(bytes_of(kind, mode)) for kind in kinds] for mode in MODES])
+            for bytes_of in (model.layer_saved_bytes, model.working_bytes)
+        )
         self._like: dict[object, int] = {}
         self._known_moments: dict[int, tuple[Floats, Floats]] = {}
         self._ends_bytes: dict[tuple[int, ...], float] = {}
@@ -74,29 +75,29 @@ class HeldMixes:
         self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]
     ) -> RankMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
-        held, replays = self._moments(rank)
+        held, backward = self._moments(rank)
         running, loss, update = self._of_rank(spans)
         always = np.full(len(held), running)
         always[len(spans) : -1 : len(spans) + 1] += self._scale * loss
         always[-1] = update
         kept = []
         for at, (span, mix) in enumerate(zip(spans, mixes, strict=True)):
-            saved, replayed = self._of_chunk(span, *mix)
-            bytes_ = saved[:, None] * held[:, at] + replayed[:, None] * replays[:, at]
+            saved, working = self._of_chunk(span, *mix)
+            bytes_ = saved[:, None] * held[:, at] + working[:, None] * backward[:, at]
             kept.append(self._scale * bytes_)
         return RankMixes(tuple(kept), always)
 
     def _moments(self, rank: int) -> tuple[Floats, Floats]:
-        """[moment, chunk] micro-batches held, and 1 where the chunk replays: of each vector every
-        chunk's replay, then the loss; last the optimizer step.
+        """[moment, chunk] micro-batches held, and 1 where a layer of the chunk is in its backward
+        pass: of each vector every chunk, then the loss; last the optimizer step.
         """
         like = self.like(rank)
         if like not in self._known_moments:
             vectors = np.array(self._vectors[rank], float)
             chunks = vectors.shape[1]
             held = np.vstack([np.repeat(vectors, chunks + 1, axis=0), 0.0 * vectors[:1]])
-            replays = np.tile(np.eye(chunks + 1)[:, :-1], (len(vectors), 1))
-            self._known_moments[like] = held, np.vstack([replays, np.zeros((1, chunks))])
+            backward = np.tile(np.eye(chunks + 1)[:, :-1], (len(vectors), 1))
+            self._known_moments[like] = held, np.vstack([backward, np.zeros((1, chunks))])
         return self._known_moments[like]
 
     @property
@@ -105,8 +106,8 @@ class HeldMixes:
         return 1 + self.model.setting.tuning.activation_slack_fraction
 
     def _of_chunk(self, span: Span, full: Ints, selective: Ints) -> tuple[Floats, Floats]:
-        """[mix] what a chunk saves of a micro-batch; and the most that a replayed layer holds
-        beyond what it kept.
+        """[mix] what a chunk saves of a micro-batch; and the most that the backward pass of one of
+        its layers holds beyond what that kept.
         """
         number, first, end = span
         layers, second = self._counted[first : end + 1] - self._counted[first], full + selective
@@ -116,12 +117,10 @@ class HeldMixes:
             NONE: layers[-1] - layers[second],
         }
         kept = sum(count @ self._saved[mode] for mode, count in of_mode.items())
-        beyond = (self._saved[NONE] - self._saved[mode] for mode in of_mode)
-        replayed = np.max([
-            ((count > 0) * most).max(axis=1)
-            for count, most in zip(of_mode.values(), beyond, strict=True)
+        working = np.max([
+            ((count > 0) * self._working[mode]).max(axis=1) for mode, count in of_mode.items()
         ], axis=0)  # fmt: skip
-        return kept + self._ends_saved_bytes(number), replayed
+        return kept + self._ends_saved_bytes(number), working
 
     def _ends_saved_bytes(self, chunk: int) -> float:
         ends = self._ends_of([chunk])

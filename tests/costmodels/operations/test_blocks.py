@@ -218,11 +218,11 @@ def test_a_loss_over_a_cut_vocabulary_may_hold_more(engine: str, cut: int, t: in
 
 
 def test_gathered_logits_are_whole_on_each_rank():
-    """Of 8 ranks: 14 bytes of s b V logits each, a gather of 2 s b V, a loss over all of them."""
+    """Of 8 ranks: 16 bytes of s b V logits each, a gather of 2 s b V, a loss over all of them."""
     where = site(gpt(64, 6144, 48), 2, 8, sequence_parallel=True)
     kernels = load_engine("aa-scaling").kernels
     whole = replace(where, kernels=kernels)
-    assert float(logits_bytes(whole)) == 14 * S * 2 * V
+    assert float(logits_bytes(whole)) == 16 * S * 2 * V
     _, _, head, gathered, loss = head_operations(whole)
     apart = kernels.model_copy(update={"gathers_logits": False})
     cut = head_operations(replace(where, kernels=apart))
