@@ -14,8 +14,9 @@ from pydantic import ConfigDict, Field
 from meshplan.costmodels.model.config_fields import MAX_LAYERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.hardware_profiles.engine_schema import RecomputeModule as RecomputeModule
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

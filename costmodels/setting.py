@@ -7,7 +7,8 @@ from typing import Self
 
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import Engine, KernelHabits, Legality
+from meshplan.hardware_profiles.engine_schema import Engine, Legality
+from meshplan.hardware_profiles.kernel_habits import KernelHabits
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 

@@ -2,7 +2,7 @@
 
 from benchmarks.accuracy.blind import blind, farthest, table
 from benchmarks.accuracy.tables import ROOT
-from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
+from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
 
 def left_out(run: str, suite: str, what: str, step_time: float) -> Ratio:

@@ -71,7 +71,7 @@ def test_no_module_needs_one_that_needs_it() -> None:
     TopologicalSorter(needs).prepare()
 
 
-@pytest.mark.parametrize("package", ["costmodels", "planner", "executor"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_names_its_rooms(package: str) -> None:
     """Who opens a package reads what each of its rooms is for."""
     said = (ROOT / package / "__init__.py").read_text(encoding="utf-8")

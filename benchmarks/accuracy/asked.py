@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.accuracy.coverage import FEW, Held, held, runs_of
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
+from meshplan.hardware_profiles.errors.intervals import STATE
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.planner.runs.accuracy import choice, fitting
 from meshplan.planner.runs.runs import BUILT_IN, read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
+from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
 COLUMNS = (
     "first predicted",

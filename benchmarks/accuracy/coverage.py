@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.intervals import (
+from meshplan.hardware_profiles.errors.intervals import (
     STATE,
     Asked,
     Evidence,
@@ -33,8 +33,8 @@ from meshplan.hardware_profiles.intervals import (
     evidence_of,
     interval,
 )
-from meshplan.hardware_profiles.left_out_errors import is_narrow
-from meshplan.hardware_profiles.left_out_runs import Ratio, first_step_times, ratios
+from meshplan.hardware_profiles.errors.left_out_errors import is_narrow
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio, first_step_times, ratios
 
 PARTS, FEW = 5, 10
 QUANTITIES: dict[Quantity, str] = {"step_time": "step time", "reserved": "reserved memory"}

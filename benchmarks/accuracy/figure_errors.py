@@ -10,7 +10,7 @@ from statistics import pstdev
 from benchmarks.accuracy.rows import csv_text
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.engines import engine_names, load_engine
-from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
+from meshplan.hardware_profiles.errors.figure_errors import CONSTANTS, FILE, OVERLAPS
 from meshplan.hardware_profiles.tunings import fits_of
 from meshplan.planner.runs.fit import WIDE
 from meshplan.planner.text_files import write_text

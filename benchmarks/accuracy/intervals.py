@@ -12,7 +12,7 @@ aleph.csv, and models with a state. A change that moves no price of the others n
 made again, and a change in how one engine learns its own (`generic`: that of all). The first
 prediction of a run to which nothing was fitted is added to fits/first_predictions.csv, and never
 changed: make it before its sources are looked at.
-`hardware_profiles.intervals` makes intervals of these ratios.
+`hardware_profiles.errors.intervals` makes intervals of these ratios.
 """
 
 import datetime
@@ -26,9 +26,9 @@ import numpy as np
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.left_out_runs import FILE, FIRST_FILE, First, Ratio, firsts
-from meshplan.hardware_profiles.left_out_runs import ratios as all_ratios
+from meshplan.hardware_profiles.errors.intervals import STATE
+from meshplan.hardware_profiles.errors.left_out_runs import FILE, FIRST_FILE, First, Ratio, firsts
+from meshplan.hardware_profiles.errors.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
 from meshplan.planner.runs.fit import (
     WIDE,

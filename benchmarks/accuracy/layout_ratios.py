@@ -26,8 +26,15 @@ from rich.table import Table
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import differing_axes
-from meshplan.hardware_profiles.layout_ratios import FILE, NEAR, Pair, kept, pairs, probability
-from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
+from meshplan.hardware_profiles.errors.layout_ratios import (
+    FILE,
+    NEAR,
+    Pair,
+    kept,
+    pairs,
+    probability,
+)
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.intervals import STATE
+from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.learn.shrink import LEARNT, Shrinkage, Vector, linearised
 from meshplan.planner.learn.teach import doubts_of_ratios, most_telling

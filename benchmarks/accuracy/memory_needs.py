@@ -29,8 +29,8 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.engines import engine_names
+from meshplan.hardware_profiles.errors.memory_needs import FILE, FITS, Chances, Need, chances, needs
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.memory_needs import FILE, FITS, Chances, Need, chances, needs
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.runs.fit import FEW, WIDE, learn_memory, pools, splits, with_memory_of
 from meshplan.planner.runs.memory import recomputing

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB
-from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
+from meshplan.hardware_profiles.errors.intervals import STATE
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
 from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary
 from meshplan.planner.runs.runs import BUILT_IN, read_runs

@@ -13,7 +13,7 @@ from statistics import mean
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB, format_seconds
-from meshplan.hardware_profiles.memory_needs import FITS, chances_of
+from meshplan.hardware_profiles.errors.memory_needs import FITS, chances_of
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.memory_limit import with_usable

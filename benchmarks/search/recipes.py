@@ -40,7 +40,11 @@ from benchmarks.accuracy.tables import ROOT, put
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.units import counted, format_seconds
 from meshplan.hardware_profiles.engine_schema import Engine
-from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability, kept
+from meshplan.hardware_profiles.errors.layout_ratios import (
+    expected_slower,
+    faster_probability,
+    kept,
+)
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.explain import PART_NAMES, lost_by, priced
 from meshplan.planner.answer.ties import chosen

@@ -28,7 +28,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
 )
 from meshplan.costmodels.operations.rank_share import Shard, is_kind
-from meshplan.hardware_profiles.engine_schema import ContextKind, KernelHabits
+from meshplan.hardware_profiles.kernel_habits import ContextKind, KernelHabits
 
 GELU_OPERATORS = 10  # of Megatron-LM's, forward (`KernelHabits.own_gelu`)
 

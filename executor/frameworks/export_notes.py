@@ -8,7 +8,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Lora, Training
-from meshplan.hardware_profiles.engine_schema import ContextKind
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Recompute
 

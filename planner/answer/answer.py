@@ -7,7 +7,7 @@ from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
-from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
+from meshplan.hardware_profiles.errors.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     AS_FAST,
     MovedAxis,

@@ -1,7 +1,7 @@
 """The memory that a plan leaves free on each device: as stated, or by its engine's error."""
 
 from meshplan.costmodels.units import format_bytes, parse_headroom
-from meshplan.hardware_profiles.memory_needs import FITS
+from meshplan.hardware_profiles.errors.memory_needs import FITS
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 

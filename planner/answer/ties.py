@@ -1,10 +1,11 @@
 """The choice among layouts that measured runs cannot tell apart: the one that is never far behind.
 
     ties          layouts whose probability of being slower than the fastest is below
-                  `hardware_profiles.layout_ratios.TIE`
+                  `hardware_profiles.errors.layout_ratios.TIE`
     figures       matrix products, attention, memory-bound kernels, communication and the host's
                   time, each longer and shorter by one standard deviation, and what is hidden behind
-                  computing less and more by one (`hardware_profiles.figure_errors`); one at a time
+                  computing less and more by one (`hardware_profiles.errors.figure_errors`); one
+                  at a time
     loss(L, x)    step of L with the figures x over the least of all candidates with x, minus 1
     worst(L)      the largest loss over all x, the unmoved figures among them
 
@@ -22,8 +23,8 @@ from typing import NamedTuple
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
-from meshplan.hardware_profiles.figure_errors import CONSTANTS, OVERLAPS, figure_errors
-from meshplan.hardware_profiles.layout_ratios import faster_probability, is_tie
+from meshplan.hardware_profiles.errors.figure_errors import CONSTANTS, OVERLAPS, figure_errors
+from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, is_tie
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory

@@ -13,7 +13,7 @@ have offered would stop many that run.
 """
 
 from meshplan.costmodels.units import format_bytes
-from meshplan.hardware_profiles.memory_needs import FITS, chances_of
+from meshplan.hardware_profiles.errors.memory_needs import FITS, chances_of
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan
 

@@ -115,12 +115,12 @@ class Prediction(Frozen):
 
     step_time_low_s, step_time_high_s
                     between them 8 of 10 runs of this engine and GPU family fall
-                    (`hardware_profiles.intervals`); None in older plan files
+                    (`hardware_profiles.errors.intervals`); None in older plan files
     reserved_low_bytes, reserved_high_bytes
                     the same of the reserved memory of the fullest rank
     fits_probability
                     that no rank runs out of memory, by measured runs whose memory was predicted too
-                    (`hardware_profiles.memory_needs`); None on a CPU, and in older plan
+                    (`hardware_profiles.errors.memory_needs`); None on a CPU, and in older plan
                     files
     fits_runs       of the engine on the GPU family that say so; 0: those of other engines do
     unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
@@ -162,7 +162,7 @@ class RunnerUp(Frozen):
     """Another layout, and what it loses to the chosen one.
 
     faster_probability  that the chosen one is faster, by pairs of measured runs
-                        (`hardware_profiles.layout_ratios`)
+                        (`hardware_profiles.errors.layout_ratios`)
     expected_slower     by which fraction it is expected to take longer than the chosen one, what is
                         predicted corrected for the choice; negative: less long
     """

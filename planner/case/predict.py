@@ -2,14 +2,14 @@
 
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
-from meshplan.hardware_profiles.intervals import (
+from meshplan.hardware_profiles.errors.intervals import (
     Asked,
     Interval,
     reserved_interval,
     reserved_range,
     step_time_interval,
 )
-from meshplan.hardware_profiles.memory_needs import chances_of
+from meshplan.hardware_profiles.errors.memory_needs import chances_of
 from meshplan.planner.case.error_class import error_depends_on
 from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.memory_limit import limit_bytes

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from meshplan.costmodels.step.step import StepModel
-from meshplan.hardware_profiles.intervals import reserved_interval
+from meshplan.hardware_profiles.errors.intervals import reserved_interval
 from meshplan.planner.case.error_class import error_depends_on
 from meshplan.planner.case.predict import stage_memory
 

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan import hardware_profiles
-from meshplan.hardware_profiles.intervals import WIDE
+from meshplan.hardware_profiles.errors.intervals import WIDE
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.learning import DIFFERENCE, TIME, Constant

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from meshplan.costmodels.units import format_bytes, format_seconds
-from meshplan.hardware_profiles.layout_ratios import is_tie
+from meshplan.hardware_profiles.errors.layout_ratios import is_tie
 from meshplan.planner.answer.explain import PART_NAMES
 from meshplan.planner.case.plan_file import Plan, RunnerUp
 from meshplan.planner.report.output import listing

@@ -78,7 +78,7 @@ def memory_line(prediction: Prediction) -> str:
     """Reserved memory of the fullest rank with the range of 8 in 10 runs.
 
     What is reserved holds caches, so the range may end at all that the GPU has and the plan still
-    fit (`hardware_profiles.memory_needs` says how probably).
+    fit (`hardware_profiles.errors.memory_needs` says how probably).
     """
     most_bytes = max(stage.reserved for stage in prediction.memory)
     reserved = f"reserved {format_bytes(most_bytes)} on the fullest rank"

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.model.transformer import Model
-from meshplan.hardware_profiles.left_out_runs import ratios
+from meshplan.hardware_profiles.errors.left_out_runs import ratios
 from meshplan.hardware_profiles.tunings import gpu_family, load_fit
 from meshplan.planner.case.plan_file import MeasuredRun
 from meshplan.planner.case.resolve import Case

@@ -28,7 +28,7 @@ import numpy as np
 
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.setting import Setting
-from meshplan.hardware_profiles.intervals import STATE
+from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family, load_fit
 from meshplan.planner.runs.learning import (
     KERNELS,

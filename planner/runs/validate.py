@@ -13,7 +13,7 @@ from meshplan.costmodels.model.parameters import active_parameters
 from meshplan.costmodels.setting import as_graphed
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.units import GIB
-from meshplan.hardware_profiles.intervals import (
+from meshplan.hardware_profiles.errors.intervals import (
     Interval,
     reserved_interval,
     reserved_range,

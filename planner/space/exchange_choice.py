@@ -20,7 +20,8 @@ from meshplan.costmodels.ranks.kind_costs import kind_costs
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.process_groups import axis_group
 from meshplan.costmodels.setting import Setting
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.planner.space.exchange_rules import (
     context_kinds,
     dispatches,

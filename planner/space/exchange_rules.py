@@ -21,7 +21,8 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.seconds.process_groups import Group, axis_group, place
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.dispatchers import load_dispatchers
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher, Engine
+from meshplan.hardware_profiles.engine_schema import Dispatcher, Engine
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.space.pins import Pins
 

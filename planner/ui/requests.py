@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from meshplan.costmodels.layout import MAX_COUNT, Schedule
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.answer.question import Arguments

@@ -17,7 +17,8 @@ from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.dispatchers import load_dispatchers
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.search.found import Kind, kind_of_layout

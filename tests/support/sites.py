@@ -5,7 +5,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import KernelHabits
+from meshplan.hardware_profiles.kernel_habits import KernelHabits
 
 S, V = 2048, 51200  # sequence length and vocabulary of the paper's section 6
 PAPER_KERNELS = KernelHabits(

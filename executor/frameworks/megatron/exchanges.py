@@ -16,7 +16,8 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.seconds.process_groups import axis_stride
 from meshplan.executor.frameworks.documents.values import Values, put
 from meshplan.executor.frameworks.export_notes import Answer
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.planner.case.reading import CannotSay, Fact
 from meshplan.planner.case.resolve import engine_named
 

@@ -16,8 +16,8 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
-from meshplan.hardware_profiles.engine_schema import KernelHabits
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.kernel_habits import KernelHabits
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.runs.runs import run_of
 from meshplan.planner.runs.validate import step_model

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.errors.memory_needs import FITS
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.memory_needs import FITS
 from meshplan.planner.answer import spare_memory as spare_memory_module
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.full_plan import as_fastest

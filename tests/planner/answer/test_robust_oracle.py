@@ -9,7 +9,7 @@ import pytest
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
-from meshplan.hardware_profiles.figure_errors import figure_errors
+from meshplan.hardware_profiles.errors.figure_errors import figure_errors
 from meshplan.planner.answer.answer import case_at, chosen_plan, simulated_s, solve
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.question import Arguments, Asked, ask

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.accuracy.figure_errors import as_csv
 from meshplan.costmodels.units import GIB
-from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
-from meshplan.hardware_profiles.layout_ratios import is_tie
+from meshplan.hardware_profiles.errors.figure_errors import CONSTANTS, FILE, OVERLAPS
+from meshplan.hardware_profiles.errors.layout_ratios import is_tie
 from meshplan.planner.answer import ties
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, ask

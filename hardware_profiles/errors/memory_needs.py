@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 from meshplan.hardware_profiles.tunings import gpu_family
 
-FILE = Path(__file__).parent / "fits" / "memory_needs.csv"
+FILE = Path(__file__).parents[1] / "fits" / "memory_needs.csv"
 GRID = np.linspace(-0.5, 1.0, 151)
 """Of ln room."""
 WIDTH, MOST, BORROWED = 0.05, 10.0, 10.0

@@ -1,5 +1,5 @@
 """Errors of left-out runs, how much each counts, and their percentile: the arithmetic of
-`hardware_profiles.intervals`, whose page has the equations.
+`hardware_profiles.errors.intervals`, whose page has the equations.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.hardware_profiles.engines import fitted_as
-from meshplan.hardware_profiles.left_out_runs import Ratio
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio
 
 COVERAGE = 0.8
 ENOUGH, BORROWED, SAME_ENGINE = 10.0, 2.5, 2.0

@@ -67,7 +67,7 @@ from typing import Literal
 import numpy as np
 
 from meshplan.hardware_profiles.engines import fitted_as
-from meshplan.hardware_profiles.left_out_errors import (
+from meshplan.hardware_profiles.errors.left_out_errors import (
     ALIKE,
     BORROWED,
     ENOUGH,
@@ -84,7 +84,7 @@ from meshplan.hardware_profiles.left_out_errors import (
     scaled,
     sources_alike,
 )
-from meshplan.hardware_profiles.left_out_runs import Ratio, first_step_times, ratios
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio, first_step_times, ratios
 from meshplan.hardware_profiles.tunings import gpu_family
 
 FARTHER, UNLIKE = 2.0, 0.3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.accuracy.intervals import with_new
-from meshplan.hardware_profiles.intervals import (
+from meshplan.hardware_profiles.errors.intervals import (
     NOISE,
     SPREADS,
     Asked,
@@ -16,7 +16,7 @@ from meshplan.hardware_profiles.intervals import (
     evidence_of,
     interval,
 )
-from meshplan.hardware_profiles.left_out_runs import First, Ratio, firsts, ratios
+from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
 STRANGER = Asked(engine="automodel", gpu="hopper", gpus=64, precision="bf16", model="dense")
 RUN = Ratio(

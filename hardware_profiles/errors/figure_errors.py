@@ -12,7 +12,7 @@ import csv
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).parent / "fits" / "figure_errors.csv"
+FILE = Path(__file__).parents[1] / "fits" / "figure_errors.csv"
 CONSTANTS = {
     "matmul_scale": "matrix products",
     "attention_scale": "attention",

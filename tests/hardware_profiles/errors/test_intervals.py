@@ -9,7 +9,7 @@ import pytest
 from benchmarks.accuracy.coverage import held, judgements
 from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.engines import engine_names
-from meshplan.hardware_profiles.intervals import (
+from meshplan.hardware_profiles.errors.intervals import (
     BETWEEN_NODES,
     NOISE,
     SPREADS,
@@ -22,8 +22,8 @@ from meshplan.hardware_profiles.intervals import (
     reserved_range,
     step_time_interval,
 )
-from meshplan.hardware_profiles.left_out_errors import is_narrow
-from meshplan.hardware_profiles.left_out_runs import Ratio, ratios
+from meshplan.hardware_profiles.errors.left_out_errors import is_narrow
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.load import gpu_names
 
 ASKED = Asked(engine="megatron", gpu="hopper", gpus=64, precision="bf16", model="dense")

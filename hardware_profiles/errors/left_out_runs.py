@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).parent / "fits" / "intervals.csv"
+FILE = Path(__file__).parents[1] / "fits" / "intervals.csv"
 FIRST_FILE = FILE.with_name("first_predictions.csv")
 
 

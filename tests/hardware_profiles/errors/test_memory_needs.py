@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.accuracy.memory_needs import as_csv, outcomes_of, sharpness
 from meshplan.hardware_profiles.engines import engine_names
-from meshplan.hardware_profiles.memory_needs import (
+from meshplan.hardware_profiles.errors.memory_needs import (
     FILE,
     FITS,
     Need,

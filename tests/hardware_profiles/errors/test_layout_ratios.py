@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.accuracy import layout_ratios
 from benchmarks.accuracy.layout_ratios import as_csv, held, of_one_kind
-from meshplan.hardware_profiles.layout_ratios import (
+from meshplan.hardware_profiles.errors.layout_ratios import (
     FILE,
     Pair,
     expected_slower,
@@ -18,7 +18,7 @@ from meshplan.hardware_profiles.layout_ratios import (
     pairs,
     probability,
 )
-from meshplan.hardware_profiles.left_out_runs import Ratio
+from meshplan.hardware_profiles.errors.left_out_runs import Ratio
 
 
 def pair(suite: str, error: float, axes: int = 1) -> Pair:

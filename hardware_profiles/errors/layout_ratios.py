@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).parent / "fits" / "layout_ratios.csv"
+FILE = Path(__file__).parents[1] / "fits" / "layout_ratios.csv"
 NEAR = 0.3
 MOST_AXES = 3
 TIE = 0.7

@@ -1,0 +1,180 @@
+"""Which kernels a training framework runs (`engine_schema.Engine.kernels`)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
+
+ContextKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
+"""How queries meet all keys of a shared sequence: keys and values go round the ranks, beside the
+attention kernel of those that are there; or are gathered before it; or heads are exchanged for
+tokens around it (Ulysses, 2309.14509); or that in each node, and keys and values go round nodes.
+"""
+
+
+class KernelHabits(Frozen):
+    """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
+
+    attention       the attention kernel, of FlashAttention the first to the fourth; the second does
+                    not use the matrix units that came with Hopper fully, cuDNN and the third do
+    uses_sdpa       PyTorch's scaled_dot_product_attention calls FlashAttention-2, or on AMD's GPUs
+                    and Blackwell a kernel of its own (`Kernels.sdpa_forward`)
+    sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
+                    GPU has a kernel for it (`Kernels.sums16_backward`)
+    saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
+    keeps_joined_qkv
+                    values are a view of the one product that queries and keys came of too, so that
+                    all of it is kept beside the rotated queries and keys
+    gathers_rotary  cosine and sine are looked up for each token in each layer, for queries and for
+                    keys, and kept
+    dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
+                    per expert ("all_to_all"), or one per node, multiplied there ("deduplicated":
+                    DeepEP; "hybridep", with what that library sends beside the tokens)
+    context         how queries meet all keys under context parallelism, unless the layout says
+    gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
+                    gradient buffer ("fused"), a kernel does ("added"), or it is copied to where it
+                    is communicated from ("copied")
+    expert_casts    casts in 8-bit training of an expert's tokens, for each that its two layers
+                    need: twelve instead of four where dispatch, permutation, padding and activation
+                    run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
+    keeps_casts     in 8-bit training the tokens that experts receive and the inputs of their
+                    activations are kept in 8 bits too
+    receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
+                    those receive is kept so (their messages are priced in 16 bits)
+    keeps_received_cast
+                    in 8-bit training the cast of what experts receive is kept, not the tokens
+    cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
+    gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
+                    and gather 8 bits
+    logits_bytes    held per logit at the peak of the loss, all copies and gradients together
+    cut_logits_bytes
+                    the same where tensor-parallel ranks share the vocabulary, 0: no other
+    gathers_logits  tensor-parallel ranks gather each other's logits, and each has the loss of all
+    loss_chunk_bytes  bytes of fp32 logits in a chunk that the loss runs over, 0: at once
+    loss_chunks     or over so many equal chunks, whose input's gradient is gathered in fp32
+    keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
+                    autograd gets in place of the gradient that the product itself has added to the
+                    buffer, and the head's gathered input
+    gather_buffers  whole tensors that tensor parallel's gathers write to, never given back
+    counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
+                    engines fitted on measured runs the fitted slack holds it
+    counts_gradients
+                    memory counts the most that a layer's backward pass makes beside what was saved
+                    for it, where no fitted slack holds it
+    norms_in_products
+                    a norm runs in the kernel of the product behind it (Transformer Engine's
+                    LayerNormLinear), but for those before latent attention and before experts
+    permutes_by_index
+                    tokens come to their experts and back by PyTorch's index_select and index_add
+    expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
+                    "repeated" for each row, or "looped" over experts
+    sums_by_index   a token's copies alone are added up so
+    uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
+    own_token_latents
+                    latent attention projects each tensor rank's own tokens down and gathers latents
+    deals_experts   a benchmark's gate deals experts out in order
+    weighs_apart    rows are copied to fp32, multiplied by the router's weights and copied back
+    sorts_once      where nothing is sent, one copy brings rows to their experts and one back
+    products_apart  the host issues each expert's product as a kernel of its own
+    saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts
+                    it again for the gradient of its weight
+    keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads
+                    it (`costmodels.operations.by_operator`)
+    drops_unread_replay
+                    a replay leaves out what no backward reads (`costmodels.operations.replayed`)
+    pads_vocabulary its rows are a multiple of 8 for each rank, whatever the model's are
+    biases          how biases of dense products are added up (`costmodels.operations.dense_biases`)
+    own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
+    drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
+    wide_stream     the residual stream is in fp32 (`costmodels.operations.residual`)
+    keeps_wide      and kept so
+    copies_heads    a fused attention's inputs and output are copied to and from its own order
+    own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
+    rope_kernels    of a rotation that is not fused
+    rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
+    reorders_documents  see `operations.context_exchange`
+    routing_kernels in each direction, of the choice of experts and what follows of it
+    weighs_inside_experts
+                    the router's weight multiplies inside an expert, so that its output is not saved
+    routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
+                    messages of their own
+    adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
+                    value; gate and up), not one beside each
+    graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
+                    "attention" with its norms and projections, "mlp" the dense feed-forward,
+                    "router" with the shared expert (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e
+                    scripts/performance/configs/qwen/qwen3_workload_base_configs.py; moe_router goes
+                    up to the router, shared experts among it where nothing runs beside them:
+                    NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
+    step_graph      one CUDA graph holds a whole step, so the host issues no kernels
+    communication_units  SMs that only exchange tokens where the model has experts
+    sink_token_s    what a kernel for attention sinks takes longer backward, for each token
+    sink_8bit_token_s  the same where 8-bit recipes run attention in 8 bits; None: as in 16
+    """
+
+    attention: Literal["unfused"] | AttentionKernel = "cudnn"
+    uses_sdpa: bool = False
+    sums_in_16_bits: bool = False
+    saves_gathered: bool = False
+    keeps_joined_qkv: bool = False
+    gathers_rotary: bool = False
+    dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
+    context: ContextKind = "ring"
+    gradient_add: Literal["fused", "added", "copied"] = "fused"
+    expert_casts: int = Field(default=3, ge=1)
+    keeps_casts: bool = False
+    receives_casts: bool = False
+    keeps_received_cast: bool = False
+    cast_bytes: float = 0.0
+    gathers_cast: bool = False
+    logits_bytes: float = 10.0
+    cut_logits_bytes: float = Field(default=0.0, ge=0)
+    gathers_logits: bool = False
+    loss_chunk_bytes: float = 0.0
+    loss_chunks: int = Field(default=1, ge=1)
+    keeps_buffers: bool = False
+    gather_buffers: int = Field(default=0, ge=0)
+    counts_passes: bool = False
+    counts_gradients: bool = False
+    norms_in_products: bool = False
+    permutes_by_index: bool = False
+    expert_biases: Literal["in_product", "repeated", "looped"] = "in_product"
+    sums_by_index: bool = False
+    uses_grouped_mm: bool = False
+    own_token_latents: bool = False
+    deals_experts: bool = False
+    weighs_inside_experts: bool = False
+    weighs_apart: bool = False
+    sorts_once: bool = False
+    products_apart: bool = False
+    drops_unread_replay: bool = False
+    saves_16_bits: bool = False
+    keeps_listed: bool = False
+    pads_vocabulary: bool = False
+    biases: Literal["in_product", "summed", "apart"] = "in_product"
+    own_gelu: tuple[float, ...] = ()
+    drops_apart: bool = False
+    wide_stream: bool = False
+    keeps_wide: bool = False
+    copies_heads: bool = False
+    own_norm_bytes: tuple[float, float] = (16.0, 24.0)
+    rope_kernels: int = Field(default=8, ge=1)
+    rope_operators: tuple[int, int] = (0, 0)
+    reorders_documents: bool = False
+    routing_kernels: int = Field(default=10, ge=1)
+    routes_apart: bool = False
+    adapts_joined: bool = False
+    graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
+    step_graph: bool = False
+    communication_units: int = Field(default=0, ge=0)
+    sink_token_s: float = Field(default=0.0, ge=0)
+    sink_8bit_token_s: float | None = Field(default=None, ge=0)
+
+    flash_attention: bool
+    fused_norm: bool
+    fused_gated: bool
+    fused_rope: bool
+    fused_cross_entropy: bool
+    chunked_loss: bool
+    dropout: bool = False

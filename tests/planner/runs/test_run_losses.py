@@ -1,0 +1,56 @@
+"""What a row's words say of how its framework computed the loss."""
+
+import pytest
+from rows import engine_of
+
+
+@pytest.mark.parametrize(
+    ("row", "chunks"),
+    [
+        pytest.param({"framework": "torchtitan", "year": "2025"}, 1, id="before"),
+        pytest.param({"framework": "torchtitan", "year": "2026"}, 8, id="since April 2026"),
+        pytest.param({"framework": "torchtitan"}, 8, id="as today"),
+        pytest.param(
+            {"framework": "torchtitan", "year": "2026", "fused_loss": "whole"}, 1, id="said"
+        ),
+        pytest.param({"framework": "prime-rl (FSDP2)", "year": "2026"}, 1, id="another trainer"),
+        pytest.param({"framework": "NeMo AutoModel", "year": "2026"}, 1, id="an engine apart"),
+    ],
+)
+def test_torchtitans_loss_is_in_chunks_since_2026(row: dict[str, str], chunks: int) -> None:
+    """Those of its own configurations; the table's gradient is then taken where its input is."""
+    kernels = engine_of(row).kernels
+    assert (kernels.loss_chunks, kernels.chunked_loss) == (chunks, chunks > 1)
+
+
+@pytest.mark.parametrize(("said", "bytes_"), [
+    pytest.param({}, (4.0, 0.0, True), id="compiled: logits and their gradient, 2 + 2"),
+    pytest.param({"compiled": "0"}, (12.0, 16.0, False), id="fp32: 4 + 4 + 4, cut 4 x 4"),
+    pytest.param({"fused_loss": "eager"}, (12.0, 16.0, False), id="beside a compiled model"),
+    pytest.param({"compiled": "0", "fused_loss": "compiled"}, (4.0, 0.0, True), id="it alone"),
+    pytest.param({"fused_loss": "chunks eager"}, (12.0, 16.0, False), id="two words"),
+])  # fmt: skip
+def test_what_became_of_torchtitans_loss(
+    said: dict[str, str], bytes_: tuple[float, float, bool]
+) -> None:
+    """Bytes of a logit, whole and cut over ranks, and whether one kernel computes it."""
+    kernels = engine_of({"framework": "torchtitan", "year": "2025"} | said).kernels
+    found = kernels.logits_bytes, kernels.cut_logits_bytes, kernels.fused_cross_entropy
+    assert found == bytes_
+    assert kernels.keeps_listed == (said.get("compiled") == "0")
+    assert kernels.loss_chunks == (8 if "chunks" in said.get("fused_loss", "") else 1)
+
+
+def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
+    """A row may say both; a kernel that is named is not the one that PyTorch picks."""
+    row = {"framework": "prime-rl (FSDP2)", "year": "2026"}
+    said = engine_of(row | {"fused_loss": "fp32", "attention_kernel": "flash2"}).kernels
+    assert (said.logits_bytes, said.fused_cross_entropy) == (14.0, False)
+    assert (said.attention, said.uses_sdpa) == ("flash2", False)
+    narrow = engine_of(row | {"fused_loss": "bf16"}).kernels
+    assert (narrow.logits_bytes, narrow.fused_cross_entropy) == (6.0, False)
+    assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
+    assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "flash1"
+    assert engine_of(row | {"attention_kernel": "flash4"}).kernels.attention == "flash4"
+    asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
+    assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
