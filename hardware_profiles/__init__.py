@@ -1,4 +1,4 @@
 """Data with a source per number: GPUs, clusters, engines, models, and what was measured on them.
 
-    errors    how far the cost model is off, learnt from runs that its constants had not seen
+errors    how far the cost model is off, learnt from runs that its constants had not seen
 """
