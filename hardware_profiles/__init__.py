@@ -1,4 +1,6 @@
 """Data with a source per number: GPUs, clusters, engines, models, and what was measured on them.
 
-errors    how far the cost model is off, learnt from runs that its constants had not seen
+Beside the data, each kind in a folder of its name:
+
+    errors    how far the cost model is off, learnt from runs that its constants had not seen
 """

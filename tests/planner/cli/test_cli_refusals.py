@@ -29,7 +29,7 @@ def test_nothing_fits() -> None:
                  "--global-batch", "64")  # fmt: skip
     assert result.exit_code == 3
     assert result.stdout == ""
-    assert "more than the 71.6 GiB of each GPU that a plan may fill" in result.stderr
+    assert "more than the 72.4 GiB of each GPU that a plan may fill" in result.stderr
     assert "the next larger size in whole nodes on which one fits:" in result.stderr
 
 
