@@ -39,7 +39,7 @@ def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floa
     columns = [
         column for kind in kinds for mode in modes
         for column in (*_columns(rank, kind, rank.plain_cost(kind, mode)),
-                       *rank.pricer.chains_s(rank.run_forward(kind, mode)))
+                       *_chains(rank, kind, mode))
     ]  # fmt: skip
     if not columns:
         return np.zeros((len(layouts), 0))
@@ -52,3 +52,8 @@ def _columns(rank: Rank, kind: int, cost: Cost) -> Iterator[Number]:
         yield each.exposed_s - each.nearby_s
     yield rank.pricer.launches(rank.operations(kind))
     yield cost.saved_bytes
+
+
+def _chains(rank: Rank, kind: int, mode: Mode) -> list[Number]:
+    """Of the pass that a replay runs; that of `full` is the forward pass, which has been said."""
+    return [] if mode == "full" else rank.pricer.chains_s(rank.run_forward(kind, mode))

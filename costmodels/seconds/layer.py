@@ -66,15 +66,14 @@ from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     OPERATOR_S,
     Direction,
-    attention_pass_s,
     cast_calls,
     count_of,
-    device_pass_s,
+    device_s,
     is_kept_cast,
-    matmul_pass_s,
     mean_flops_of,
-    memory_pass_s,
     part_of_layer,
+    scale_of,
+    summed,
 )
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
@@ -204,7 +203,8 @@ class Pricer:
         collectives: Sequence[Collective],
     ) -> Pass:
         """One direction of `operations`, in which the `collectives` among them run."""
-        own = self._computing(operations, direction)
+        each_s = [device_s(self.device, op, direction) for op in operations]
+        own = self._computing(operations, direction, each_s)
         waits = self._waits_s(operations, own.total_s)
         exposed = {
             axis: waits.get(axis, 0.0) + sum(
@@ -217,7 +217,9 @@ class Pricer:
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         host_s = maximum(self.issued_s(operations, direction) - busy, 0.0)
-        if direction == "forward" and (chains := self.chains_s(operations, own, collectives)):
+        if direction == "forward" and (
+            chains := self._chains_s(operations, each_s, own, collectives)
+        ):
             idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
             host_s = maximum(host_s, idle_s)
         return Pass(
@@ -230,35 +232,21 @@ class Pricer:
                   if isinstance(seen, np.ndarray) or seen),
         )  # fmt: skip
 
-    def _computing(self, operations: Sequence[Operation], direction: Direction) -> Computing:
-        """The device's own seconds in one direction."""
-        device = self.device
-        matmuls = [op for op in operations if isinstance(op, Matmul)]
-        matmul = sum(
-            (self._scaled(matmul_pass_s(device, op, direction), op) for op in matmuls), start=0.0
-        )
-        attention = sum(
-            (attention_pass_s(device, op, direction) for op in operations
-             if isinstance(op, AttentionCore | Scan)),
-            start=0.0,
-        )  # fmt: skip
-        pointwise = self._memory_s(operations, direction)
+    def _computing(
+        self, operations: Sequence[Operation], direction: Direction, each_s: Sequence[Computing]
+    ) -> Computing:
+        """The device's own seconds in one direction, of operations that take `each_s`."""
+        matmul, attention, pointwise = summed(each_s)
         if direction == "weight_grad":
-            pointwise = pointwise + sum(self._gradient_s(op) for op in matmuls)
+            pointwise = pointwise + sum(
+                self._gradient_s(op) for op in operations if isinstance(op, Matmul)
+            )
         elif self.lora:
             backward = direction == "input_grad"
             pointwise = pointwise + beside_frozen_s(
-                device, operations, self.lora, self.packed_bytes, backward=backward
+                self.device, operations, self.lora, self.packed_bytes, backward=backward
             )
         return Computing(matmul, attention, pointwise)
-
-    def _memory_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Seconds of pointwise kernels and of the casts beside 8-bit products."""
-        casts = self.device.recipe.cast_bytes > 0
-        moved = (op for op in operations
-                 if isinstance(op, Pointwise) or (casts and isinstance(op, Matmul)))  # fmt: skip
-        each = (self._scaled(memory_pass_s(self.device, op, direction), op) for op in moved)
-        return sum(each, start=0.0)
 
     def _waits_s(self, operations: Sequence[Operation], computing_s: Number) -> dict[Axis, Number]:
         """Seconds that ranks wait for the slowest of those they meet, by axis."""
@@ -290,26 +278,32 @@ class Pricer:
         on_device = self.device.uses_grouped_mm and not self.products_apart
         return (self.groups["ep"].size > 1) | (not on_device)
 
-    def chains_s(
-        self,
-        operations: Sequence[Operation],
-        own: Computing | None = None,
-        collectives: Sequence[Collective] | None = None,
-    ) -> list[Number]:
+    def chains_s(self, operations: Sequence[Operation]) -> list[Number]:
         """Seconds of the chains through host and device of which a forward pass takes the longest;
         none where the host does not wait (`expert_counts`).
         """
+        if wait_at(operations) is None:
+            return []
+        each_s = [device_s(self.device, op, "forward") for op in operations]
+        own = self._computing(operations, "forward", each_s)
+        return self._chains_s(operations, each_s, own, self._collectives(operations))
+
+    def _chains_s(
+        self,
+        operations: Sequence[Operation],
+        each_s: Sequence[Computing],
+        own: Computing,
+        collectives: Sequence[Collective],
+    ) -> list[Number]:
+        """Of operations that compute for `each_s`, all together for `own`."""
         wait = wait_at(operations)
         if wait is None:
             return []
-        own = own or self._computing(operations, "forward")
-        sent = self._collectives(operations) if collectives is None else collectives
-        seen = (self._exposed_s(each, "forward", own) for each in sent)
+        seen = (self._exposed_s(each, "forward", own) for each in collectives)
         lasting = [
-            next(seen) if isinstance(op, Communication)
-            else self._scaled(device_pass_s(self.device, op, "forward"), op)
-            for op in operations
-        ]  # fmt: skip
+            next(seen) if isinstance(op, Communication) else computing.total_s
+            for op, computing in zip(operations, each_s, strict=True)
+        ]
         issued = [self._issue_s(op, "forward") for op in operations]
         issued[wait] = issued[wait] + self.device.tuning.routing_s
         return in_step_s(issued, lasting, wait)
@@ -319,7 +313,7 @@ class Pricer:
         if not (isinstance(op, Matmul) and self.gradient_bytes):
             return 0.0
         moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
-        return self._scaled(pointwise_s(self.device, moved_bytes, 1, "gradient_add"), op)
+        return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * scale_of(self.device, op)
 
     def launches(self, operations: Sequence[Operation]) -> Number:
         """Kernels that the host issues for `operations` forward."""
@@ -346,10 +340,6 @@ class Pricer:
             both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present
-
-    def _scaled(self, seconds: Number, op: Operation) -> Number:
-        """`seconds` of the operation; of experts' operations times `Tuning.expert_scale`."""
-        return seconds * self.device.tuning.expert_scale if "moe" in op.modules else seconds
 
     def _waiting_s(self, op: Operation, direction: Direction) -> Number:
         """Host time of tensor-parallel collectives in a pipeline that crosses nodes [fitted]; 0

@@ -1,5 +1,6 @@
 """One operation in one direction: the device's seconds, and what else is asked of any kind."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from meshplan.costmodels.elementwise import Number, anywhere
@@ -12,6 +13,7 @@ from meshplan.costmodels.operations.kinds import (
     Scan,
 )
 from meshplan.costmodels.precision import Recipe
+from meshplan.costmodels.seconds.cost import Computing
 from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
 
 OPERATOR_S = 8e-6
@@ -55,10 +57,30 @@ def memory_pass_s(device: Device, op: Operation, direction: Direction) -> Number
     return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
 
 
-def device_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
-    """Of an operation of any kind that computes."""
-    products_s = matmul_pass_s(device, op, direction) + attention_pass_s(device, op, direction)
-    return products_s + memory_pass_s(device, op, direction)
+def scale_of(device: Device, op: Operation) -> float:
+    """By which an operation's seconds are multiplied: `Tuning.expert_scale` of experts'."""
+    return device.tuning.expert_scale if "moe" in op.modules else 1.0
+
+
+def device_s(device: Device, op: Operation, direction: Direction) -> Computing:
+    """The device's own seconds of an operation; 0 of one that sends."""
+    scale = scale_of(device, op)
+    if isinstance(op, Matmul):
+        cast_s = scale * memory_pass_s(device, op, direction) if device.recipe.cast_bytes else 0.0
+        return Computing(scale * matmul_pass_s(device, op, direction), 0.0, cast_s)
+    if isinstance(op, Pointwise):
+        return Computing(0.0, 0.0, scale * memory_pass_s(device, op, direction))
+    return Computing(0.0, attention_pass_s(device, op, direction), 0.0)
+
+
+def summed(each: Iterable[Computing]) -> Computing:
+    """Of several operations."""
+    kinds = zip(Computing(0.0, 0.0, 0.0), *each, strict=True)
+    return Computing(*(sum(filter(_is_some, kind), start=0.0) for kind in kinds))
+
+
+def _is_some(seconds: Number) -> bool:
+    return not isinstance(seconds, float) or seconds != 0.0
 
 
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
