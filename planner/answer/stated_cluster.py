@@ -56,8 +56,8 @@ def _network_of_each(text: str, gpus_per_node: int) -> float:
     return int(found[1]) * each / gpus_per_node if found else each
 
 
-FASTEST_CARD_GB = 800
-"""Gb/s of the fastest network card of one GPU: ConnectX-8, NVIDIA's datasheet of 2025."""
+MOST_CARD_GBPS = 800
+"""The fastest network card of one GPU: ConnectX-8 (NVIDIA's ConnectX-8 SuperNIC User Manual)."""
 
 
 def network_notes(a: Arguments, cluster: Cluster) -> list[str]:
@@ -77,11 +77,11 @@ def _network_said(text: str, cluster: Cluster) -> str:
 
 def _doubted(each_gb: float, per_node: int) -> str:
     """What a rate is probably of that no card of one GPU has, and how to say so."""
-    if each_gb <= FASTEST_CARD_GB or per_node == 1:
+    if each_gb <= MOST_CARD_GBPS or per_node == 1:
         return ""
     whole = f"{per_node}x{each_gb / per_node:g}Gb/s"
     return (
-        f"; no card of one GPU that we know has more than {FASTEST_CARD_GB} Gb/s: for {each_gb:g} "
+        f"; no card of one GPU that we know has more than {MOST_CARD_GBPS} Gb/s: for {each_gb:g} "
         f"Gb/s of a node write {whole}"
     )
 
