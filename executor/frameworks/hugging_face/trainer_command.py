@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
-from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainers import LENGTHS, TRAINERS, read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
@@ -68,14 +68,14 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
-    launcher = arguments(words[:at])
+    launcher, near = arguments(words[:at]), Nearby(Path(path), script.files)
     stated = _model_named(arguments(words[at + 1 :]))
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
-    named, unread = ("none", ()) if own else launcher_file(launcher, Path(path), start)
+    named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
     trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
-    reading = read_values(trainer, values, path, named)
+    reading = read_values(trainer, values, near, named)
     gpus = gpus_of(Values(launcher), text)
     unread += other_training(words[at])
     assumed = () if trainer is _FACTORY else (next_tokens(words[at]),)
@@ -137,7 +137,7 @@ def program_at(words: list[Fact]) -> int | None:
 
 
 def launcher_file(
-    given: dict[str, Fact], path: Path, start: Start | None
+    given: dict[str, Fact], near: Nearby, start: Start | None
 ) -> tuple[str, tuple[Fact, ...]]:
     """The launcher's file: as the user says, or as `accelerate launch --config_file` names it.
 
@@ -151,7 +151,9 @@ def launcher_file(
                           for name in given)  # fmt: skip
         known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include", "hostfile"}
         return ("none" if known and not accelerated else ""), ()
-    found = beside(str(stated.value), path)
+    if near.here(str(stated.value)) is not None:
+        return str(stated.value), ()
+    found = beside(str(stated.value), near.path)
     if found is not None:
         return str(found), ()
     why = "not below this file or a folder above it: give it by --launched-by FILE"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import accelerate, deepspeed
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, Reading, UnreadableConfig
@@ -65,9 +66,9 @@ class Sharding:
 
 
 def sharding_of(
-    values: Values, path: Path, *, config_suffices: bool, stated: bool, launcher: str
+    values: Values, near: Nearby, *, config_suffices: bool, stated: bool, launcher: str
 ) -> Sharding:
-    """What the file at `path` says, or where it says nothing, the file `launcher`.
+    """What the file at `near.path` says, or where it says nothing, the file `launcher`.
 
     config_suffices  a section `fsdp_config` shards without the key `fsdp` (axolotl)
     stated           no word of DeepSpeed or FSDP means that nothing is sharded
@@ -75,9 +76,11 @@ def sharding_of(
     inline = [name for name in values.found if name.startswith("deepspeed.")]
     named = values.get("deepspeed")
     if inline:
-        return _of_deepspeed(deepspeed.reading_of(_below(values, "deepspeed"), str(path)), None)
+        return _of_deepspeed(
+            deepspeed.reading_of(_below(values, "deepspeed"), str(near.path)), None
+        )
     if named is not None and named.value != "":  # which the trainers take for none
-        return _beside(named, path)
+        return _beside(named, near)
     inside = _fsdp_config(values)
     word = values.get("fsdp")
     if word is not None and word.value not in ("", False, []):
@@ -85,7 +88,7 @@ def sharding_of(
     if inside and config_suffices:
         return _fsdp(Fact(True, next(iter(inside.values())).line), inside)
     if launcher and word is None and named is None:
-        return of_launcher(launcher, values)
+        return of_launcher(launcher, values, near)
     if stated or word is not None or named is not None:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, word.line if word else 1)})
     why = (
@@ -96,20 +99,22 @@ def sharding_of(
     return Sharding(FSDP_ENGINE, none, unread=(Fact(f"deepspeed or fsdp ({why})", 1),))
 
 
-def of_launcher(launcher: str, values: Values) -> Sharding:
+def of_launcher(launcher: str, values: Values, near: Nearby) -> Sharding:
     """What the launcher's file says: Accelerate's YAML or DeepSpeed's JSON; of "none", nothing
     shards. Raises `UnreadableConfig`.
     """
     if launcher == NO_LAUNCHER:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, 1)})
     try:
-        text = text_of(Path(launcher))
+        own = near.here(launcher)
+        text = text_of(Path(launcher)) if own is None else own
         ours = launcher.endswith(".json") and '"distributed_type"' not in text
         if not launcher.endswith(".json") and not accelerate.claims(launcher, text):
             raise UnreadableConfig("neither Accelerate's YAML nor DeepSpeed's JSON")
         inner = (deepspeed if ours else accelerate).read(text, launcher)
     except UnreadableConfig as error:
-        raise UnreadableConfig(f"--launched-by {launcher}: {error}") from None
+        option = "" if near.here(launcher) else "--launched-by "
+        raise UnreadableConfig(f"{option}{launcher}: {error}") from None
     facts = {name: Fact(inner.facts[name].value, 1) for name in _LAUNCHED if name in inner.facts}
     unread = [Fact(f"{launcher}: {each.value}", 1) for each in inner.unread]
     notes = (*inner.notes, f"sharding, degrees and processes are those of {launcher}")
@@ -161,34 +166,16 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
     return Sharding(DEEPSPEED_ENGINE, facts, unread=unread, notes=inner.notes)
 
 
-def _beside(stated: Fact, path: Path) -> Sharding:
-    """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
-    found = beside(str(stated.value), path)
-    if found is not None:
-        return _of_deepspeed(deepspeed.read(text_of(found), str(stated.value)), stated)
+def _beside(stated: Fact, near: Nearby) -> Sharding:
+    """DeepSpeed's JSON where the file names it: one that the script writes, or beside it, or below
+    one of the folders above.
+    """
+    text = near.text(str(stated.value))
+    if text is not None:
+        return _of_deepspeed(deepspeed.read(text, str(stated.value)), stated)
     why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
     unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
-
-
-_OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
-"""`$(cd "$(dirname "$0")" && pwd)/`: the script's own folder, or one above it."""
-
-
-def beside(name: str, path: Path) -> Path | None:
-    """The file `name` as one at `path` means it: beside it, or below a folder above it, up to the
-    repository's own.
-    """
-    named = Path(_OWN_FOLDER.sub("", name))
-    if named.is_absolute():
-        return None
-    folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
-    for folder in folders:
-        if (folder / named).is_file():
-            return folder / named
-        if (folder / ".git").exists():
-            break
-    return None
 
 
 def _fsdp_config(values: Values) -> dict[str, Fact]:

@@ -25,6 +25,7 @@ from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_swi
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
     check_trains,
@@ -173,10 +174,11 @@ def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> 
     `start`: what launches it, where the file leaves its sharding to that.
     """
     found = read_json(text) if path.endswith(".json") else read_yaml(text)
-    return read_values(trainer, Values(found), path, start.launched_by if start else "")
+    launcher = start.launched_by if start else ""
+    return read_values(trainer, Values(found), Nearby(Path(path)), launcher)
 
 
-def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> Reading:
+def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -> Reading:
     """The same of what a file, or a command line, states."""
     facts: dict[str, Fact] = {}
     notes: list[str] = []
@@ -193,7 +195,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
     own = trainer.states_sharding
     sharding = launched_by(values) or sharding_of(
-        values, Path(path), config_suffices=own, stated=own,
+        values, near, config_suffices=own, stated=own,
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
@@ -233,7 +235,7 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     unread += more
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
-        framework=trainer.name, engine=engine, path=path, facts=facts,
+        framework=trainer.name, engine=engine, path=str(near.path), facts=facts,
         unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
