@@ -22,13 +22,13 @@ from meshplan.executor.frameworks import refused
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
     next_tokens,
     other_training,
     program_at,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainers import (
     LENGTHS,
     TRAINERS,

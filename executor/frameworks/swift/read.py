@@ -29,9 +29,9 @@ from typing import Any
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
