@@ -9,10 +9,10 @@
 
 All run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
 engines `deepspeed` and `accelerate`: PyTorch's kernels, and all logits at once. Where the loss is
-made in pieces (`_IN_PIECES`) they are `deepspeed-chunked-loss` and `torchtitan`, whose loss is, and
-whose kernels are fused as Liger's are. A key that is in no list, and one that changes memory or
-time in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
-incomplete and is named. Samples are taken to be packed to the sequence length.
+made in pieces (`_IN_PIECES`) they are `deepspeed-chunked-loss` and `accelerate-chunked-loss`, whose
+kernels are torchtitan's, fused as Liger's are. A key that is in no list, and one that changes
+memory or time in a way that is not modelled (adapters other than LoRA, other optimizers), makes the
+verdict incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
@@ -90,7 +90,7 @@ cross entropy, and axolotl's chunks.
 _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
 _AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
-_WITH_PIECES = {FSDP_ENGINE: "torchtitan", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
+_WITH_PIECES = {FSDP_ENGINE: "accelerate-chunked-loss", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

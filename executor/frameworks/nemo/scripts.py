@@ -56,7 +56,42 @@ def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str,
         found |= override(str(word.value), word.line)
     given = arguments(words)
     unread = (*_unread(given, found), *_program(words))
+    recipe = given.get("recipe")
+    if recipe is not None:
+        by_name, more = _named_by(recipe, found)
+        found, unread = {**found, **by_name}, (*unread, *more)
     return Run(found, gpus_of(Values(given), text), unread, notes, waits)
+
+
+_FORMATS = {
+    "bf16": "bf16_mixed", "fp8cs": "bf16_with_fp8_current_scaling_mixed",
+    "fp8ds": "bf16_with_fp8_delayed_scaling_mixed", "fp8mx": "bf16_with_mxfp8_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed", "fp8sc": "bf16_with_fp8_subchannel_scaling_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}  # fmt: skip
+"""What the parts of recipes' names say (NVIDIA-NeMo/Megatron-Bridge@067f987d
+src/megatron/bridge/recipes, src/megatron/bridge/perf_recipes)."""
+_NO_FORMAT = ("fp8", "fp4", "fp16", "fp32")
+_SAY_FORMAT = {"mixed_precision", "precision", "bf16", "fp16", "fp8", "fp4", "fp8_recipe"}
+
+
+def _named_by(recipe: Fact, found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:
+    """Format and optimizer that a recipe's name says and no override, and parts of the name that
+    leave open which format is meant.
+    """
+    parts = str(recipe.value).lower().split("_")
+    by_name: dict[str, Fact] = {}
+    unread: list[Fact] = []
+    if not any(_SAY_FORMAT & set(name.split(".")) for name in found):
+        said = [part for part in parts if part in _FORMATS and part != "bf16"]
+        if said or "bf16" in parts:
+            by_name["mixed_precision"] = Fact(_FORMATS[(said or ["bf16"])[0]], recipe.line)
+        elif open_ := [part for part in parts if part in _NO_FORMAT]:
+            why = f"its name says {open_[0]}; mixed_precision=... states which"
+            unread.append(Fact(f"recipe {shown(recipe.value)} ({why})", recipe.line))
+    if "muon" in parts and "optimizer.optimizer" not in found:
+        by_name["optimizer.optimizer"] = Fact("muon", recipe.line)
+    return by_name, unread
 
 
 def _program(words: Iterable[Fact]) -> Iterator[Fact]:

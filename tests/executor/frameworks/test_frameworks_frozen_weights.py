@@ -1,0 +1,56 @@
+"""What trainers keep of weights that they do not train: the format that they were loaded in."""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.cli.check import tools
+
+AXOLOTL = """base_model: meta-llama/Llama-3.1-8B-Instruct
+datasets: [{path: some/data, type: alpaca}]
+sequence_len: 1024
+micro_batch_size: 1
+sample_packing: true
+bf16: true
+gradient_checkpointing: true
+adapter: lora
+lora_r: 8
+lora_target_linear: true
+"""
+TUNE = """model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: ["q_proj", "k_proj", "v_proj", "output_proj"]
+  apply_lora_to_mlp: true
+  lora_rank: 8
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 1024}
+dataset: {_component_: torchtune.datasets.alpaca_dataset, packed: true}
+optimizer: {_component_: torch.optim.AdamW}
+loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}
+batch_size: 1
+gradient_accumulation_steps: 1
+enable_activation_checkpointing: true
+dtype: bf16
+"""
+WEIGHTS_BYTES = 8.03e9 * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(AXOLOTL, id="transformers' loss"),
+        pytest.param(AXOLOTL + "use_liger_kernel: true\n", id="Liger's"),
+        pytest.param(TUNE, id="torchtune"),
+    ],
+)
+def test_frozen_weights_have_16_bits(tmp_path: Path, text: str) -> None:
+    """8.03e9 x 2 bytes and little else on one GPU, whatever makes the loss; not 4 bytes each, which
+    torchtitan's own LoRA keeps.
+    """
+    path = tmp_path / "lora.yaml"
+    path.write_text(text)
+    (found,) = check_paths([path], tools(), Settings(cluster="dgx-h100", gpus=1))
+    assert found.verdict == "fits", found.text
+    assert found.peak_bytes is not None
+    assert WEIGHTS_BYTES < found.peak_bytes < WEIGHTS_BYTES + 6 * 2**30

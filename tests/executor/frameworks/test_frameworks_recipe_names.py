@@ -1,0 +1,57 @@
+"""What the name of a Megatron-Bridge recipe says and its overrides leave out."""
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
+
+
+def read(recipe: str, more: str = "") -> Reading:
+    """The overrides of a launch of `recipe`."""
+    text = "python scripts/training/run_recipe.py "
+    text += f"--recipe {recipe} model.tensor_model_parallel_size=4 train.micro_batch_size=1 {more}"
+    return read_config(text + "\n", "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "precision"),
+    [
+        ("llama31_405b_pretrain_128gpu_b300_fp8mx_config", "", "mxfp8"),
+        ("llama3_70b_sft_32gpu_h100_fp8cs_config", "", "fp8"),
+        ("llama3_8b_pretrain_8gpu_b200_nvfp4_config", "", "nvfp4"),
+        ("deepseek_v4_flash_pretrain_64gpu_gb200_bf16_muon_config", "", "bf16"),
+        ("llama3_8b_pretrain_8gpu_b200_nvfp4_config", "mixed_precision=bf16_mixed", "bf16"),
+        ("llama3_8b_pretrain_config", "", None),
+    ],
+)
+def test_the_format_in_the_name_counts_where_no_override_says_it(
+    recipe: str, more: str, precision: str | None
+) -> None:
+    """NVIDIA's recipes are named after their `mixed_precision`."""
+    reading = read(recipe, more)
+    found = reading.facts.get("precision")
+    assert (found and found.value) == precision
+    assert reading.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "optimizer"),
+    [
+        ("deepseek_v4_flash_pretrain_muon_config", "", "muon"),
+        ("deepseek_v4_flash_pretrain_muon_config", "optimizer.optimizer=adam", "adamw"),
+        ("deepseek_v4_flash_pretrain_config", "", None),
+    ],
+)
+def test_the_optimizer_in_the_name(recipe: str, more: str, optimizer: str | None) -> None:
+    """Muon keeps one moment, AdamW two."""
+    found = read(recipe, more).facts.get("optimizer")
+    assert (found and found.value) == optimizer
+
+
+def test_a_name_that_leaves_the_format_open_is_named() -> None:
+    """Eight bits by which recipe the name does not say."""
+    (named,) = read("llama3_8b_pretrain_fp8_config").unread
+    assert "its name says fp8" in named.value
+    assert (
+        read("llama3_8b_pretrain_fp8_config", "mixed_precision=bf16_with_mxfp8_mixed").unread == ()
+    )
