@@ -11,12 +11,18 @@ looked for beside the script and below the folders above it.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
-from meshplan.executor.frameworks.hugging_face.trainers import LENGTHS, TRAINERS, read_values
+from meshplan.executor.frameworks.hugging_face.trainers import (
+    LENGTHS,
+    TRAINERS,
+    Trainer,
+    read_values,
+)
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
@@ -34,8 +40,12 @@ _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
 )
-_FACTORY = next(each for each in TRAINERS if each.name == "llama-factory")
-"""Whose program has its own arguments beside the Trainer's: the keys of its YAML."""
+_FACTORY, _TRL = (next(each for each in TRAINERS if each.name == name)
+                  for name in ("llama-factory", "trl"))  # fmt: skip
+"""Whose programs have their own arguments beside the Trainer's: the keys of their YAML."""
+_OF_TRL = re.compile(r"sft|(?:.*/)?(?:trl|examples)/scripts/sft\.py|trl\.scripts\.sft")
+"""`trl sft`, and the program that it starts (huggingface/trl@f2cd5771 trl/scripts/sft.py; in 2024
+examples/scripts/sft.py)."""
 _ACCUMULATED = "gradient_accumulation_steps"
 _SAID_BY = {
     _TRAINER.model: "model", _TRAINER.micro_batch: "micro_batch_size",
@@ -74,17 +84,24 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
     named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
-    trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
+    trainer = _trainer_of(words[at], stated)
     reading = read_values(trainer, values, near, named)
     gpus = gpus_of(Values(launcher), text)
     unread += other_training(words[at])
-    assumed = () if trainer is _FACTORY else (next_tokens(words[at]),)
+    assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
+
+
+def _trainer_of(program: Fact, stated: Mapping[str, Fact]) -> Trainer:
+    """Whose arguments and defaults the program has."""
+    if any(mark <= stated.keys() for mark in _FACTORY.marks):
+        return _FACTORY
+    return _TRL if _OF_TRL.fullmatch(str(program.value)) else _TRAINER
 
 
 _MODEL_NAMES = ("model_name", "model_path", "model_id", "model", "base_model", "model_dir")

@@ -309,7 +309,7 @@ def _reading(run: Run, path: str) -> Reading:
     not_understood, noted = judged(settings, NEMO, "{}")
     return Reading(
         framework="bridge",
-        engine="megatron" if sums else "megatron-bridge",
+        engine="megatron" if sums and lora is None else "megatron-bridge",  # which has LoRA
         path=path,
         facts=facts,
         placement=placement,

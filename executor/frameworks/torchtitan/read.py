@@ -99,6 +99,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
+        unknown_model="" if "model" in facts else _named(values),
         ignored=values.ignored(),
         unread=(*exchanges, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
@@ -321,6 +322,13 @@ def _states(values: Values) -> Fact | None:
 
 def _optimizer(values: Values) -> Fact | None:
     return values.word({"AdamW": "adamw", "Adam": "adamw"}, "optimizer.name")
+
+
+def _named(values: Values) -> str:
+    """How the file names its model, "" where it does not."""
+    module, flavor = values.get("model.name"), values.get("model.flavor")
+    named = [shown(fact.value) for fact in (module, flavor) if fact is not None]
+    return f"model {' '.join(named)}" if named else ""
 
 
 def _model(values: Values) -> Fact | None:

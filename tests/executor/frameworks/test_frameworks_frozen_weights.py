@@ -54,3 +54,25 @@ def test_frozen_weights_have_16_bits(tmp_path: Path, text: str) -> None:
     assert found.verdict == "fits", found.text
     assert found.peak_bytes is not None
     assert WEIGHTS_BYTES < found.peak_bytes < WEIGHTS_BYTES + 6 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("sft.yaml", AXOLOTL.replace("meta-llama/Llama-3.1-8B-Instruct", "some/other-7b"),
+         "base_model 'some/other-7b' is not in the catalogue: priced as llama-3.1-8b"),
+        ("titan.toml", '[model]\nname = "llama4"\nflavor = "debugmodel"\n[training]\n'
+         "local_batch_size = 1\nseq_len = 2048\n[parallelism]\ndata_parallel_shard_degree = -1\n",
+         "model 'llama4' 'debugmodel' is not in the catalogue: priced as llama-3.1-8b"),
+    ],
+)  # fmt: skip
+def test_a_note_says_which_model_stands_for_one_that_is_not_known(
+    tmp_path: Path, name: str, text: str, named: str
+) -> None:
+    """A settings file's model fills in where the config names another; nobody reads that it does."""
+    (tmp_path / "meshplan.toml").write_text(
+        'cluster = "dgx-h100"\ngpus = 1\nmodel = "llama-3.1-8b"'
+    )
+    (tmp_path / name).write_text(text)
+    (found,) = check_paths([tmp_path / name], tools())
+    assert any(note.startswith(named) for note in found.notes), found

@@ -55,3 +55,13 @@ def test_a_name_that_leaves_the_format_open_is_named() -> None:
     assert (
         read("llama3_8b_pretrain_fp8_config", "mixed_precision=bf16_with_mxfp8_mixed").unread == ()
     )
+
+
+def test_adapters_are_those_of_megatron_bridge() -> None:
+    """NVIDIA-NeMo/Megatron-Bridge tutorials/recipes/llama/conf/llama32_1b_finetune.yaml: whatever
+    the width of gradients, Megatron-LM itself has no LoRA.
+    """
+    text = "model:\n  tensor_model_parallel_size: 1\ntrain:\n  micro_batch_size: 2\n"
+    assert read_config(text, "pretrain.yaml").engine == "megatron"
+    adapted = read_config(f"{text}peft:\n  dim: 8\n  alpha: 16\n", "finetune.yaml")
+    assert (adapted.engine, adapted.facts["lora"].value.rank) == ("megatron-bridge", 8)
