@@ -179,6 +179,8 @@ def claims(name: str, text: str) -> bool:
     """Whether a file looks like Megatron-Bridge or NeMo overrides."""
     if name.endswith(".py"):  # a recipe is a program
         return False
+    if name.endswith(SCRIPTS) and re.search(r"^[^#\n]*scripts/training/run_recipe\.py", text, re.M):
+        return True
     return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
         bool(re.search(r"^(train|ddp):\s*$", text, re.M)) and "micro_batch_size:" in text
     )

@@ -65,3 +65,44 @@ def test_adapters_are_those_of_megatron_bridge() -> None:
     assert read_config(text, "pretrain.yaml").engine == "megatron"
     adapted = read_config(f"{text}peft:\n  dim: 8\n  alpha: 16\n", "finetune.yaml")
     assert (adapted.engine, adapted.facts["lora"].value.rank) == ("megatron-bridge", 8)
+
+
+RUN = (
+    "torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config "
+)
+
+
+def test_options_of_the_runner_are_overrides() -> None:
+    """`-tp 2` is model.tensor_model_parallel_size=2; a word that says the same wins."""
+    text = f"{RUN} -tp 2 --context_parallel_size=4 -mb 1 -gb 64 -sl 8192 -pp 2 "
+    text += "model.pipeline_model_parallel_size=1\n"
+    facts = read_config(text, "run.sh").facts
+    stated = {
+        "tensor_parallel": 2, "context_parallel": 4, "pipeline_parallel": 1, "gpus": 8,
+        "micro_batch_size": 1, "global_batch_size": 64, "seq_len": 8192,
+    }  # fmt: skip
+    assert {name: facts[name].value for name in stated} == stated
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--step_func vlm_step", "a vision or sound tower"),
+        ("--step_func ov2_step", "not one of gpt_step"),
+        ("--dataset vlm-energon", "a vision or sound tower"),
+        ("--mode lora", "the adapters of this recipe are not stated"),
+        ("--mode dora", "adapters other than LoRA"),
+    ],
+)
+def test_what_the_runner_trains_otherwise_is_named(words: str, named: str) -> None:
+    """Feilong607/LLaVA-OneVision-2-Megatron-Bridge ax_ov2_4b_midtrain.sh, and modes."""
+    (unread,) = read_config(f"{RUN} -tp 2 {words}\n", "run.sh").unread
+    assert named in unread.value
+    assert read_config(f"{RUN} -tp 2 --step_func gpt_step --dataset mock\n", "run.sh").unread == ()
+
+
+def test_recipes_for_performance_are_named() -> None:
+    """Their options (`-m llama3 -s 8b -c fp8_cs`) decide what no override says."""
+    text = "python scripts/performance/run_script.py -m llama3 model.tensor_model_parallel_size=2\n"
+    (unread,) = read_config(text, "run.sh").unread
+    assert "its recipes and options" in unread.value
