@@ -101,7 +101,7 @@ def resolve(
         engine=engine,
         assumed=_assumed(reading, given, model, layout),
         notes=(
-            *_replaced(given, reading), *_other_model(reading, model),
+            *_replaced(given, reading), *_other_model(reading, given, model),
             *_recounted(counted, layout, training), *said,
             *_precision_assumed(facts, training),
             *reading.notes, *_not_priced(facts, model, training),
@@ -198,11 +198,13 @@ def _replaced(given: Settings, reading: Reading) -> Iterator[str]:
             yield f"--model {fact.value} instead of the shape that the file states"
 
 
-def _other_model(reading: Reading, model: Model) -> Iterator[str]:
-    """That the file names a model that the catalogue lacks, and what is priced in its place."""
-    if reading.unknown_model and "model" not in reading.facts:
-        said = "an option or a settings file"
-        yield f"{reading.unknown_model} is not in the catalogue: priced as {model.name}, by {said}"
+def _other_model(reading: Reading, given: Settings, model: Model) -> Iterator[str]:
+    """That the file names a model that the catalogue lacks, and which one a settings file, that
+    knows nothing of it, puts in its place.
+    """
+    if reading.unknown_model and "model" not in reading.facts and given.model is None:
+        said = f"priced as {model.name}, which the settings file says"
+        yield f"{reading.unknown_model} is not in the catalogue: {said}"
 
 
 def _recompute(

@@ -69,7 +69,7 @@ def test_frozen_weights_have_16_bits(tmp_path: Path, text: str) -> None:
 def test_a_note_says_which_model_stands_for_one_that_is_not_known(
     tmp_path: Path, name: str, text: str, named: str
 ) -> None:
-    """A settings file's model fills in where the config names another; nobody reads that it does."""
+    """A settings file fills in where the config names a model that is not known."""
     (tmp_path / "meshplan.toml").write_text(
         'cluster = "dgx-h100"\ngpus = 1\nmodel = "llama-3.1-8b"'
     )
