@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.hugging_face.launch_options import launcher_of, with_options
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainers import (
     LENGTHS,
@@ -78,7 +79,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
-    launcher, near = arguments(words[:at]), Nearby(Path(path), script.files)
+    launcher, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
     stated = _model_named(arguments(words[at + 1 :]))
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
@@ -162,7 +163,9 @@ def launcher_file(
     """
     if start and start.launched_by:
         return start.launched_by, ()
-    stated = given.get("config_file")
+    own, stated = launcher_of(near), given.get("config_file")
+    if own is not None:
+        return own, ()
     if stated is None:
         accelerated = any(name.startswith(("use_fsdp", "use_deepspeed", "fsdp_", "zero_"))
                           for name in given)  # fmt: skip

@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_swift, of_trl
+from meshplan.executor.frameworks.adapters import (
+    of_axolotl,
+    of_factory,
+    of_others,
+    of_swift,
+    of_trl,
+)
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
@@ -199,7 +205,7 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
-    lora, of_adapters = LORA.get(trainer.name, _adapters_named)(values)
+    lora, of_adapters = LORA.get(trainer.name, of_others)(values)
     put(facts, lora=lora)
     if "precision" not in facts:
         freezes = lora is not None and sharding.engine != DEEPSPEED_ENGINE
@@ -377,21 +383,6 @@ _KINDS = {
     "loss_type": ("nll", "chunked_nll", "dft"),
 }  # fmt: skip
 """Words that mean training one model by its next tokens: all weights, or adapters beside them."""
-
-
-def _adapters_named(values: Values) -> tuple[Fact | None, list[Fact]]:
-    """Of a program of somebody's own: the switches of adapters, whose defaults are its own."""
-    why = "what this program adapts is not known"
-    on = [name for name in ("use_peft", "use_lora", "lora", "lora_enable", "q_lora", "qlora")
-          if values.on(name)]  # fmt: skip
-    kinds = [
-        name
-        for name in ("adapter", "finetuning_type")
-        if str(values.found.get(name, Fact("full", 1)).value).lower() not in ("full", "none")
-    ]
-    return None, [Fact(f"{name} {shown(values.found[name].value)} ({why})",
-                       values.found[name].line) for name in (*on, *kinds)]  # fmt: skip
-
 
 LORA = {"axolotl": of_axolotl, "llama-factory": of_factory, "ms-swift": of_swift, "trl": of_trl}
 

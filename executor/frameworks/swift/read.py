@@ -29,6 +29,7 @@ from typing import Any
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.hugging_face.launch_options import with_options
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
@@ -116,7 +117,7 @@ def _case(
     if "model" not in stated and not stated.keys() & set(_VERSION_2):
         raise UnreadableConfig("no --model in the command: its arguments are left to the script's "
                                "start", words[0].line)  # fmt: skip
-    given = arguments(words[:at])
+    given, near = with_options(arguments(words[:at]), near)
     known = Values(given)
     gpus = (gpus_of(known, text) or known.count("num_processes")) if given else None
     launch = {**in_file, **held, **({"gpus": gpus} if gpus else {})}
