@@ -9,10 +9,9 @@ Source: huggingface/accelerate@16cb6eb8 src/accelerate/commands/launch.py (the o
 _validate_launch_command), utils/dataclasses.py (DeepSpeedPlugin, zero_stage).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-
-import yaml
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
@@ -87,8 +86,12 @@ def _section(option: str) -> str | None:
 
 
 def _plain(value: object) -> object:
-    """A word of the command line as YAML has it."""
-    return yaml.safe_load(value) if isinstance(value, str) and value.isalnum() else value
+    """A word of the command line as YAML has it; `no` stays the word that it is."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return int(value) if re.fullmatch(r"[0-9]{1,9}", value) else value
 
 
 def _leaves(found: Mapping[str, object]) -> dict[str, object]:

@@ -59,6 +59,15 @@ def test_options_of_accelerate_launch(
     assert reading.unread == ()
 
 
+def test_no_of_the_command_line_is_a_word(tmp_path: Path) -> None:
+    """`--mixed_precision no` is fp32, not YAML's false; it wins over the file's."""
+    program = PROGRAM.replace("--bf16 ", "")
+    launcher = "accelerate launch --config_file zero3.yaml --mixed_precision"
+    for word, precision in (("no", "fp32"), ("fp16", "fp16")):
+        reading = read(tmp_path, f"{launcher} {word}", program)
+        assert reading.facts["precision"].value == precision
+
+
 def test_another_layout_of_accelerate_is_named(tmp_path: Path) -> None:
     """Megatron-LM under Accelerate has degrees of its own."""
     reading = read(tmp_path, "accelerate launch --use_megatron_lm --megatron_lm_tp_degree 2")
