@@ -16,10 +16,15 @@ _OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """What a file at `path` may name. `written`: the files of its here-documents, by name."""
+    """What a file at `path` may name.
+
+    written  the files of its here-documents, by name
+    shipped  those that its trainer brings along, by the end of their path
+    """
 
     path: Path
     written: Mapping[str, str] = field(default_factory=dict)
+    shipped: Mapping[str, str] = field(default_factory=dict)
 
     def here(self, name: str) -> str | None:
         """The text that the script writes into the file `name`; None where it writes none."""
@@ -33,6 +38,11 @@ class Nearby:
         own = self.here(name)
         found = beside(name, self.path) if own is None else None
         return text_of(found) if found else own
+
+    def of_trainer(self, name: str) -> str | None:
+        """The text of the trainer's own file that `name` ends in; None where it has none."""
+        ends = (text for end, text in self.shipped.items() if f"/{name}".endswith(f"/{end}"))
+        return next(ends, None)
 
 
 def beside(name: str, path: Path) -> Path | None:

@@ -127,3 +127,21 @@ def beside_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[str]:
         return []
     return ["routed experts are priced without adapters, as transformers 5 holds them; releases "
             "before it adapt those that are linear layers"]  # fmt: skip
+
+
+_PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
+            "swanlab")  # fmt: skip
+"""axolotl's integrations that change nothing without the keys that say it, which are judged."""
+
+
+def other_plugins(values: Values) -> list[Fact]:
+    """axolotl's plugins that change a training by themselves."""
+    stated = values.get("plugins")
+    names = stated.value if stated and isinstance(stated.value, list) else []
+    known = re.compile(rf"axolotl\.integrations\.({'|'.join(_PLUGINS)})\.\w+")
+    why = "what this plugin changes is not modelled"
+    return [
+        Fact(f"plugins {shown(name)} ({why})", stated.line if stated else 1)
+        for name in names
+        if not known.fullmatch(str(name))
+    ]

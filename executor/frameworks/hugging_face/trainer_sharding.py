@@ -16,7 +16,7 @@ axolotl 0.19 `src/axolotl/utils/trainer.py` (setup_fsdp_envs: a config without `
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -173,6 +173,11 @@ def _beside(stated: Fact, near: Nearby) -> Sharding:
     text = near.text(str(stated.value))
     if text is not None:
         return _of_deepspeed(deepspeed.read(text, str(stated.value)), stated)
+    own = near.of_trainer(str(stated.value))
+    if own is not None:
+        found = _of_deepspeed(deepspeed.read(own, str(stated.value)), stated)
+        said = f"line {stated.line}: deepspeed {shown(stated.value)} is not there: taken to be the"
+        return replace(found, notes=(f"{said} trainer's own file of that name", *found.notes))
     why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
     unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))

@@ -17,7 +17,7 @@ verdict incomplete and is named. Samples are taken to be packed to the sequence 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,9 +32,11 @@ from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.shipped import SHIPPED
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
     check_trains,
+    other_plugins,
     packed_weights,
     same_shape,
     scores_kept,
@@ -82,9 +84,6 @@ they are priced as it.
 """
 _WIDE_STATES = ("paged_adamw", "paged_adamw_32bit")
 """Keep 32 bits beside weights of 16 (bitsandbytes' optimizers)."""
-_PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
-            "swanlab")  # fmt: skip
-"""axolotl's integrations that change nothing without the keys that say it, which are judged."""
 _IN_PIECES = (
     *("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy"),
     *("cut_cross_entropy", "chunked_cross_entropy"),
@@ -198,10 +197,11 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         precision=stated_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)
-    unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
+    unread = _optimizer(values, facts, trainer.optimizer, notes) + other_plugins(values)
     own = trainer.states_sharding
     sharding = launched_by(values) or sharding_of(
-        values, near, config_suffices=own, stated=own,
+        values, replace(near, shipped=SHIPPED.get(trainer.name, {})),
+        config_suffices=own, stated=own,
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
@@ -292,19 +292,6 @@ def _wide_states(values: Values, name: str, states: Fact | None) -> list[Fact]:
         return []
     why = "states of 32 bits beside weights of 16 are not modelled"
     return [Fact(f"{name} {shown(stated.value)} ({why})", stated.line)]
-
-
-def _plugins(values: Values) -> list[Fact]:
-    """axolotl's plugins that change a training by themselves."""
-    stated = values.get("plugins")
-    names = stated.value if stated and isinstance(stated.value, list) else []
-    known = re.compile(rf"axolotl\.integrations\.({'|'.join(_PLUGINS)})\.\w+")
-    why = "what this plugin changes is not modelled"
-    return [
-        Fact(f"plugins {shown(name)} ({why})", stated.line if stated else 1)
-        for name in names
-        if not known.fullmatch(str(name))
-    ]
 
 
 def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str:

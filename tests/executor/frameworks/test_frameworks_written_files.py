@@ -100,3 +100,62 @@ def test_what_a_written_file_leaves_to_the_environment_is_named(tmp_path: Path) 
 def test_only_files_whose_text_is_known_are_kept(lines: str, files: dict[str, str]) -> None:
     """What goes on from a file that is not known, or what another program makes, is not known."""
     assert read_script(lines).files == files
+
+
+LLAMA_FACTORY = """model_name_or_path: meta-llama/Llama-3.1-8B
+stage: sft
+finetuning_type: full
+cutoff_len: 2048
+bf16: true
+deepspeed: {}
+"""
+PLAIN_AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
+datasets: [{{path: x}}]
+sequence_len: 2048
+deepspeed: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "stage", "offloads"),
+    [
+        (LLAMA_FACTORY, "examples/deepspeed/ds_z3_config.json", 3, None),
+        (LLAMA_FACTORY, "/app/LLaMA-Factory/examples/deepspeed/ds_z2_offload_config.json", 2, True),
+        (PLAIN_AXOLOTL, "deepspeed_configs/zero1.json", 1, None),
+        (PLAIN_AXOLOTL, "/workspace/axolotl/deepspeed_configs/zero2.json", 2, True),
+    ],
+)
+def test_files_that_a_trainer_brings_along(
+    tmp_path: Path, text: str, name: str, stage: int, offloads: bool | None
+) -> None:
+    """By their names, where none of that name lies there; a note says so."""
+    path = tmp_path / "sft.yaml"
+    reading = read_config(text.format(name), str(path))
+    offload = reading.facts.get("optimizer_offload")
+    assert (reading.facts["zero_stage"].value, offload and offload.value) == (stage, offloads)
+    assert reading.unread == ()
+    assert any("the trainer's own file of that name" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (PLAIN_AXOLOTL, "my_deepspeed_configs/zero1.json"),
+        (PLAIN_AXOLOTL, "deepspeed_configs/zero9.json"),
+        (PLAIN_AXOLOTL, "examples/deepspeed/ds_z3_config.json"),
+        (LLAMA_FACTORY, "ds_z3_config.json"),
+    ],
+)
+def test_other_names_are_not_guessed(tmp_path: Path, text: str, name: str) -> None:
+    """Another folder, another name, or another trainer's."""
+    reading = read_config(text.format(name), str(tmp_path / "sft.yaml"))
+    assert "the ZeRO stage is in that file" in reading.unread[0].value
+
+
+def test_a_file_of_that_name_is_read_itself(tmp_path: Path) -> None:
+    """Somebody's own zero1.json is of stage 3."""
+    (tmp_path / "deepspeed_configs").mkdir()
+    own = tmp_path / "deepspeed_configs" / "zero1.json"
+    own.write_text('{"zero_optimization": {"stage": 3}}')
+    text = PLAIN_AXOLOTL.format("deepspeed_configs/zero1.json")
+    assert read_config(text, str(tmp_path / "sft.yaml")).facts["zero_stage"].value == 3
