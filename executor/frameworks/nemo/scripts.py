@@ -79,7 +79,7 @@ def _by_option(words: list[Fact]) -> dict[str, Fact]:
     """The overrides that options of `run_recipe.py` state."""
     texts = [str(word.value) for word in words]
     at = next((at for at, text in enumerate(texts) if text.endswith(_RUNNER)), len(texts))
-    found = {}
+    found: dict[str, Fact] = {}
     for word, after in zip_longest(words[at:], words[at + 1 :]):
         option, _, value = str(word.value).partition("=")
         stated = word if value else after

@@ -137,12 +137,12 @@ def _with_file(
     named = file_word(words)
     if named is None:
         return arguments(words), {}, ()
-    own = near.here(str(named.value))
-    found = beside(str(named.value), near.path) if own is None else near.path
+    here = near.here(str(named.value))
+    found = beside(str(named.value), near.path) if here is None else near.path
     if found is None:
         raise NothingToRead(f"{shown(named.value)} is not below this file or a folder above it: "
                             "check that file itself", named.line)  # fmt: skip
-    facts = facts_of(words, named, text_of(found) if own is None else own)
+    facts = facts_of(words, named, text_of(found) if here is None else here)
     launch = {name[4:]: fact for name, fact in facts.items() if name.startswith("ENV.")}
     own = {name: fact for name, fact in facts.items() if not name.startswith("ENV")}
     return own, launch, (which_file(found, named, near),)
