@@ -51,16 +51,21 @@ _LAUNCHED = (
 )
 """What a launcher's file decides; the trainer's own precision wins (transformers 5.23,
 training_args.py sets ACCELERATE_MIXED_PRECISION)."""
+_KEEPS = re.compile(r'"zero_force_ds_cpu_optimizer"\s*:\s*false')
 _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood."""
+    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood.
+
+    own_on_host  the trainer's optimizer stays where its states are on the host
+    """
 
     engine: str
     facts: dict[str, Fact]
     recompute: bool = False
+    own_on_host: bool = False
     unread: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -76,9 +81,11 @@ def sharding_of(
     inline = [name for name in values.found if name.startswith("deepspeed.")]
     named = values.get("deepspeed")
     if inline:
-        return _of_deepspeed(
+        kept = values.found.get("deepspeed.zero_force_ds_cpu_optimizer")
+        found = _of_deepspeed(
             deepspeed.reading_of(_below(values, "deepspeed"), str(near.path)), None
         )
+        return replace(found, own_on_host=kept is not None and kept.value is False)
     if named is not None and named.value != "":  # which the trainers take for none
         return _beside(named, near)
     inside = _fsdp_config(values)
@@ -116,11 +123,12 @@ def of_launcher(launcher: str, values: Values, near: Nearby) -> Sharding:
         option = "" if near.here(launcher) else "--launched-by "
         raise UnreadableConfig(f"{option}{launcher}: {error}") from None
     facts = {name: Fact(inner.facts[name].value, 1) for name in _LAUNCHED if name in inner.facts}
+    own_on_host = _KEEPS.search(text) is not None
     unread = [Fact(f"{launcher}: {each.value}", 1) for each in inner.unread]
     notes = (*inner.notes, f"sharding, degrees and processes are those of {launcher}")
     return Sharding(
         DEEPSPEED_ENGINE if inner.engine == DEEPSPEED_ENGINE else FSDP_ENGINE, facts,
-        recompute=inner.recompute.mode == "full",
+        recompute=inner.recompute.mode == "full", own_on_host=own_on_host,
         unread=(*unread, *_two_counts(inner, values, launcher)), notes=notes,
     )  # fmt: skip
 
@@ -132,6 +140,20 @@ def _two_counts(inner: Reading, values: Values, launcher: str) -> Iterator[Fact]
     if other is not None and other.value != own.value:
         said = f"gradient_accumulation_steps {own.value}"
         yield Fact(f"{said} ({launcher} says {other.value})", own.line)
+
+
+def on_host(sharding: Sharding, facts: dict[str, Fact]) -> list[str]:
+    """Puts DeepSpeed's Adam, whose states have 32 bits, in place of another optimizer whose states
+    are on the host, as Accelerate does; returns a note of it.
+
+    Source: huggingface/accelerate@16cb6eb8 src/accelerate/accelerator.py (_prepare_deepspeed),
+    utils/deepspeed.py (map_pytorch_optim_to_deepspeed). Leaves out its Adagrad and Lion.
+    """
+    moved, stated = facts.get("optimizer_offload"), facts.get("optimizer")
+    if not (moved and moved.value and stated) or sharding.own_on_host or stated.value == "adamw":
+        return []
+    facts["optimizer"] = Fact("adamw", stated.line)
+    return [f"line {stated.line}: {stated.value} on the host is DeepSpeed's Adam, of 32 bits"]
 
 
 def launched_by(values: Values) -> Sharding | None:
@@ -172,7 +194,8 @@ def _beside(stated: Fact, near: Nearby) -> Sharding:
     """
     text = near.text(str(stated.value))
     if text is not None:
-        return _of_deepspeed(deepspeed.read(text, str(stated.value)), stated)
+        found = _of_deepspeed(deepspeed.read(text, str(stated.value)), stated)
+        return replace(found, own_on_host=_KEEPS.search(text) is not None)
     own = near.of_trainer(str(stated.value))
     if own is not None:
         found = _of_deepspeed(deepspeed.read(own, str(stated.value)), stated)

@@ -53,6 +53,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     FSDP_ENGINE,
     axes_of,
     launched_by,
+    on_host,
     sharding_of,
 )
 from meshplan.executor.frameworks.keys.lists import judged
@@ -205,6 +206,7 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
+    notes += on_host(sharding, facts) if sharding.engine == DEEPSPEED_ENGINE else []
     lora, of_adapters = LORA.get(trainer.name, of_others)(values)
     put(facts, lora=lora)
     if "precision" not in facts:

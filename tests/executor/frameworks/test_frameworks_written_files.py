@@ -159,3 +159,21 @@ def test_a_file_of_that_name_is_read_itself(tmp_path: Path) -> None:
     own.write_text('{"zero_optimization": {"stage": 3}}')
     text = PLAIN_AXOLOTL.format("deepspeed_configs/zero1.json")
     assert read_config(text, str(tmp_path / "sft.yaml")).facts["zero_stage"].value == 3
+
+
+@pytest.mark.parametrize(
+    ("force", "optimizer", "notes"),
+    [("true", "adamw", 1), ("false", "adamw8bit", 0)],
+)
+def test_an_optimizer_on_the_host_is_deepspeeds_own(
+    tmp_path: Path, force: str, optimizer: str, notes: int
+) -> None:
+    """Accelerate puts DeepSpeedCPUAdam in place of bitsandbytes', unless the JSON keeps it."""
+    offload = '{"stage": 2, "offload_optimizer": {"device": "cpu"}}'
+    (tmp_path / "ds.json").write_text(
+        f'{{"zero_force_ds_cpu_optimizer": {force}, "zero_optimization": {offload}}}'
+    )
+    text = PLAIN_AXOLOTL.format("ds.json") + "optimizer: adamw_bnb_8bit\n"
+    reading = read_config(text, str(tmp_path / "sft.yaml"))
+    assert reading.facts["optimizer"].value == optimizer
+    assert sum("DeepSpeed's Adam" in note for note in reading.notes) == notes
