@@ -117,6 +117,19 @@ def packed_weights(values: Values, key: str, lora: Lora | None) -> list[Fact]:
     return [Fact(f"{key} {shown(stated.value)} ({why})", stated.line)]
 
 
+def packed_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[Fact]:
+    """Routed experts of a quantised base: which of them are packed, releases of transformers do not
+    agree on, and no price holds them.
+    """
+    model = facts.get("model")
+    if lora is None or model is None or lora.base_precision == "bf16":
+        return []
+    if not any(load_model_config(model.value).get(name) for name in _EXPERTS):
+        return []
+    why = f"its routed experts in {lora.base_precision} are not modelled"
+    return [Fact(f"model {shown(model.value)} ({why})", model.line)]
+
+
 def beside_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[str]:
     """A note that routed experts are priced without adapters."""
     model = facts.get("model")

@@ -37,6 +37,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
     check_trains,
     other_plugins,
+    packed_experts,
     packed_weights,
     same_shape,
     scores_kept,
@@ -237,7 +238,7 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
     same_shape(values, trainer.model)
     without_towers(values, facts)
     unread += [*of_adapters, *wide_products(facts), *scores_kept(values, facts)]
-    unread += packed_weights(values, trainer.model, adapters)
+    unread += packed_weights(values, trainer.model, adapters) + packed_experts(facts, adapters)
     notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
     unread += more

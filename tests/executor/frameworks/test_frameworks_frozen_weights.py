@@ -76,3 +76,13 @@ def test_a_note_says_which_model_stands_for_one_that_is_not_known(
     (tmp_path / name).write_text(text)
     (found,) = check_paths([tmp_path / name], tools())
     assert any(note.startswith(named) for note in found.notes), found
+
+
+def test_quantised_experts_are_no_illegal_layout(tmp_path: Path) -> None:
+    """QLoRA of Mixtral (modal-labs/llm-finetuning config/mixtral.yml) runs; nobody prices it."""
+    text = AXOLOTL.replace("meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mixtral-8x7B-v0.1")
+    path = tmp_path / "qlora.yaml"
+    path.write_text(text.replace("adapter: lora", "adapter: qlora\nload_in_4bit: true"))
+    (found,) = check_paths([path], tools(), Settings(cluster="dgx-h100", gpus=1))
+    assert found.verdict == "incomplete"
+    assert "its routed experts in nf4 are not modelled" in found.text
