@@ -23,6 +23,8 @@ from meshplan.executor.frameworks.shell.syntax import Redirected
 from meshplan.executor.frameworks.shell.words import document
 from meshplan.planner.case.reading import UnreadableConfig
 
+MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with
+
 
 def set_start(known: Variables, environment: Mapping[str, str]) -> None:
     """Sets variables by name and arguments by number; an argument below one that is said stays
@@ -75,8 +77,8 @@ def write_files(
         return
     name = shown_text(expander.text(target))
     before = files.pop(name, "" if sent.target else None)
-    if before is None:
-        return  # more of a file that is not known
+    if before is None or len(before) > MAX_WRITTEN:
+        return  # more of a file that is not known, or is no configuration
     before = before if sent.longer else ""
     if command == "echo" and not any(plain(word).startswith("-") for word in words[1:]):
         files[name] = before + " ".join(shown_text(word) for word in words[1:]) + "\n"

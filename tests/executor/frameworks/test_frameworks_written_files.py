@@ -95,6 +95,7 @@ def test_what_a_written_file_leaves_to_the_environment_is_named(tmp_path: Path) 
         ("echo a > f\nsed -i s/a/b/ f", {}),
         ("echo a > f\njq . g > f", {}),
         ("echo -e 'a\\tb' > f", {}),
+        (f"X={'a' * 2**16}\necho $X$X > f\necho $X$X >> f\necho b >> f\necho c >> f", {}),
     ],
 )
 def test_only_files_whose_text_is_known_are_kept(lines: str, files: dict[str, str]) -> None:
