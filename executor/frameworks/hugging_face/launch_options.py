@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from meshplan.executor.frameworks.documents.nested import as_yaml
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
-from meshplan.executor.frameworks.nemo.overrides import as_yaml
 from meshplan.planner.case.reading import Fact
 
 OPTIONS = "the options of accelerate launch"

@@ -32,6 +32,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
+from meshplan.executor.frameworks.documents.nested import as_yaml
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -51,7 +52,6 @@ from meshplan.executor.frameworks.megatron.settings import (
 from meshplan.executor.frameworks.nemo.overrides import (
     Entries,
     as_word,
-    as_yaml,
     is_words,
     words_of,
 )
