@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshplan.executor.frameworks.documents.parse import read_json
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import accelerate, deepspeed
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
@@ -88,10 +89,11 @@ def sharding_of(
         return replace(found, own_on_host=kept is not None and kept.value is False)
     if named is not None and named.value != "":  # which the trainers take for none
         return _beside(named, near)
-    inside = _fsdp_config(values)
+    inside, elsewhere = _fsdp_config(values, near)
     word = values.get("fsdp")
     if word is not None and word.value not in ("", False, []):
-        return _fsdp(word, inside)
+        found = _fsdp(word, inside)
+        return replace(found, unread=(*found.unread, *elsewhere))
     if inside and config_suffices:
         return _fsdp(Fact(True, next(iter(inside.values())).line), inside)
     if launcher and word is None and named is None:
@@ -206,12 +208,23 @@ def _beside(stated: Fact, near: Nearby) -> Sharding:
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
 
 
-def _fsdp_config(values: Values) -> dict[str, Fact]:
-    """What `fsdp_config` states, by the names without `fsdp_`."""
-    section = _below(values, "fsdp_config").found
+def _fsdp_config(values: Values, near: Nearby) -> tuple[dict[str, Fact], list[Fact]]:
+    """What `fsdp_config` states, by the names without `fsdp_`: a section, JSON, or a JSON file, as
+    transformers takes it (training_args.py, `_process_fsdp_args`); the file's name where it is not
+    there.
+    """
+    section, stated = dict(_below(values, "fsdp_config").found), values.found.get("fsdp_config")
+    if stated is not None and isinstance(stated.value, str) and stated.value:
+        text = stated.value if stated.value.startswith("{") else near.text(stated.value)
+        if text is None:
+            why = (
+                "whether layers recompute is in that file, which is not below this one or above it"
+            )
+            return {}, [Fact(f"fsdp_config {shown(stated.value)} ({why})", stated.line)]
+        section = {name: Fact(fact.value, stated.line) for name, fact in read_json(text).items()}
     return {
         name.removeprefix("fsdp_"): fact for name, fact in section.items() if fact.value is not None
-    }
+    }, []
 
 
 def _fsdp(word: Fact, inside: dict[str, Fact]) -> Sharding:

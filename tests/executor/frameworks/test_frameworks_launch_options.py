@@ -113,3 +113,27 @@ def test_adapters_of_another_program_are_named(tmp_path: Path, switch: str) -> N
     """Without a word on what it adapts they are not taken for training all weights."""
     reading = read(tmp_path, "torchrun --nproc_per_node 8", f"{PROGRAM[:-1]} {switch}\n")
     assert "what this program adapts is not known" in reading.unread[0].value
+
+
+FSDP = '--fsdp "full_shard auto_wrap" --fsdp_config'
+
+
+@pytest.mark.parametrize(
+    ("stated", "recompute", "unread"),
+    [
+        pytest.param("fsdp.json", "full", 0, id="a file beside the script"),
+        pytest.param("""'{"activation_checkpointing": true}'""", "full", 0, id="JSON itself"),
+        pytest.param("""'{"transformer_layer_cls_to_wrap": ["X"]}'""", "none", 0, id="no word"),
+        pytest.param("elsewhere.json", "none", 1, id="a file that is not there"),
+    ],
+)
+def test_fsdp_config_is_a_file_or_json(
+    tmp_path: Path, stated: str, recompute: str, unread: int
+) -> None:
+    """transformers reads either (training_args.py): whether layers recompute is in there."""
+    (tmp_path / "fsdp.json").write_text('{"activation_checkpointing": true}')
+    program = f"{PROGRAM[:-1]} {FSDP} {stated}\n"
+    reading = read(tmp_path, "torchrun --nproc_per_node 8", program)
+    assert reading.facts["zero_stage"].value == 3
+    assert reading.recompute.mode == recompute
+    assert len(reading.unread) == unread
