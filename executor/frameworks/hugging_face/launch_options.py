@@ -42,7 +42,8 @@ def with_options(given: Mapping[str, Fact], near: Nearby) -> tuple[dict[str, Fac
     if text is None:  # named by who looks for it
         return dict(given), near
     inside = {name: fact.value for name, fact in read_yaml(text).items()} if text else {}
-    if not stated and _FILE not in inside:
+    kindless = not inside and "distributed_type" not in stated  # a file of the user's may say it
+    if kindless or not (stated or _FILE in inside):
         return dict(given), near
     flat = _leaves({**inside, **stated})
     if flat.get("distributed_type") == "DEEPSPEED":
@@ -55,6 +56,17 @@ def with_options(given: Mapping[str, Fact], near: Nearby) -> tuple[dict[str, Fac
     inner = None if named is None else near.text(str(named))
     name, written = (OPTIONS, as_yaml(flat)) if inner is None else (_JSON, inner)
     return added, replace(near, written={**near.written, name: written})
+
+
+def with_precision(stated: Mapping[str, Fact], given: Mapping[str, Fact]) -> dict[str, Fact]:
+    """A program's arguments, with the launcher's format where they state none: the Trainer
+    keeps it (transformers 5.23 training_args.py, ACCELERATE_MIXED_PRECISION).
+    """
+    word = given.get("mixed_precision")
+    formats = ("bf16", "fp16", "fp8")
+    if word is None or word.value not in formats or stated.keys() & set(formats):
+        return dict(stated)
+    return {**stated, str(word.value): Fact(True, word.line)}
 
 
 def launcher_of(near: Nearby) -> str | None:

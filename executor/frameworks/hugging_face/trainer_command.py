@@ -16,7 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
-from meshplan.executor.frameworks.hugging_face.launch_options import launcher_of, with_options
+from meshplan.executor.frameworks.hugging_face.launch_options import (
+    launcher_of,
+    with_options,
+    with_precision,
+)
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainers import (
     LENGTHS,
@@ -80,7 +84,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     launcher, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
-    stated = _model_named(arguments(words[at + 1 :]))
+    stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)

@@ -22,7 +22,7 @@ from meshplan.executor.frameworks import refused
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
-from meshplan.executor.frameworks.hugging_face.launch_options import with_options
+from meshplan.executor.frameworks.hugging_face.launch_options import with_options, with_precision
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
@@ -126,9 +126,9 @@ def _case(
     at = program_at(words)
     assert at is not None
     own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
-    facts = facts_of(words[at + 1 :], stated, content)
-    values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
     given, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
+    values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)

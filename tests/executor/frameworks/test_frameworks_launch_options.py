@@ -68,6 +68,14 @@ def test_no_of_the_command_line_is_a_word(tmp_path: Path) -> None:
         assert reading.facts["precision"].value == precision
 
 
+def test_a_format_alone_says_nothing_of_the_sharding(tmp_path: Path) -> None:
+    """`--mixed_precision bf16` is the format; a default file of Accelerate's may still shard."""
+    program = PROGRAM.replace("--bf16 ", "")
+    reading = read(tmp_path, "accelerate launch --mixed_precision bf16 --num_processes 8", program)
+    assert (reading.facts["precision"].value, reading.facts["gpus"].value) == ("bf16", 8)
+    assert "an Accelerate file may shard" in reading.unread[0].value
+
+
 def test_another_layout_of_accelerate_is_named(tmp_path: Path) -> None:
     """Megatron-LM under Accelerate has degrees of its own."""
     reading = read(tmp_path, "accelerate launch --use_megatron_lm --megatron_lm_tp_degree 2")
