@@ -50,6 +50,8 @@ class Legality(Frozen):
                        engines whose cuts are listed); "alike": all layers in one mode
     recompute_with_split_backward
                        layers may recompute under such a schedule
+    micro_batches_short_of_pp
+                       so many fewer micro-batches than pipeline ranks are enough
     recompute_modules  what selective recompute chooses from; nothing: it replays core attention
     recompute_policy   it replays all of these modules, or none
     optimizer_offload  the optimizer may run on the host
@@ -94,6 +96,7 @@ class Legality(Frozen):
     precisions: tuple[Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"], ...]
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
+    micro_batches_short_of_pp: int = Field(default=0, ge=0)
     recompute_modules: tuple[RecomputeModule, ...] = ()
     recompute_policy: bool = False
     modules_apart: bool = False

@@ -92,8 +92,6 @@ def falcon(f: Fields, model: Model) -> Model:
 
 
 def stablelm(f: Fields, model: Model) -> Model:
-    if f.flag("qk_layernorm", False):
-        raise f.refuse("qk_layernorm, a layer norm for each head, is not priced for StableLM")
     return replace(model, norms_per_layer=1 if model.parallel_blocks else 2)
 
 

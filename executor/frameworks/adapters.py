@@ -169,6 +169,20 @@ def of_trl(values: Values) -> Found:
     return _fact(said, unread, modules, rank)
 
 
+_SWITCHES = ("use_peft", "use_lora", "lora", "lora_enable", "q_lora", "qlora")
+
+
+def of_others(values: Values) -> Found:
+    """Of a program of somebody's own: its switches of adapters, whose defaults are its own."""
+    why = "what this program adapts is not known"
+    kinds = (name for name in ("adapter", "finetuning_type") if name in values.found)
+    words = ("full", "none", "")
+    adapts = [name for name in kinds if str(values.found[name].value).lower() not in words]
+    on = [name for name in _SWITCHES if values.on(name)]
+    found = ((name, values.found[name]) for name in (*on, *adapts))
+    return None, [Fact(f"{name} {shown(fact.value)} ({why})", fact.line) for name, fact in found]
+
+
 def of_swift(values: Values) -> Found:
     """What ms-swift's kind of tuning and the arguments beside it say."""
     kind = values.found["finetuning_type"]

@@ -101,7 +101,8 @@ def resolve(
         engine=engine,
         assumed=_assumed(reading, given, model, layout),
         notes=(
-            *_replaced(given, reading), *_recounted(counted, layout, training), *said,
+            *_replaced(given, reading), *_other_model(reading, given, model),
+            *_recounted(counted, layout, training), *said,
             *_precision_assumed(facts, training),
             *reading.notes, *_not_priced(facts, model, training),
             *unpriced(layout, engine),
@@ -195,6 +196,15 @@ def _replaced(given: Settings, reading: Reading) -> Iterator[str]:
             yield f"{option} {fact.value} instead of the {stated.value} of line {stated.line}"
         elif name == "model" and stated is None and reading.model_config is not None:
             yield f"--model {fact.value} instead of the shape that the file states"
+
+
+def _other_model(reading: Reading, given: Settings, model: Model) -> Iterator[str]:
+    """That the file names a model that the catalogue lacks, and which one a settings file, that
+    knows nothing of it, puts in its place.
+    """
+    if reading.unknown_model and "model" not in reading.facts and given.model is None:
+        said = f"priced as {model.name}, which the settings file says"
+        yield f"{reading.unknown_model} is not in the catalogue: {said}"
 
 
 def _recompute(

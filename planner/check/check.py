@@ -97,7 +97,8 @@ def check_paths(
 ) -> list[Finding]:
     """One finding per file, in order; a folder is walked and what is no config there is skipped.
 
-    `looked` is told of each file before it is read.
+    Where all is skipped, the last finding says that nothing was checked: a gate that reads nothing
+    does not pass. `looked` is told of each file before it is read.
     """
     found = []
     for candidate in candidates(paths):
@@ -109,7 +110,20 @@ def check_paths(
             found += check_file(
                 candidate, tools, given or Settings(), limits or Limits(), framework=framework
             )
+    if all(finding.verdict == "skipped" for finding in found):
+        found.append(_nothing_checked(paths, len(found)))
     return found
+
+
+def _nothing_checked(paths: list[Path], skipped: int) -> Finding:
+    """A finding about the folders themselves, none of whose files is a plan or a config."""
+    folders = ", ".join(str(path) for path in paths)
+    files = f"none of {skipped} files is" if skipped else "no file there is"
+    text = (
+        f"nothing was checked below {folders}: {files} a plan or a config of a format that is read;"
+        " name a folder that has one, or a file to see why it is not read"
+    )
+    return Finding(path=str(paths[0]), verdict="empty", text=text)
 
 
 def exit_code(findings: list[Finding]) -> int:

@@ -26,6 +26,7 @@ RULES: dict[Verdict, str] = {
     "beaten": "Another layout is predicted to be faster by more than the slack.",
     "unreadable": "The file cannot be read as a plan or a config.",
     "incomplete": "The file leaves out a fact, or states one that is not understood.",
+    "empty": "No file below the folders is a plan or a config of a format that is read.",
 }
 _LINE = re.compile(r"line (\d+): ")
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -60,7 +61,7 @@ def verdict_words(finding: Finding) -> str:
 def summary(findings: list[Finding]) -> str:
     """`3 configs: 2 fit, 1 does not fit` and so on; what was skipped apart."""
     counts = Counter(verdict_words(finding) for finding in findings)
-    skipped = counts.pop("skipped", 0)
+    skipped, _ = counts.pop("skipped", 0), counts.pop("empty", 0)
     total = sum(counts.values())
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     text = f"{total} config{'s' * (total != 1)} checked" + (f": {parts}" if parts else "")
@@ -200,7 +201,7 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
                           ("in 8 of 10 runs", "right")):  # fmt: skip
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for finding in findings:
-        if finding.verdict != "skipped":
+        if finding.verdict not in ("skipped", "empty"):
             style = "green" if finding.verdict in PASSED else "red"
             verdict = Text(verdict_words(finding), style=style)
             table.add_row(Text(one_line_path(finding)), verdict, *_numbers(finding))

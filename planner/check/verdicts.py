@@ -24,10 +24,18 @@ from meshplan.planner.case.seal import moved_figures
 from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory
 
 Verdict = Literal[
-    "fits", "does not fit", "illegal", "drifted", "beaten", "unreadable", "incomplete", "skipped"
+    "fits",
+    "does not fit",
+    "illegal",
+    "drifted",
+    "beaten",
+    "unreadable",
+    "incomplete",
+    "skipped",
+    "empty",
 ]
 PASSED: tuple[Verdict, ...] = ("fits", "skipped")
-USAGE: tuple[Verdict, ...] = ("unreadable", "incomplete")
+USAGE: tuple[Verdict, ...] = ("unreadable", "incomplete", "empty")
 PREDICTED = (
     "fits_probability", "step_time_s", "step_time_low_s", "step_time_high_s", "reserved_low_bytes",
     "reserved_high_bytes", "mfu",

@@ -86,7 +86,8 @@ def check(
     Example: meshplan check configs/ --cluster dgx-h100 --gpus 64
 
     Facts that a config leaves out come from the options, from meshplan.toml or from tool.meshplan
-    in pyproject.toml. Exit 0: no findings, 1: findings, 2: a file cannot be read or judged.
+    in pyproject.toml. Exit 0: no findings, 1: findings, 2: a file cannot be read or judged, or
+    there is none.
     """
     options = locals()
     if as_json and output_format not in ("table", "json"):

@@ -3,7 +3,8 @@
     exit code 0    done
               1    done, and something was found (`check`, `profiles diff`, `diagnose`); a failure;
                    searches of `sweep` and `what-if` that Ctrl-C ended
-              2    usage, or an input that cannot be read or used: one line on stderr
+              2    usage, or an input that cannot be read or used: one line on stderr; `check` of
+                   folders without any plan or config
               3    nothing fits, or the search of `plan` was ended before it found a layout; the
                    run of `execute` was outside its band
               130  Ctrl-C elsewhere

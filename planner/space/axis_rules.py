@@ -167,7 +167,8 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     funnel.columns["num_micro_batches"] = batch // per_step
     funnel.keep_pinned("num_micro_batches")
     if legality.micro_batches_at_least_pp:
-        fills = funnel["num_micro_batches"] >= funnel["pipeline_parallel"]
+        least = funnel["pipeline_parallel"] - legality.micro_batches_short_of_pp
+        fills = funnel["num_micro_batches"] >= least
         funnel.keep(fills, "fewer micro-batches than pipeline ranks")
     shapes, which = _distinct_asked(funnel)
     legal = np.array(

@@ -145,8 +145,9 @@ def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
         f"global batch {training.global_batch_size} / (data_parallel {la.data_parallel} x "
         f"micro_batch_size {la.micro_batch_size}) = {count} micro-batches"
     )
-    if engine.legality.micro_batches_at_least_pp and count < pp:
-        raise InvalidLayout(f"{batch}, fewer than pipeline_parallel {pp}")
+    least = pp - engine.legality.micro_batches_short_of_pp
+    if engine.legality.micro_batches_at_least_pp and count < least:
+        raise InvalidLayout(f"{batch}, fewer than the {least} of pipeline_parallel {pp}")
     interleaved = la.schedule == "interleaved_1f1b"
     if interleaved and engine.legality.interleaved_needs_multiple and count % pp:
         raise InvalidLayout(f"{batch}, which interleaving needs as a multiple of {pp}")

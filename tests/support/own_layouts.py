@@ -69,11 +69,12 @@ def _splits(q: Question, tp: int, cp: int, widest: int) -> bool:
 
 
 def _batches(q: Question, tp: int, cp: int, pp: int, dp: int) -> Iterator[Degrees]:
-    batch, fills = q.training.global_batch_size, q.engine.legality.micro_batches_at_least_pp
+    batch, rules = q.training.global_batch_size, q.engine.legality
+    fills, least = rules.micro_batches_at_least_pp, pp - rules.micro_batches_short_of_pp
     for mbs in divisors(batch):
         m, rest = divmod(batch, dp * mbs)
         usual = "micro_batch_size" in q.pins.axes or mbs in USUAL
-        if rest == 0 and usual and (pp == 1 or not fills or m >= pp):
+        if rest == 0 and usual and (pp == 1 or not fills or m >= least):
             yield Degrees(tp, cp, pp, dp, mbs, m)
 
 

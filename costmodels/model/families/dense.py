@@ -186,6 +186,8 @@ DENSE: dict[str, Family] = {
         qkv_bias=("use_qkv_bias", False),
         out_bias=False,
         parallel=("use_parallel_residual", False),
+        qk_norm="full",  # each head has weights of its own
+        qk_normed=("qk_layernorm", False),
         adjust=rules.stablelm,
     ),
     "bitnet": Family(gated=True, further_norms=1, numbers=rules.sub_norm),

@@ -11,12 +11,23 @@ looked for beside the script and below the folders above it.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
-from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
-from meshplan.executor.frameworks.hugging_face.trainers import LENGTHS, TRAINERS, read_values
+from meshplan.executor.frameworks.hugging_face.launch_options import (
+    launcher_of,
+    with_options,
+    with_precision,
+)
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
+from meshplan.executor.frameworks.hugging_face.trainers import (
+    LENGTHS,
+    TRAINERS,
+    Trainer,
+    read_values,
+)
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
@@ -34,8 +45,12 @@ _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
 )
-_FACTORY = next(each for each in TRAINERS if each.name == "llama-factory")
-"""Whose program has its own arguments beside the Trainer's: the keys of its YAML."""
+_FACTORY, _TRL = (next(each for each in TRAINERS if each.name == name)
+                  for name in ("llama-factory", "trl"))  # fmt: skip
+"""Whose programs have their own arguments beside the Trainer's: the keys of their YAML."""
+_OF_TRL = re.compile(r"sft|(?:.*/)?(?:trl|examples)/scripts/sft\.py|trl\.scripts\.sft")
+"""`trl sft`, and the program that it starts (huggingface/trl@f2cd5771 trl/scripts/sft.py; in 2024
+examples/scripts/sft.py)."""
 _ACCUMULATED = "gradient_accumulation_steps"
 _SAID_BY = {
     _TRAINER.model: "model", _TRAINER.micro_batch: "micro_batch_size",
@@ -68,23 +83,30 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
-    launcher = arguments(words[:at])
-    stated = _model_named(arguments(words[at + 1 :]))
+    launcher, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
-    named, unread = ("none", ()) if own else launcher_file(launcher, Path(path), start)
-    trainer = _FACTORY if any(mark <= stated.keys() for mark in _FACTORY.marks) else _TRAINER
-    reading = read_values(trainer, values, path, named)
+    named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
+    trainer = _trainer_of(words[at], stated)
+    reading = read_values(trainer, values, near, named)
     gpus = gpus_of(Values(launcher), text)
     unread += other_training(words[at])
-    assumed = () if trainer is _FACTORY else (next_tokens(words[at]),)
+    assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))
+
+
+def _trainer_of(program: Fact, stated: Mapping[str, Fact]) -> Trainer:
+    """Whose arguments and defaults the program has."""
+    if any(mark <= stated.keys() for mark in _FACTORY.marks):
+        return _FACTORY
+    return _TRL if _OF_TRL.fullmatch(str(program.value)) else _TRAINER
 
 
 _MODEL_NAMES = ("model_name", "model_path", "model_id", "model", "base_model", "model_dir")
@@ -137,7 +159,7 @@ def program_at(words: list[Fact]) -> int | None:
 
 
 def launcher_file(
-    given: dict[str, Fact], path: Path, start: Start | None
+    given: dict[str, Fact], near: Nearby, start: Start | None
 ) -> tuple[str, tuple[Fact, ...]]:
     """The launcher's file: as the user says, or as `accelerate launch --config_file` names it.
 
@@ -145,13 +167,17 @@ def launcher_file(
     """
     if start and start.launched_by:
         return start.launched_by, ()
-    stated = given.get("config_file")
+    own, stated = launcher_of(near), given.get("config_file")
+    if own is not None:
+        return own, ()
     if stated is None:
         accelerated = any(name.startswith(("use_fsdp", "use_deepspeed", "fsdp_", "zero_"))
                           for name in given)  # fmt: skip
         known = given.keys() & {"nproc_per_node", "num_gpus", "num_nodes", "include", "hostfile"}
         return ("none" if known and not accelerated else ""), ()
-    found = beside(str(stated.value), path)
+    if near.here(str(stated.value)) is not None:
+        return str(stated.value), ()
+    found = beside(str(stated.value), near.path)
     if found is not None:
         return str(found), ()
     why = "not below this file or a folder above it: give it by --launched-by FILE"

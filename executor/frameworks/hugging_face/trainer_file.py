@@ -20,15 +20,16 @@ from pathlib import Path
 
 from meshplan.executor.frameworks import refused
 from meshplan.executor.frameworks.documents.parse import read_yaml
-from meshplan.executor.frameworks.documents.values import Values, put
+from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
+from meshplan.executor.frameworks.hugging_face.launch_options import with_options, with_precision
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
     next_tokens,
     other_training,
     program_at,
 )
-from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
 from meshplan.executor.frameworks.hugging_face.trainers import (
     LENGTHS,
     TRAINERS,
@@ -65,7 +66,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     script = read_script(text, start.environment if start else None)
     pairs = zip(script.commands, script.beside, strict=True)
     found = [(words, held, named) for words, held in pairs
-             if (named := _named(words, Path(path)))]  # fmt: skip
+             if (named := _named(words, Nearby(Path(path), script.files)))]  # fmt: skip
     if not found:
         if trainer_command.claims(path, text):
             return trainer_command.read(text, path, start)
@@ -85,9 +86,10 @@ def file_word(words: list[Fact]) -> Fact | None:
     return stated if stated is not None and _FILE.fullmatch(str(stated.value)) else None
 
 
-def which_file(found: Path) -> str:
+def which_file(found: Path, named: Fact, near: Nearby) -> str:
     """Which one is read of those that a script's words may mean."""
-    return f"its file is {found}"
+    own = near.here(str(named.value)) is not None
+    return f"its file is {shown(named.value)}, which it writes" if own else f"its file is {found}"
 
 
 def facts_of(words: list[Fact], named: Fact, text: str) -> dict[str, Fact]:
@@ -101,15 +103,18 @@ def facts_of(words: list[Fact], named: Fact, text: str) -> dict[str, Fact]:
     return facts | {name: fact for name, fact in stated.items() if name not in ("config", "")}
 
 
-def _named(words: list[Fact], path: Path) -> tuple[Trainer, Fact, Path, str] | None:
+def _named(words: list[Fact], near: Nearby) -> tuple[Trainer, Fact, Path, str] | None:
     """The trainer, the word that names its file, the file, its text; None where there is none."""
     at = program_at(words)
     stated = None if at is None else file_word(words[at + 1 :])
-    found = beside(str(stated.value), path) if stated is not None else None
-    if stated is None or found is None:
+    if stated is None:
         return None
-    text = text_of(found)
-    trainer = next((each for each in TRAINERS if claims_of(each, found.name, text)), None)
+    own = near.here(str(stated.value))
+    found = beside(str(stated.value), near.path) if own is None else near.path
+    if found is None:
+        return None
+    text = text_of(found) if own is None else own
+    trainer = next((each for each in TRAINERS if claims_of(each, str(stated.value), text)), None)
     return (trainer, stated, found, text) if trainer else None
 
 
@@ -121,16 +126,22 @@ def _case(
     at = program_at(words)
     assert at is not None
     own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
-    facts = facts_of(words[at + 1 :], stated, content)
+    given, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
     values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
-    given = arguments(words[:at])
-    launcher, unread = ("none", ()) if own else launcher_file(given, Path(path), start)
-    reading = read_values(trainer, values, str(file), launcher)
+    launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
+    reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
     gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
     put(found, gpus=gpus or Values(given).count("num_processes"))
     assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
-    notes = (*script.notes, *left_open([words]), which_file(file), *reading.notes, *assumed)
+    notes = (
+        *script.notes,
+        *left_open([words]),
+        which_file(file, stated, near),
+        *reading.notes,
+        *assumed,
+    )
     return replace(reading, path=path, facts=found, notes=notes,
                    unread=(*other_training(words[at]), *unread, *reading.unread))  # fmt: skip
 

@@ -117,6 +117,19 @@ def packed_weights(values: Values, key: str, lora: Lora | None) -> list[Fact]:
     return [Fact(f"{key} {shown(stated.value)} ({why})", stated.line)]
 
 
+def packed_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[Fact]:
+    """Routed experts of a quantised base: which of them are packed, releases of transformers do not
+    agree on, and no price holds them.
+    """
+    model = facts.get("model")
+    if lora is None or model is None or lora.base_precision == "bf16":
+        return []
+    if not any(load_model_config(model.value).get(name) for name in _EXPERTS):
+        return []
+    why = f"its routed experts in {lora.base_precision} are not modelled"
+    return [Fact(f"model {shown(model.value)} ({why})", model.line)]
+
+
 def beside_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[str]:
     """A note that routed experts are priced without adapters."""
     model = facts.get("model")
@@ -127,3 +140,21 @@ def beside_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[str]:
         return []
     return ["routed experts are priced without adapters, as transformers 5 holds them; releases "
             "before it adapt those that are linear layers"]  # fmt: skip
+
+
+_PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
+            "swanlab")  # fmt: skip
+"""axolotl's integrations that change nothing without the keys that say it, which are judged."""
+
+
+def other_plugins(values: Values) -> list[Fact]:
+    """axolotl's plugins that change a training by themselves."""
+    stated = values.get("plugins")
+    names = stated.value if stated and isinstance(stated.value, list) else []
+    known = re.compile(rf"axolotl\.integrations\.({'|'.join(_PLUGINS)})\.\w+")
+    why = "what this plugin changes is not modelled"
+    return [
+        Fact(f"plugins {shown(name)} ({why})", stated.line if stated else 1)
+        for name in names
+        if not known.fullmatch(str(name))
+    ]

@@ -16,11 +16,13 @@ axolotl 0.19 `src/axolotl/utils/trainer.py` (setup_fsdp_envs: a config without `
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshplan.executor.frameworks.documents.parse import read_json
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import accelerate, deepspeed
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, Reading, UnreadableConfig
@@ -50,24 +52,29 @@ _LAUNCHED = (
 )
 """What a launcher's file decides; the trainer's own precision wins (transformers 5.23,
 training_args.py sets ACCELERATE_MIXED_PRECISION)."""
+_KEEPS = re.compile(r'"zero_force_ds_cpu_optimizer"\s*:\s*false')
 _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood."""
+    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood.
+
+    own_on_host  the trainer's optimizer stays where its states are on the host
+    """
 
     engine: str
     facts: dict[str, Fact]
     recompute: bool = False
+    own_on_host: bool = False
     unread: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def sharding_of(
-    values: Values, path: Path, *, config_suffices: bool, stated: bool, launcher: str
+    values: Values, near: Nearby, *, config_suffices: bool, stated: bool, launcher: str
 ) -> Sharding:
-    """What the file at `path` says, or where it says nothing, the file `launcher`.
+    """What the file at `near.path` says, or where it says nothing, the file `launcher`.
 
     config_suffices  a section `fsdp_config` shards without the key `fsdp` (axolotl)
     stated           no word of DeepSpeed or FSDP means that nothing is sharded
@@ -75,17 +82,22 @@ def sharding_of(
     inline = [name for name in values.found if name.startswith("deepspeed.")]
     named = values.get("deepspeed")
     if inline:
-        return _of_deepspeed(deepspeed.reading_of(_below(values, "deepspeed"), str(path)), None)
+        kept = values.found.get("deepspeed.zero_force_ds_cpu_optimizer")
+        found = _of_deepspeed(
+            deepspeed.reading_of(_below(values, "deepspeed"), str(near.path)), None
+        )
+        return replace(found, own_on_host=kept is not None and kept.value is False)
     if named is not None and named.value != "":  # which the trainers take for none
-        return _beside(named, path)
-    inside = _fsdp_config(values)
+        return _beside(named, near)
+    inside, elsewhere = _fsdp_config(values, near)
     word = values.get("fsdp")
     if word is not None and word.value not in ("", False, []):
-        return _fsdp(word, inside)
+        found = _fsdp(word, inside)
+        return replace(found, unread=(*found.unread, *elsewhere))
     if inside and config_suffices:
         return _fsdp(Fact(True, next(iter(inside.values())).line), inside)
     if launcher and word is None and named is None:
-        return of_launcher(launcher, values)
+        return of_launcher(launcher, values, near)
     if stated or word is not None or named is not None:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, word.line if word else 1)})
     why = (
@@ -96,26 +108,29 @@ def sharding_of(
     return Sharding(FSDP_ENGINE, none, unread=(Fact(f"deepspeed or fsdp ({why})", 1),))
 
 
-def of_launcher(launcher: str, values: Values) -> Sharding:
+def of_launcher(launcher: str, values: Values, near: Nearby) -> Sharding:
     """What the launcher's file says: Accelerate's YAML or DeepSpeed's JSON; of "none", nothing
     shards. Raises `UnreadableConfig`.
     """
     if launcher == NO_LAUNCHER:
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, 1)})
     try:
-        text = text_of(Path(launcher))
+        own = near.here(launcher)
+        text = text_of(Path(launcher)) if own is None else own
         ours = launcher.endswith(".json") and '"distributed_type"' not in text
         if not launcher.endswith(".json") and not accelerate.claims(launcher, text):
             raise UnreadableConfig("neither Accelerate's YAML nor DeepSpeed's JSON")
         inner = (deepspeed if ours else accelerate).read(text, launcher)
     except UnreadableConfig as error:
-        raise UnreadableConfig(f"--launched-by {launcher}: {error}") from None
+        option = "" if near.here(launcher) else "--launched-by "
+        raise UnreadableConfig(f"{option}{launcher}: {error}") from None
     facts = {name: Fact(inner.facts[name].value, 1) for name in _LAUNCHED if name in inner.facts}
+    own_on_host = _KEEPS.search(text) is not None
     unread = [Fact(f"{launcher}: {each.value}", 1) for each in inner.unread]
     notes = (*inner.notes, f"sharding, degrees and processes are those of {launcher}")
     return Sharding(
         DEEPSPEED_ENGINE if inner.engine == DEEPSPEED_ENGINE else FSDP_ENGINE, facts,
-        recompute=inner.recompute.mode == "full",
+        recompute=inner.recompute.mode == "full", own_on_host=own_on_host,
         unread=(*unread, *_two_counts(inner, values, launcher)), notes=notes,
     )  # fmt: skip
 
@@ -127,6 +142,20 @@ def _two_counts(inner: Reading, values: Values, launcher: str) -> Iterator[Fact]
     if other is not None and other.value != own.value:
         said = f"gradient_accumulation_steps {own.value}"
         yield Fact(f"{said} ({launcher} says {other.value})", own.line)
+
+
+def on_host(sharding: Sharding, facts: dict[str, Fact]) -> list[str]:
+    """Puts DeepSpeed's Adam, whose states have 32 bits, in place of another optimizer whose states
+    are on the host, as Accelerate does; returns a note of it.
+
+    Source: huggingface/accelerate@16cb6eb8 src/accelerate/accelerator.py (_prepare_deepspeed),
+    utils/deepspeed.py (map_pytorch_optim_to_deepspeed). Leaves out its Adagrad and Lion.
+    """
+    moved, stated = facts.get("optimizer_offload"), facts.get("optimizer")
+    if not (moved and moved.value and stated) or sharding.own_on_host or stated.value == "adamw":
+        return []
+    facts["optimizer"] = Fact("adamw", stated.line)
+    return [f"line {stated.line}: {stated.value} on the host is DeepSpeed's Adam, of 32 bits"]
 
 
 def launched_by(values: Values) -> Sharding | None:
@@ -161,42 +190,41 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
     return Sharding(DEEPSPEED_ENGINE, facts, unread=unread, notes=inner.notes)
 
 
-def _beside(stated: Fact, path: Path) -> Sharding:
-    """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
-    found = beside(str(stated.value), path)
-    if found is not None:
-        return _of_deepspeed(deepspeed.read(text_of(found), str(stated.value)), stated)
+def _beside(stated: Fact, near: Nearby) -> Sharding:
+    """DeepSpeed's JSON where the file names it: one that the script writes, or beside it, or below
+    one of the folders above.
+    """
+    text = near.text(str(stated.value))
+    if text is not None:
+        found = _of_deepspeed(deepspeed.read(text, str(stated.value)), stated)
+        return replace(found, own_on_host=_KEEPS.search(text) is not None)
+    own = near.of_trainer(str(stated.value))
+    if own is not None:
+        found = _of_deepspeed(deepspeed.read(own, str(stated.value)), stated)
+        said = f"line {stated.line}: deepspeed {shown(stated.value)} is not there: taken to be the"
+        return replace(found, notes=(f"{said} trainer's own file of that name", *found.notes))
     why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
     unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
 
 
-_OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
-"""`$(cd "$(dirname "$0")" && pwd)/`: the script's own folder, or one above it."""
-
-
-def beside(name: str, path: Path) -> Path | None:
-    """The file `name` as one at `path` means it: beside it, or below a folder above it, up to the
-    repository's own.
+def _fsdp_config(values: Values, near: Nearby) -> tuple[dict[str, Fact], list[Fact]]:
+    """What `fsdp_config` states, by the names without `fsdp_`: a section, JSON, or a JSON file, as
+    transformers takes it (training_args.py, `_process_fsdp_args`); the file's name where it is not
+    there.
     """
-    named = Path(_OWN_FOLDER.sub("", name))
-    if named.is_absolute():
-        return None
-    folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
-    for folder in folders:
-        if (folder / named).is_file():
-            return folder / named
-        if (folder / ".git").exists():
-            break
-    return None
-
-
-def _fsdp_config(values: Values) -> dict[str, Fact]:
-    """What `fsdp_config` states, by the names without `fsdp_`."""
-    section = _below(values, "fsdp_config").found
+    section, stated = dict(_below(values, "fsdp_config").found), values.found.get("fsdp_config")
+    if stated is not None and isinstance(stated.value, str) and stated.value:
+        text = stated.value if stated.value.startswith("{") else near.text(stated.value)
+        if text is None:
+            why = (
+                "whether layers recompute is in that file, which is not below this one or above it"
+            )
+            return {}, [Fact(f"fsdp_config {shown(stated.value)} ({why})", stated.line)]
+        section = {name: Fact(fact.value, stated.line) for name, fact in read_json(text).items()}
     return {
         name.removeprefix("fsdp_"): fact for name, fact in section.items() if fact.value is not None
-    }
+    }, []
 
 
 def _fsdp(word: Fact, inside: dict[str, Fact]) -> Sharding:

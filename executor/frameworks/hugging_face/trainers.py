@@ -9,25 +9,35 @@
 
 All run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
 engines `deepspeed` and `accelerate`: PyTorch's kernels, and all logits at once. Where the loss is
-made in pieces (`_IN_PIECES`) they are `deepspeed-chunked-loss` and `torchtitan`, whose loss is, and
-whose kernels are fused as Liger's are. A key that is in no list, and one that changes memory or
-time in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
-incomplete and is named. Samples are taken to be packed to the sequence length.
+made in pieces (`_IN_PIECES`) they are `deepspeed-chunked-loss` and `accelerate-chunked-loss`, whose
+kernels are torchtitan's, fused as Liger's are. A key that is in no list, and one that changes
+memory or time in a way that is not modelled (adapters other than LoRA, other optimizers), makes the
+verdict incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_swift, of_trl
+from meshplan.executor.frameworks.adapters import (
+    of_axolotl,
+    of_factory,
+    of_others,
+    of_swift,
+    of_trl,
+)
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.shipped import SHIPPED
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
     check_trains,
+    other_plugins,
+    packed_experts,
     packed_weights,
     same_shape,
     scores_kept,
@@ -44,6 +54,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     FSDP_ENGINE,
     axes_of,
     launched_by,
+    on_host,
     sharding_of,
 )
 from meshplan.executor.frameworks.keys.lists import judged
@@ -75,9 +86,6 @@ they are priced as it.
 """
 _WIDE_STATES = ("paged_adamw", "paged_adamw_32bit")
 """Keep 32 bits beside weights of 16 (bitsandbytes' optimizers)."""
-_PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
-            "swanlab")  # fmt: skip
-"""axolotl's integrations that change nothing without the keys that say it, which are judged."""
 _IN_PIECES = (
     *("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy"),
     *("cut_cross_entropy", "chunked_cross_entropy"),
@@ -89,7 +97,7 @@ cross entropy, and axolotl's chunks.
 _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
 _AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
-_WITH_PIECES = {FSDP_ENGINE: "torchtitan", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
+_WITH_PIECES = {FSDP_ENGINE: "accelerate-chunked-loss", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +181,11 @@ def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> 
     `start`: what launches it, where the file leaves its sharding to that.
     """
     found = read_json(text) if path.endswith(".json") else read_yaml(text)
-    return read_values(trainer, Values(found), path, start.launched_by if start else "")
+    launcher = start.launched_by if start else ""
+    return read_values(trainer, Values(found), Nearby(Path(path)), launcher)
 
 
-def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> Reading:
+def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -> Reading:
     """The same of what a file, or a command line, states."""
     facts: dict[str, Fact] = {}
     notes: list[str] = []
@@ -190,14 +199,16 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
         precision=stated_precision(values),
     )
     unknown = model_of_repository(values, trainer.model, facts)
-    unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
+    unread = _optimizer(values, facts, trainer.optimizer, notes) + other_plugins(values)
     own = trainer.states_sharding
     sharding = launched_by(values) or sharding_of(
-        values, Path(path), config_suffices=own, stated=own,
+        values, replace(near, shipped=SHIPPED.get(trainer.name, {})),
+        config_suffices=own, stated=own,
         launcher=launcher,
     )  # fmt: skip
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
-    lora, of_adapters = LORA.get(trainer.name, lambda _: (None, []))(values)
+    notes += on_host(sharding, facts) if sharding.engine == DEEPSPEED_ENGINE else []
+    lora, of_adapters = LORA.get(trainer.name, of_others)(values)
     put(facts, lora=lora)
     if "precision" not in facts:
         freezes = lora is not None and sharding.engine != DEEPSPEED_ENGINE
@@ -227,13 +238,13 @@ def read_values(trainer: Trainer, values: Values, path: str, launcher: str) -> R
     same_shape(values, trainer.model)
     without_towers(values, facts)
     unread += [*of_adapters, *wide_products(facts), *scores_kept(values, facts)]
-    unread += packed_weights(values, trainer.model, adapters)
+    unread += packed_weights(values, trainer.model, adapters) + packed_experts(facts, adapters)
     notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
     unread += more
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
-        framework=trainer.name, engine=engine, path=path, facts=facts,
+        framework=trainer.name, engine=engine, path=str(near.path), facts=facts,
         unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
@@ -284,19 +295,6 @@ def _wide_states(values: Values, name: str, states: Fact | None) -> list[Fact]:
         return []
     why = "states of 32 bits beside weights of 16 are not modelled"
     return [Fact(f"{name} {shown(stated.value)} ({why})", stated.line)]
-
-
-def _plugins(values: Values) -> list[Fact]:
-    """axolotl's plugins that change a training by themselves."""
-    stated = values.get("plugins")
-    names = stated.value if stated and isinstance(stated.value, list) else []
-    known = re.compile(rf"axolotl\.integrations\.({'|'.join(_PLUGINS)})\.\w+")
-    why = "what this plugin changes is not modelled"
-    return [
-        Fact(f"plugins {shown(name)} ({why})", stated.line if stated else 1)
-        for name in names
-        if not known.fullmatch(str(name))
-    ]
 
 
 def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str:

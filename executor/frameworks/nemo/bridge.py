@@ -32,6 +32,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
+from meshplan.executor.frameworks.documents.nested import as_yaml
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -51,7 +52,6 @@ from meshplan.executor.frameworks.megatron.settings import (
 from meshplan.executor.frameworks.nemo.overrides import (
     Entries,
     as_word,
-    as_yaml,
     is_words,
     words_of,
 )
@@ -179,6 +179,8 @@ def claims(name: str, text: str) -> bool:
     """Whether a file looks like Megatron-Bridge or NeMo overrides."""
     if name.endswith(".py"):  # a recipe is a program
         return False
+    if name.endswith(SCRIPTS) and re.search(r"^[^#\n]*scripts/training/run_recipe\.py", text, re.M):
+        return True
     return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
         bool(re.search(r"^(train|ddp):\s*$", text, re.M)) and "micro_batch_size:" in text
     )
@@ -309,7 +311,7 @@ def _reading(run: Run, path: str) -> Reading:
     not_understood, noted = judged(settings, NEMO, "{}")
     return Reading(
         framework="bridge",
-        engine="megatron" if sums else "megatron-bridge",
+        engine="megatron" if sums and lora is None else "megatron-bridge",  # which has LoRA
         path=path,
         facts=facts,
         placement=placement,

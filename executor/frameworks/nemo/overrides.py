@@ -9,8 +9,6 @@ or inside a script.
 import re
 from collections.abc import Callable, Mapping
 
-import yaml
-
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -29,20 +27,6 @@ def as_word(value: object) -> str:
     if isinstance(value, dict):  # without a space: the shell splits words there
         return "{" + ",".join(f"{key}:{as_word(each)}" for key, each in value.items()) + "}"
     return f"'{value}'" if re.search(r"[^\w.-]", str(value)) else str(value)
-
-
-def as_yaml(flat: Mapping[str, object]) -> str:
-    """Dotted names as sections."""
-    nested: dict[str, object] = {}
-    for name, value in flat.items():
-        section, _, field = name.rpartition(".")
-        if not section:
-            nested[field] = value
-            continue
-        inner = nested.setdefault(section, {})
-        assert isinstance(inner, dict)
-        inner[field] = value
-    return yaml.safe_dump(nested, sort_keys=False)
 
 
 class Entries(Values):

@@ -1,8 +1,16 @@
-"""The overrides of each launch in a script, as bash would pass them to Megatron-Bridge or NeMo."""
+"""The overrides of each launch in a script, as bash would pass them to Megatron-Bridge or NeMo.
+
+    run_recipe.py --recipe llama3_8b_pretrain_config -tp 2 -mb 1 model.sequence_parallel=true
+
+Its short options are overrides too; a word `KEY=VALUE` wins over them. Source:
+NVIDIA-NeMo/Megatron-Bridge@067f987d `scripts/training/run_recipe.py` (COMMON_OVERRIDE_FIELDS),
+`scripts/training/recipe_metadata.py` (TEXT_FORWARD_STEPS).
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.nemo.overrides import override
@@ -14,6 +22,23 @@ from meshplan.planner.case.reading import Fact, Start
 
 _OVERRIDE = re.compile(r"\+{0,2}(\w+\.)+\w+=")
 _TOWERS = re.compile(r"(^|_)(vl|vlm|omni|audio|vision|diffusion|flux|wan)(_|$)|\dv_|llava", re.I)
+_TEXT_STEPS = ("gpt_step", "llm_step", "dsv4_step")
+_RUNNER = "run_recipe.py"
+_OPTIONS = {
+    "-gb": "train.global_batch_size", "--global_batch_size": "train.global_batch_size",
+    "-mb": "train.micro_batch_size", "--micro_batch_size": "train.micro_batch_size",
+    "-sl": "dataset.seq_length", "--seq_length": "dataset.seq_length",
+    **{
+        option: f"model.{name}"
+        for short, name in (
+            ("-tp", "tensor_model_parallel_size"), ("-pp", "pipeline_model_parallel_size"),
+            ("-cp", "context_parallel_size"), ("-vp", "virtual_pipeline_model_parallel_size"),
+            ("-ep", "expert_model_parallel_size"), ("-etp", "expert_tensor_parallel_size"),
+        )
+        for option in (short, f"--{name}")
+    },
+}  # fmt: skip
+"""Options of `run_recipe.py`, and the override that each is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +72,64 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
 
 
 def _is_override(word: str) -> bool:
-    return _OVERRIDE.match(word) is not None
+    return _OVERRIDE.match(word) is not None or word.partition("=")[0] in _OPTIONS
+
+
+def _by_option(words: list[Fact]) -> dict[str, Fact]:
+    """The overrides that options of `run_recipe.py` state."""
+    texts = [str(word.value) for word in words]
+    at = next((at for at, text in enumerate(texts) if text.endswith(_RUNNER)), len(texts))
+    found: dict[str, Fact] = {}
+    for word, after in zip_longest(words[at:], words[at + 1 :]):
+        option, _, value = str(word.value).partition("=")
+        stated = word if value else after
+        if option in _OPTIONS and stated is not None:
+            found |= override(f"{_OPTIONS[option]}={value or stated.value}", word.line)
+    return found
 
 
 def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str, ...]) -> Run:
-    found: dict[str, Fact] = {}
+    found = _by_option(words)
     for word in words:
         found |= override(str(word.value), word.line)
     given = arguments(words)
     unread = (*_unread(given, found), *_program(words))
+    recipe = given.get("recipe")
+    if recipe is not None:
+        by_name, more = _named_by(recipe, found)
+        found, unread = {**found, **by_name}, (*unread, *more)
     return Run(found, gpus_of(Values(given), text), unread, notes, waits)
+
+
+_FORMATS = {
+    "bf16": "bf16_mixed", "fp8cs": "bf16_with_fp8_current_scaling_mixed",
+    "fp8ds": "bf16_with_fp8_delayed_scaling_mixed", "fp8mx": "bf16_with_mxfp8_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed", "fp8sc": "bf16_with_fp8_subchannel_scaling_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}  # fmt: skip
+"""What the parts of recipes' names say (NVIDIA-NeMo/Megatron-Bridge@067f987d
+src/megatron/bridge/recipes, src/megatron/bridge/perf_recipes)."""
+_NO_FORMAT = ("fp8", "fp4", "fp16", "fp32")
+_SAY_FORMAT = {"mixed_precision", "precision", "bf16", "fp16", "fp8", "fp4", "fp8_recipe"}
+
+
+def _named_by(recipe: Fact, found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:
+    """Format and optimizer that a recipe's name says and no override, and parts of the name that
+    leave open which format is meant.
+    """
+    parts = str(recipe.value).lower().split("_")
+    by_name: dict[str, Fact] = {}
+    unread: list[Fact] = []
+    if not any(_SAY_FORMAT & set(name.split(".")) for name in found):
+        said = [part for part in parts if part in _FORMATS and part != "bf16"]
+        if said or "bf16" in parts:
+            by_name["mixed_precision"] = Fact(_FORMATS[(said or ["bf16"])[0]], recipe.line)
+        elif open_ := [part for part in parts if part in _NO_FORMAT]:
+            why = f"its name says {open_[0]}; mixed_precision=... states which"
+            unread.append(Fact(f"recipe {shown(recipe.value)} ({why})", recipe.line))
+    if "muon" in parts and "optimizer.optimizer" not in found:
+        by_name["optimizer.optimizer"] = Fact("muon", recipe.line)
+    return by_name, unread
 
 
 def _program(words: Iterable[Fact]) -> Iterator[Fact]:
@@ -64,6 +137,9 @@ def _program(words: Iterable[Fact]) -> Iterator[Fact]:
     for word in words:
         name = str(word.value).rpartition("/")[2]
         if name.endswith(".py"):
+            if "scripts/performance/" in str(word.value):
+                why = "its recipes and options, which are not read, set layout and precision"
+                yield Fact(f"{shown(name)} ({why})", word.line)
             if _TOWERS.search(name.removesuffix(".py")):
                 why = "its name says images, sound or video: not modelled"
                 yield Fact(f"{shown(name)} ({why})", word.line)
@@ -86,19 +162,33 @@ def _composed(given: Mapping[str, Fact]) -> Iterator[Fact]:
 
 
 def _towers(given: Mapping[str, Fact]) -> Iterator[Fact]:
-    """A recipe or a step of a model with a tower (run_recipe.py, `--recipe`, `--step_func`)."""
-    for name in ("recipe", "step_func"):
+    """A recipe, a step or a data set of a model with a tower (run_recipe.py, `--recipe`,
+    `--step_func`, `--dataset`), and a step of somebody's own.
+    """
+    for name in ("recipe", "step_func", "dataset"):
         stated = given.get(name)
-        if stated is not None and _TOWERS.search(str(stated.value)):
+        if stated is None:
+            continue
+        word = str(stated.value).replace("-", "_")
+        if _TOWERS.search(word) or "energon" in word:
             why = "a vision or sound tower is not read from a recipe"
+            yield Fact(f"{name} {shown(stated.value)} ({why})", stated.line)
+        elif name == "step_func" and word not in _TEXT_STEPS:
+            why = f"not one of {', '.join(_TEXT_STEPS)}, which train by next tokens of text"
             yield Fact(f"{name} {shown(stated.value)} ({why})", stated.line)
 
 
 def _adapters(given: Mapping[str, Fact], found: Mapping[str, Fact]) -> tuple[Fact, ...]:
     """A recipe of adapters that the overrides do not state: what has them is the recipe's own."""
     recipe = given.get("recipe") or given.get("peft_scheme")
+    mode = given.get("mode")
+    adapts = mode is not None and mode.value in ("lora", "dora")
+    recipe = recipe or (mode if adapts else None)
     marked = "peft_scheme" in given or (recipe is not None and "_peft" in str(recipe.value))
-    if recipe is None or not marked or any(name.startswith("peft.") for name in found):
+    stated = any(name.startswith("peft.") for name in found)
+    if mode is not None and mode.value == "dora":
+        return (Fact("--mode dora (adapters other than LoRA are not modelled)", mode.line),)
+    if recipe is None or not (marked or adapts) or stated:
         return ()
     why = "the adapters of this recipe are not stated; peft.dim=32 states them"
     return (Fact(f"{shown(recipe.value)} ({why})", recipe.line),)

@@ -23,6 +23,8 @@ from meshplan.executor.frameworks.shell.syntax import Redirected
 from meshplan.executor.frameworks.shell.words import document
 from meshplan.planner.case.reading import UnreadableConfig
 
+MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with
+
 
 def set_start(known: Variables, environment: Mapping[str, str]) -> None:
     """Sets variables by name and arguments by number; an argument below one that is said stays
@@ -59,17 +61,30 @@ def read_here(known: Variables, words: list[Text], given: Text) -> bool:
     return True
 
 
-def write_here(expander: Expander, sent: Redirected, files: dict[str, str]) -> None:
-    """Adds the file that `cat` writes of a here-document to `files`, by its name; none where its
-    text is longer than words may be, or quotes what no reader of a script follows.
+def write_files(
+    expander: Expander, words: list[Text], sent: Redirected, files: dict[str, str]
+) -> None:
+    """Adds the file that `cat` writes of a here-document, or `echo` of its words, to `files`, by
+    its name; none where its text is longer than words may be, or quotes what no reader of a script
+    follows. A file that another command writes, or that `sed -i` changes, is not known any more.
     """
+    command = plain(words[0]) if words else ""
+    if command == "sed":
+        for word in words:
+            files.pop(shown_text(word), None)
     target = sent.target or sent.longer
-    if sent.document is None or target is None:
+    if target is None:
         return
     name = shown_text(expander.text(target))
-    before = files.pop(name, "") if sent.longer else ""
-    with suppress(UnreadableConfig):
-        files[name] = before + shown_text(expander.text(document(sent.document)))
+    before = files.pop(name, "" if sent.target else None)
+    if before is None or len(before) > MAX_WRITTEN:
+        return  # more of a file that is not known, or is no configuration
+    before = before if sent.longer else ""
+    if command == "echo" and not any(plain(word).startswith("-") for word in words[1:]):
+        files[name] = before + " ".join(shown_text(word) for word in words[1:]) + "\n"
+    elif command == "cat" and len(words) == 1 and sent.document is not None:
+        with suppress(UnreadableConfig):
+            files[name] = before + shown_text(expander.text(document(sent.document)))
 
 
 def _fields(text: str, ifs: str) -> list[str]:

@@ -24,7 +24,24 @@ def gpus_of(launcher: Values, text: str) -> Fact | None:
             others = launcher.count(nodes_name) if nodes else None
             if count is not None:
                 return Fact(count.value * (others.value if others else 1), count.line)
-    return _slurm_gpus(text)
+    return _srun_gpus(launcher) or _slurm_gpus(text)
+
+
+def _srun_gpus(launcher: Values) -> Fact | None:
+    """GPUs by options of `srun` itself, `--nodes` and those of a node (SchedMD/slurm, man page of
+    srun); None where one is missing or no plain number.
+    """
+    nodes, *each = (
+        launcher.found.get(name)
+        for name in ("nodes", "gpus_per_node", "nproc_per_node", "ntasks_per_node")
+    )
+    of_node = next((fact for fact in each if fact is not None), None)
+    if nodes is None or of_node is None:
+        return None
+    count = _gpus_of_node({"gpus-per-node": str(of_node.value)})
+    if count is None or not _NUMBER.fullmatch(str(nodes.value)):
+        return None
+    return Fact(int(count) * int(nodes.value), nodes.line) if int(count) else None
 
 
 def _included(stated: Fact) -> Fact | None:

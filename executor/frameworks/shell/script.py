@@ -31,7 +31,7 @@ from meshplan.executor.frameworks.shell.expand import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.given import read_here, set_start, write_here
+from meshplan.executor.frameworks.shell.given import read_here, set_start, write_files
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -52,7 +52,7 @@ class Script:
     """What a script assigned, the words of the commands it would run, and what it left unsaid.
 
     beside what `OF_LAUNCHERS` hold for each of the commands
-    files  what it writes by `cat <<EOF > FILE`, by the file's name
+    files  what it writes by `cat <<EOF > FILE` and `echo ... > FILE`, by the file's name
     notes  one line each: a file that is sourced, a condition that something unknown decided
     waits  what is unknown and decided a condition, as the script writes it
     """
@@ -237,8 +237,7 @@ class _Follower:
             name, sent = plain(words[0]) if words else "", node.sent
             if sent.given is not None and name == "read":
                 return read_here(self.variables, words[1:], self.expander.text(sent.given))
-            if name == "cat" and len(words) == 1:
-                write_here(self.expander, sent, self.script.files)
+            write_files(self.expander, words, sent, self.script.files)
             return self._command(words, node.line)
         finally:
             self._restore(before if words else {})

@@ -29,9 +29,10 @@ from typing import Any
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.hugging_face.launch_options import with_options
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
-from meshplan.executor.frameworks.hugging_face.trainer_sharding import beside
 from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
@@ -82,7 +83,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         found = read_yaml(text)
         launch = {name[4:]: fact for name, fact in found.items() if name.startswith("ENV.")}
         stated = {name: fact for name, fact in found.items() if not name.startswith("ENV")}
-        return _reading(Values(_translated(stated)), stated, launch, path, start)
+        return _reading(Values(_translated(stated)), stated, launch, Nearby(Path(path)), start)
     script = read_script(text, start.environment if start else None)
     launches = [
         (words, held)
@@ -110,25 +111,25 @@ def _case(
     words: list[Fact], held: dict[str, Fact], script: Script, path: str, text: str,
     start: Start | None,
 ) -> Reading:  # fmt: skip
-    at = _arguments_at(words)
-    said, in_file, its = _with_file(words[at:], path)
+    at, near = _arguments_at(words), Nearby(Path(path), script.files)
+    said, in_file, its = _with_file(words[at:], near)
     stated = needed(said, start, _SAID_BY)
     if "model" not in stated and not stated.keys() & set(_VERSION_2):
         raise UnreadableConfig("no --model in the command: its arguments are left to the script's "
                                "start", words[0].line)  # fmt: skip
-    given = arguments(words[:at])
+    given, near = with_options(arguments(words[:at]), near)
     known = Values(given)
     gpus = (gpus_of(known, text) or known.count("num_processes")) if given else None
     launch = {**in_file, **held, **({"gpus": gpus} if gpus else {})}
-    named, unread = launcher_file(given, Path(path), start) if given else ("", ())
+    named, unread = launcher_file(given, near, start) if given else ("", ())
     begun = replace(start or Start(), launched_by=named)
-    reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, path, begun)
+    reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, near, begun)
     notes = (*script.notes, *left_open([words]), *its, *reading.notes)
     return replace(reading, notes=notes, unread=(*unread, *reading.unread))
 
 
 def _with_file(
-    words: list[Fact], path: str
+    words: list[Fact], near: Nearby
 ) -> tuple[dict[str, Fact], dict[str, Fact], tuple[str, ...]]:
     """The arguments with those of the file that they name, the environment that it sets, and a note
     which file it is.
@@ -136,14 +137,15 @@ def _with_file(
     named = file_word(words)
     if named is None:
         return arguments(words), {}, ()
-    found = beside(str(named.value), Path(path))
+    here = near.here(str(named.value))
+    found = beside(str(named.value), near.path) if here is None else near.path
     if found is None:
         raise NothingToRead(f"{shown(named.value)} is not below this file or a folder above it: "
                             "check that file itself", named.line)  # fmt: skip
-    facts = facts_of(words, named, text_of(found))
+    facts = facts_of(words, named, text_of(found) if here is None else here)
     launch = {name[4:]: fact for name, fact in facts.items() if name.startswith("ENV.")}
     own = {name: fact for name, fact in facts.items() if not name.startswith("ENV")}
-    return own, launch, (which_file(found),)
+    return own, launch, (which_file(found, named, near),)
 
 
 def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
@@ -174,11 +176,11 @@ def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
 
 
 def _reading(
-    values: Values, stated: Mapping[str, Fact], launch: Mapping[str, Fact], path: str,
+    values: Values, stated: Mapping[str, Fact], launch: Mapping[str, Fact], near: Nearby,
     start: Start | None,
 ) -> Reading:  # fmt: skip
     launched = start is not None and start.launched_by != ""
-    gpus, placed = (launch.get("gpus"), []) if launched else _processes(launch, path)
+    gpus, placed = (launch.get("gpus"), []) if launched else _processes(launch, str(near.path))
     if "$" in str(values.found.get("torch_dtype", Fact("", 1)).value):
         values.get("torch_dtype")  # left to the script's start: refused, with how to say it
     accumulated = values.found.get("gradient_accumulation_steps")
@@ -186,7 +188,7 @@ def _reading(
     if accumulated is None and gpus is not None and micro is not None:
         steps = -(-_SEQUENCES // (micro.value * gpus.value))
         values.found = {**values.found, "gradient_accumulation_steps": Fact(steps, 1)}
-    reading = read_values(_TRAINER, values, path, start.launched_by if start else "")
+    reading = read_values(_TRAINER, values, near, start.launched_by if start else "")
     facts = dict(reading.facts)
     notes = [*reading.notes]
     if "torch_dtype" not in stated and not {"bf16", "fp16"} & stated.keys():

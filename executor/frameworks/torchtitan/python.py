@@ -48,6 +48,7 @@ _SECTION = {
     "FaultTolerance": "fault_tolerance",
 }
 UNCLEAR = "unclear"  # not a key of torchtitan's: what the syntax does not say, by its lines
+_OPTION = "selective_ac_option"
 _CHECKPOINT = {"FullAC": "full", "SelectiveAC": "selective"}
 
 
@@ -331,7 +332,7 @@ def _policy(value: ast.expr, found: dict[str, Fact]) -> None:
     older = name.split(".")[-1] == "ActivationCheckpointConfig"
     if older and mode in ("none", "full", "selective"):
         found[f"{place}.mode"] = Fact(mode, value.lineno)
-        option = said.get("selective_ac_option", "2")
-        found[f"{place}.selective_ac_option"] = Fact(option, value.lineno)
+        if _OPTION in said:
+            found[f"{place}.{_OPTION}"] = Fact(said[_OPTION], value.lineno)
     else:
         _name_unclear(found, [Fact(f"{place} = {ast.unparse(value)[:40]}", value.lineno)])

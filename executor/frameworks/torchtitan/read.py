@@ -50,7 +50,7 @@ def read(text: str, path: str) -> Reading:
     """
     if not path.endswith(".py"):
         return _reading(read_toml(text), path, python=False)
-    found = read_python(text)
+    found = _with_option(read_python(text), text)
     cases = [
         (f"the configuration {shown(name)}", facts)
         for name, facts in found.items()
@@ -58,13 +58,34 @@ def read(text: str, path: str) -> Reading:
     ]
     if not cases:
         raise UnreadableConfig("no function with a ParallelismConfig or TrainingConfig found")
-    if len(cases) == 1:
-        return _reading(cases[0][1], path, python=True)
-    first, *others = (
-        replace(reading, notes=(name, *reading.notes))
-        for name, reading in ((name, _reading(facts, path, python=True)) for name, facts in cases)
-    )
+    read = [(name, _dated(_reading(facts, path, python=True), text)) for name, facts in cases]
+    if len(read) == 1:
+        return read[0][1]
+    first, *others = (replace(each, notes=(name, *each.notes)) for name, each in read)
     return replace(first, others=tuple(others))
+
+
+_OPTION = "selective_ac_option"
+_BY_OPERATOR = (
+    "selective recompute is taken to be by operator, as releases since 2026-03-23 have it; in the "
+    "month before it was of every second layer"
+)
+
+
+def _with_option(found: Mapping[str, Mapping[str, Fact]], text: str) -> dict[str, dict[str, Fact]]:
+    """The functions of a Python file; of the release that has the option, 2 where one does not
+    state it: from 2026-02-23 to 2026-03-23 (pytorch/torchtitan@9810191bb, until @114151ad4,
+    torchtitan/config/configs.py).
+    """
+    usual = {f"activation_checkpoint.{_OPTION}": Fact("2", 1)} if _OPTION in text else {}
+    return {name: {**usual, **facts} for name, facts in found.items()}
+
+
+def _dated(reading: Reading, text: str) -> Reading:
+    """With a note where the file does not say of which release its selective recompute is."""
+    undated = "ActivationCheckpointConfig" in text and _OPTION not in text
+    said = (_BY_OPERATOR,) if undated and reading.recompute.mode == "selective" else ()
+    return replace(reading, notes=(*reading.notes, *said))
 
 
 def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
@@ -99,6 +120,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
+        unknown_model="" if "model" in facts else _named(values),
         ignored=values.ignored(),
         unread=(*exchanges, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
@@ -321,6 +343,13 @@ def _states(values: Values) -> Fact | None:
 
 def _optimizer(values: Values) -> Fact | None:
     return values.word({"AdamW": "adamw", "Adam": "adamw"}, "optimizer.name")
+
+
+def _named(values: Values) -> str:
+    """How the file names its model, "" where it does not."""
+    module, flavor = values.get("model.name"), values.get("model.flavor")
+    named = [shown(fact.value) for fact in (module, flavor) if fact is not None]
+    return f"model {' '.join(named)}" if named else ""
 
 
 def _model(values: Values) -> Fact | None:

@@ -13,8 +13,8 @@
     model._component_                               model, by the name of its builder
 
 A recipe of one device is ZeRO of one rank. torchtune runs FSDP2, which is priced as the engine
-`torchtitan`. A key that is in no list (`torchtune_keys.toml`), and one that changes memory or time
-in a way that is not modelled, makes the verdict incomplete and is named.
+`accelerate-chunked-loss`. A key that is in no list (`torchtune_keys.toml`), and one that changes
+memory or time in a way that is not modelled, makes the verdict incomplete and is named.
 
 Source: pytorch/torchtune@bd2a0fc `recipes/full_finetune_distributed.py`,
 `recipes/lora_finetune_distributed.py`, `recipes/configs`,
@@ -31,7 +31,7 @@ from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Recompute
 
-ENGINE = "torchtitan"
+ENGINE = "accelerate-chunked-loss"
 KEYS = ("torchtune_keys.toml",)
 OPTIMIZERS = {
     "torch.optim.AdamW": "adamw", "torch.optim.SGD": "sgd", "bitsandbytes.optim.AdamW8bit":

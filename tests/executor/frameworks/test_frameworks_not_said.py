@@ -298,6 +298,24 @@ def test_a_module_that_megatron_recomputes_is_read() -> None:
         read_config(text.replace("shared_experts", "gdn_norm_out"), "overrides.yaml", "bridge")
 
 
+def test_which_release_a_selective_recompute_is_of() -> None:
+    """A file that has `selective_ac_option` is of the month whose default was every second layer
+    (pytorch/torchtitan@9810191bb torchtitan/config/configs.py); of another a note says what is
+    taken.
+    """
+    one = 'def {}():\n    return Trainer.Config(model_spec=model_registry("8B"), '
+    one += "training=TrainingConfig(local_batch_size=1), activation_checkpoint={})\n"
+    plain = one.format("a", 'ActivationCheckpointConfig(mode="selective")')
+    by_op = one.format("b", 'ActivationCheckpointConfig(selective_ac_option="op")')
+    alone, older = (read_config(text, "config_registry.py", "torchtitan-0.3")
+                    for text in (plain, plain + by_op))  # fmt: skip
+    assert alone.recompute == Recompute("selective")
+    assert "by operator" in alone.notes[-1]
+    assert older.recompute == Recompute("full", every=2)
+    assert [each.recompute for each in older.others] == [Recompute("selective")]
+    assert not any("by operator" in note for note in older.notes)
+
+
 @pytest.mark.parametrize("assigned", [False, True])
 @pytest.mark.parametrize(
     ("policy", "recompute"),
@@ -311,7 +329,8 @@ def test_a_module_that_megatron_recomputes_is_read() -> None:
             'ActivationCheckpointConfig(mode="selective", selective_ac_option="op")',
             Recompute("selective"),
         ),
-        ("ActivationCheckpointConfig()", Recompute("full", every=2)),
+        ("ActivationCheckpointConfig()", Recompute("selective")),  # since 2026-03-23
+        ('ActivationCheckpointConfig(mode="selective")', Recompute("selective")),
         ('ActivationCheckpointConfig(mode="memory_budget")', None),
         ("MemoryBudgetAC.Config(memory_budget=0.5)", None),
     ],

@@ -119,6 +119,7 @@ def test_sharding_of_axolotl(more: str, said: tuple[str, int, str]) -> None:
     assert not reading.unread
 
 
+IN_PIECES = "accelerate-chunked-loss"
 LIGER = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
 CUT = "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n"
 
@@ -127,13 +128,13 @@ CUT = "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n
     ("more", "engine"),
     [
         pytest.param("", "accelerate", id="transformers' own loss"),
-        pytest.param("use_liger_kernel: true\n", "torchtitan", id="Liger's"),
-        pytest.param(LIGER + "liger_fused_linear_cross_entropy: true\n", "torchtitan",
+        pytest.param("use_liger_kernel: true\n", IN_PIECES, id="Liger's"),
+        pytest.param(LIGER + "liger_fused_linear_cross_entropy: true\n", IN_PIECES,
                      id="axolotl's plugin and its switch"),
         pytest.param(LIGER + "liger_rope: true\n", "accelerate", id="its rotation alone"),
-        pytest.param(CUT, "torchtitan", id="Apple's cut cross entropy, on where it is named"),
+        pytest.param(CUT, IN_PIECES, id="Apple's cut cross entropy, on where it is named"),
         pytest.param(CUT + "cut_cross_entropy: false\n", "accelerate", id="and switched off"),
-        pytest.param("chunked_cross_entropy: true\n", "torchtitan", id="axolotl's chunks"),
+        pytest.param("chunked_cross_entropy: true\n", IN_PIECES, id="axolotl's chunks"),
     ],
 )  # fmt: skip
 def test_which_loss_has_all_logits_at_once(more: str, engine: str) -> None:

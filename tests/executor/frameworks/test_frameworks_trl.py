@@ -38,6 +38,9 @@ per_device_train_batch_size: 2
 ADAPTED = "use_peft: true\nlora_target_modules: all-linear\n"
 
 
+IN_PIECES = "accelerate-chunked-loss"
+
+
 def launched(name: str) -> str:
     """With one of TRL's own launch files."""
     return f"{SFT}accelerate_config: {name}\n"
@@ -48,8 +51,13 @@ def launched(name: str) -> str:
     [
         ("zero3", "deepspeed-chunked-loss", 3, None),
         ("zero1", "deepspeed-chunked-loss", 1, None),
-        ("fsdp2", "torchtitan", 3, None),
-        ("multi_gpu", "torchtitan", 0, "bf16"),  # DDP on the 16-bit weights that dtype loads
+        ("fsdp2", IN_PIECES, 3, None),
+        (
+            "multi_gpu",
+            IN_PIECES,
+            0,
+            "bf16",
+        ),  # DDP on the 16-bit weights that dtype loads
     ],
 )
 def test_what_is_trained_and_how(name: str, engine: str, stage: int, states: str | None) -> None:
@@ -67,9 +75,9 @@ def test_what_is_trained_and_how(name: str, engine: str, stage: int, states: str
 @pytest.mark.parametrize(
     ("more", "engine"),
     [
-        pytest.param("", "torchtitan", id="chunks, the default since 2026"),
+        pytest.param("", IN_PIECES, id="chunks, the default since 2026"),
         pytest.param("loss_type: nll\n", "accelerate", id="all logits at once"),
-        pytest.param("loss_type: nll\nuse_liger_kernel: true\n", "torchtitan", id="Liger's loss"),
+        pytest.param("loss_type: nll\nuse_liger_kernel: true\n", IN_PIECES, id="Liger's loss"),
         pytest.param("loss_type: dft\n", "accelerate", id="weighed by probabilities"),
     ],
 )

@@ -12,6 +12,7 @@ from random_plans import CLUSTER
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths, exit_code
+from meshplan.planner.check.output import MACHINE, as_table, summary
 from meshplan.planner.check.verdicts import Finding
 from meshplan.planner.cli.progress import FilesLine
 
@@ -222,6 +223,40 @@ def test_exit_codes() -> None:
     assert exit_code([big, bad]) == 2
 
 
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        pytest.param((), "no file there is a plan or a config", id="an empty folder"),
+        pytest.param(("a.png", "b.yaml"), "none of 2 files is a plan", id="nothing that is read"),
+    ],
+)
+def test_a_folder_without_any_config_does_not_pass(
+    tmp_path: Path, files: tuple[str, ...], words: str
+) -> None:
+    """A gate that reads nothing says so and ends with 2, in every format of the output."""
+    for name in files:
+        (tmp_path / name).write_text("- 1\n")
+    *skipped, last = findings = check_paths([tmp_path], TOOLS, GIVEN)
+    assert {finding.verdict for finding in skipped} <= {"skipped"}
+    assert (last.verdict, last.path) == ("empty", str(tmp_path))
+    assert words in last.text
+    assert exit_code(findings) == 2
+    assert summary(findings).startswith("0 configs checked")
+    for said in (as_table(findings), *(write(findings) for write in MACHINE.values())):
+        assert "nothing was checked below" in said
+    assert "<error" in MACHINE["junit"](findings)
+
+
+def test_a_folder_with_one_config_is_checked_whatever_lies_beside_it(tmp_path: Path) -> None:
+    """What is skipped beside a config, or in another folder, is no finding."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "none").mkdir()
+    (tmp_path / "full" / "train.sh").write_text(SCRIPT)
+    (tmp_path / "none" / "list.yaml").write_text("- 1\n")
+    findings = check_paths([tmp_path / "none", tmp_path / "full"], TOOLS, GIVEN)
+    assert [finding.verdict for finding in findings] == ["skipped", "fits"]
+
+
 def test_a_plan_whose_world_does_not_add_up(tmp_path: Path) -> None:
     """cluster.gpus must be dp x cp x tp x pp."""
     plan = a_plan()
@@ -245,7 +280,7 @@ def test_a_launcher_that_names_another_file_is_skipped_in_a_folder(tmp_path: Pat
         "deepspeed_config:\n  deepspeed_config_file: ds_config.json\n"
     )
     for path, verdict in ((tmp_path, "skipped"), (launcher, "unreadable")):
-        (finding,) = check_paths([path], TOOLS, GIVEN)
+        finding, *_ = check_paths([path], TOOLS, GIVEN)
         assert finding.verdict == verdict
         assert "check 'ds_config.json' instead" in finding.text
 

@@ -115,3 +115,30 @@ def test_check_says_illegal(policy: str, mode: str, said: str | None, tmp_path: 
     (found,) = check_paths([file], tools(), Settings(cluster="dgx-h100", gpus=16))
     assert (found.verdict == "illegal") == (said is not None), found.text
     assert said is None or re.search(said, found.text)
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks", "count", "legal"),
+    [
+        ("nanotron", 4, 3, True),  # nb_microbatches >= PP_SIZE - 1, its engine.py asserts
+        ("nanotron", 4, 2, False),
+        ("internevo", 4, 4, True),
+        ("internevo", 4, 3, False),
+        ("megatron", 4, 1, True),
+    ],
+)
+def test_how_few_micro_batches_fill_a_pipeline(
+    engine: str, ranks: int, count: int, *, legal: bool
+) -> None:
+    """Both what `check` refuses and what a plan chooses from."""
+    training = Training(seq_len=4096, global_batch_size=count)
+    rules = load_engine(engine)
+    layout = Layout(pipeline_parallel=ranks, stages=even_stages(32, ranks, "none"))
+    pins = parse_pins({"pipeline_parallel": str(ranks), "micro_batch_size": "1"})
+    space = enumerate_space(MODEL, training, ranks, rules, pins, 8)
+    assert (len(space.layouts.zero_stage) > 0) == legal
+    if legal:
+        check_engine(layout, MODEL, training, rules)
+    else:
+        with pytest.raises(InvalidLayout, match="fewer than the"):
+            check_engine(layout, MODEL, training, rules)

@@ -1,0 +1,61 @@
+"""The files that a trainer's file or a script names: those that the script writes itself, and those
+that lie beside it or below a folder above it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from posixpath import normpath
+
+from meshplan.planner.case.config_files import text_of
+
+_OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
+"""`$(cd "$(dirname "$0")" && pwd)/`: the script's own folder, or one above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """What a file at `path` may name.
+
+    written  the files of its here-documents, by name
+    shipped  those that its trainer brings along, by the end of their path
+    """
+
+    path: Path
+    written: Mapping[str, str] = field(default_factory=dict)
+    shipped: Mapping[str, str] = field(default_factory=dict)
+
+    def here(self, name: str) -> str | None:
+        """The text that the script writes into the file `name`; None where it writes none."""
+        named = (text for each, text in self.written.items() if normpath(each) == normpath(name))
+        return next(named, None)
+
+    def text(self, name: str) -> str | None:
+        """The text of the file `name`, the script's own first, which is there when its program
+        starts; None where it is in neither place. Raises `UnreadableConfig`.
+        """
+        own = self.here(name)
+        found = beside(name, self.path) if own is None else None
+        return text_of(found) if found else own
+
+    def of_trainer(self, name: str) -> str | None:
+        """The text of the trainer's own file that `name` ends in; None where it has none."""
+        ends = (text for end, text in self.shipped.items() if f"/{name}".endswith(f"/{end}"))
+        return next(ends, None)
+
+
+def beside(name: str, path: Path) -> Path | None:
+    """The file `name` as one at `path` means it: beside it, or below a folder above it, up to the
+    repository's own.
+    """
+    named = Path(_OWN_FOLDER.sub("", name))
+    if named.is_absolute():
+        return None
+    folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
+    for folder in folders:
+        if (folder / named).is_file():
+            return folder / named
+        if (folder / ".git").exists():
+            break
+    return None

@@ -1,0 +1,147 @@
+"""Launchers' own options: Accelerate's, srun's, and programs whose defaults are TRL's."""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
+
+PROGRAM = (
+    "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --bf16 "
+    "--gradient_accumulation_steps 4 --max_seq_length 4096\n"
+)
+ZERO_3 = """distributed_type: DEEPSPEED
+num_processes: 8
+deepspeed_config: {zero_stage: 3, gradient_accumulation_steps: 4}
+"""
+BY_FILE = """distributed_type: DEEPSPEED
+num_processes: 16
+deepspeed_config: {deepspeed_config_file: ds.json, zero3_init_flag: true}
+"""
+
+
+def read(folder: Path, launcher: str, program: str = PROGRAM) -> Reading:
+    """A script of one command in `folder`, which has two of Accelerate's files and a JSON."""
+    (folder / "zero3.yaml").write_text(ZERO_3)
+    (folder / "by_file.yaml").write_text(BY_FILE)
+    (folder / "ds.json").write_text('{"zero_optimization": {"stage": 1}}')
+    return read_config(f"{launcher} {program}", str(folder / "run.sh"))
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "stage", "gpus"),
+    [
+        pytest.param("--num_processes 8 --use_deepspeed --zero_stage 3", "deepspeed", 3, 8,
+                     id="DeepSpeed"),
+        pytest.param("--num_processes 8 --use_deepspeed", "deepspeed", 2, 8,
+                     id="its stage where none is stated"),
+        pytest.param("--use_deepspeed --deepspeed_config_file ds.json --num_processes 4",
+                     "deepspeed", 1, 4, id="its file"),
+        pytest.param("--num_processes 16 --use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP "
+                     "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP", "accelerate", 2, 16,
+                     id="FSDP"),
+        pytest.param("--multi_gpu --num_processes 8", "accelerate", 0, 8, id="copies"),
+        pytest.param("--config_file zero3.yaml", "deepspeed", 3, 8, id="a file"),
+        pytest.param("--config_file zero3.yaml --zero_stage 2 --num_processes 4", "deepspeed", 2, 4,
+                     id="options win over it"),
+        pytest.param("--config_file by_file.yaml", "deepspeed", 1, 16,
+                     id="a file that names DeepSpeed's"),
+    ],
+)  # fmt: skip
+def test_options_of_accelerate_launch(
+    tmp_path: Path, options: str, engine: str, stage: int, gpus: int
+) -> None:
+    """As _validate_launch_command of huggingface/accelerate puts them together."""
+    reading = read(tmp_path, f"accelerate launch {options}")
+    facts = {name: fact.value for name, fact in reading.facts.items()}
+    assert (reading.engine, facts["zero_stage"], facts["gpus"]) == (engine, stage, gpus)
+    assert reading.unread == ()
+
+
+def test_no_of_the_command_line_is_a_word(tmp_path: Path) -> None:
+    """`--mixed_precision no` is fp32, not YAML's false; it wins over the file's."""
+    program = PROGRAM.replace("--bf16 ", "")
+    launcher = "accelerate launch --config_file zero3.yaml --mixed_precision"
+    for word, precision in (("no", "fp32"), ("fp16", "fp16")):
+        reading = read(tmp_path, f"{launcher} {word}", program)
+        assert reading.facts["precision"].value == precision
+
+
+def test_a_format_alone_says_nothing_of_the_sharding(tmp_path: Path) -> None:
+    """`--mixed_precision bf16` is the format; a default file of Accelerate's may still shard."""
+    program = PROGRAM.replace("--bf16 ", "")
+    reading = read(tmp_path, "accelerate launch --mixed_precision bf16 --num_processes 8", program)
+    assert (reading.facts["precision"].value, reading.facts["gpus"].value) == ("bf16", 8)
+    assert "an Accelerate file may shard" in reading.unread[0].value
+
+
+def test_another_layout_of_accelerate_is_named(tmp_path: Path) -> None:
+    """Megatron-LM under Accelerate has degrees of its own."""
+    reading = read(tmp_path, "accelerate launch --use_megatron_lm --megatron_lm_tp_degree 2")
+    assert "distributed_type 'MEGATRON_LM'" in reading.unread[0].value
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("srun --nodes=8 --ntasks-per-node=8 --gpus-per-node=8 python", 64),
+        ("srun --nodes=4 --gpus-per-node=a100:4 python", 16),
+        ("srun --nodes=4 --ntasks-per-node=1 torchrun --nproc_per_node 8 --nnodes $N", 32),
+        ("srun --nodes=4 torchrun --nproc_per_node 8 --nnodes 2", 16),
+        ("srun --nodes=$N --gpus-per-node=8 python", None),
+        ("srun --ntasks-per-node=8 python", None),
+    ],
+)
+def test_gpus_by_options_of_srun(launcher: str, gpus: int | None) -> None:
+    """Nodes times those of a node; what torchrun counts itself wins."""
+    flags = "--tensor-model-parallel-size 2 --num-layers 8 --hidden-size 512 --bf16 "
+    text = f"{launcher} pretrain_gpt.py {flags}--num-attention-heads 8 --micro-batch-size 1\n"
+    found = read_config(text, "run.sh").facts.get("gpus")
+    assert (found and found.value) == gpus
+
+
+@pytest.mark.parametrize(
+    "command", ["trl sft", "accelerate launch --multi_gpu examples/scripts/sft.py",
+                "torchrun --nproc_per_node 8 -m trl.scripts.sft"],
+)  # fmt: skip
+def test_programs_of_trl_have_its_defaults(tmp_path: Path, command: str) -> None:
+    """bf16 and checkpoints are on, the loss is in pieces, and adapters are read."""
+    words = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --max_length 2048"
+    more = " --use_peft --lora_r 8 --lora_target_modules all-linear"
+    plain, adapted = (read(tmp_path, command, words + each) for each in ("", more))
+    assert (plain.framework, plain.recompute.mode) == ("trl", "full")
+    assert plain.facts["precision"].value == "bf16"
+    assert "lora" not in plain.facts
+    assert adapted.facts["lora"].value.rank == 8
+
+
+@pytest.mark.parametrize("switch", ["--use_peft", "--lora_enable True", "--finetuning_type lora"])
+def test_adapters_of_another_program_are_named(tmp_path: Path, switch: str) -> None:
+    """Without a word on what it adapts they are not taken for training all weights."""
+    reading = read(tmp_path, "torchrun --nproc_per_node 8", f"{PROGRAM[:-1]} {switch}\n")
+    assert "what this program adapts is not known" in reading.unread[0].value
+
+
+FSDP = '--fsdp "full_shard auto_wrap" --fsdp_config'
+
+
+@pytest.mark.parametrize(
+    ("stated", "recompute", "unread"),
+    [
+        pytest.param("fsdp.json", "full", 0, id="a file beside the script"),
+        pytest.param("""'{"activation_checkpointing": true}'""", "full", 0, id="JSON itself"),
+        pytest.param("""'{"transformer_layer_cls_to_wrap": ["X"]}'""", "none", 0, id="no word"),
+        pytest.param("elsewhere.json", "none", 1, id="a file that is not there"),
+    ],
+)
+def test_fsdp_config_is_a_file_or_json(
+    tmp_path: Path, stated: str, recompute: str, unread: int
+) -> None:
+    """transformers reads either (training_args.py): whether layers recompute is in there."""
+    (tmp_path / "fsdp.json").write_text('{"activation_checkpointing": true}')
+    program = f"{PROGRAM[:-1]} {FSDP} {stated}\n"
+    reading = read(tmp_path, "torchrun --nproc_per_node 8", program)
+    assert reading.facts["zero_stage"].value == 3
+    assert reading.recompute.mode == recompute
+    assert len(reading.unread) == unread
