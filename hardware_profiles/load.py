@@ -311,6 +311,7 @@ def compose_cluster(gpu: str, gpus_per_node: int, network_bytes_per_s: float) ->
         host_memory_bytes=donor.host_memory_bytes,
         host_memory_bytes_per_s=donor.host_memory_bytes_per_s,
         host_link_bytes_per_s=donor.host_link_bytes_per_s,
+        host_slowdown=donor.host_slowdown,
         sources={"node": f"as {donor.name}", "network": given},
     )
 
@@ -329,10 +330,12 @@ def cluster_hash(cluster: Cluster) -> str:
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
     rates of scans, of chosen keys, of PyTorch's kernels and of an attention that sums in 16 bits,
-    and of a tier that states no interference and no mesh, it is what it was before profiles had any
-    of them. How much of a GPU a plan may fill is no part of it.
+    of a tier that states no interference and no mesh, and of a host as fast as most, it is what it
+    was before profiles had any of them. How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
+    if cluster.host_slowdown == 1:
+        left_out.add("host_slowdown")
     document = cluster.model_dump(mode="json", exclude=left_out)
     for name in UNSTATED if cluster.kernels else ():
         if document["kernels"][name] == Kernels.model_fields[name].default:

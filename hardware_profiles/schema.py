@@ -330,6 +330,8 @@ class Cluster(Frozen):
                         of a node's processors together, the bandwidth as the datasheet says
     host_link_bytes_per_s
                         between one GPU and its host, each way
+    host_slowdown       seconds that its processors take to issue a kernel over those of the x86
+                        hosts that engines' constants were learnt on
     """
 
     name: Name
@@ -351,6 +353,7 @@ class Cluster(Frozen):
     host_memory_bytes: Positive | None = None
     host_memory_bytes_per_s: float | None = Field(default=None, gt=0)
     host_link_bytes_per_s: Positive | None = None
+    host_slowdown: Positive = 1.0
     gpu_hour_price: NotNegative | None = None
     conditions: dict[str, str] = {}
     sources: dict[str, str]

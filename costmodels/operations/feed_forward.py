@@ -135,16 +135,26 @@ def activation(
     kernels = 3 if extra else 1
     if not site.model.gated and site.kernels.own_gelu:
         moved, kernels = site.kernels.own_gelu, GELU_OPERATORS
+    own = own_operators(site, kernels)
     name = "weighed_swiglu" if weighed else "swiglu"
     return Pointwise(
         name="activation",
         forward_bytes=site.itemsize * elements * moved[0],
         backward_bytes=site.itemsize * elements * moved[1],
         kernels=kernels,
+        issued_share=1.0 - own / kernels,
+        operators=(own, own),
         measured_as=(name, f"{name}_backward") if site.model.gated else ("silu", "silu"),
         saved_bytes=site.itemsize * elements * (1 + extra),
         modules=(module, "pointwise"),
     )
+
+
+def own_operators(site: Site, kernels: int, modules: int = 1) -> int:
+    """Of so many kernels of so many modules, those that the host issues as PyTorch's own operators:
+    where even norms are made of them, all but one a module, whose call is the engine's launch.
+    """
+    return 0 if site.kernels.fused_norm else kernels - modules
 
 
 def _clamped_apart(site: Site, elements: Number, module: Module) -> Pointwise:

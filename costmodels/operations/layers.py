@@ -50,6 +50,7 @@ from meshplan.costmodels.operations.feed_forward import (
     Site,
     dense_feed_forward,
     gather_tokens,
+    own_operators,
     scatter_tokens,
 )
 from meshplan.costmodels.operations.kinds import (
@@ -259,6 +260,8 @@ def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communicati
 def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
     """RoPE, or for positions that are not rotated the copy out of the fused projection."""
     one = site.kernels.fused_rope or site.model.learned_positions > 0
+    kernels = 1 if one else site.kernels.rope_kernels
+    own = own_operators(site, kernels)
     apart = (0, 0) if one else site.kernels.rope_operators
     passes = 1 if one else ROTATION_PASSES
     move = 2 * site.itemsize * elements
@@ -266,8 +269,9 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
         name="rotary",
         forward_bytes=passes * move,
         backward_bytes=passes * move,
-        kernels=1 if one else site.kernels.rope_kernels,
-        operators=(apart[0] * site.shard.documents, apart[1] * site.shard.documents),
+        kernels=kernels,
+        issued_share=1.0 - own / kernels,
+        operators=(apart[0] * site.shard.documents + own, apart[1] * site.shard.documents + own),
         measured_as=("rope", "rope"),
         saved_bytes=site.itemsize * elements,
         modules=("pointwise", *also),
@@ -342,11 +346,15 @@ def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     width = site.stream_bytes
     forward_bytes, backward_bytes = _norm_bytes(site, width, wide=site.kernels.wide_stream)
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
+    kernels = round(_norm_kernels(site) * outputs)
+    own = own_operators(site, kernels, round(outputs))
     return Pointwise(
         name=name,
         forward_bytes=forward_bytes * outputs,
         backward_bytes=backward_bytes * outputs,
-        kernels=round(_norm_kernels(site) * outputs),
+        kernels=kernels,
+        issued_share=1.0 - own / kernels,
+        operators=(own, own),
         measured_as=MEASURED_NORMS[site.model.norm],
         saved_bytes=width * _kept_norms(site) * outputs,
         modules=("norm", "pointwise", *([module] if module else [])),
@@ -358,11 +366,15 @@ def _inner_norm(
 ) -> Pointwise:
     """So many RMSNorms over `size` bytes of other widths than the hidden one; they are kept."""
     forward_bytes, backward_bytes = _norm_bytes(site, size)
+    kernels = number * _norm_kernels(site)
+    own = own_operators(site, kernels, number)
     return Pointwise(
         name=name,
         forward_bytes=forward_bytes,
         backward_bytes=backward_bytes,
-        kernels=number * _norm_kernels(site),
+        kernels=kernels,
+        issued_share=1.0 - own / kernels,
+        operators=(own, own),
         measured_as=MEASURED_NORMS["rmsnorm"],
         saved_bytes=size,
         modules=("norm", "pointwise", *also),

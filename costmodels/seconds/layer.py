@@ -270,7 +270,8 @@ class Pricer:
         """Of one."""
         kernels_s = self.device.tuning.launch_s * self._launches(op, direction)
         operators_s = OPERATOR_S * self._operators(op, direction)
-        return kernels_s + operators_s + self._waiting_s(op, direction)
+        issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
+        return issuing_s + self._waiting_s(op, direction)
 
     @property
     def _reads_counts(self) -> Condition:

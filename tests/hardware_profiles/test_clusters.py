@@ -11,6 +11,7 @@ from meshplan import hardware_profiles
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
 from meshplan.hardware_profiles.load import (
     UnknownProfile,
+    cluster_hash,
     cluster_names,
     compose_cluster,
     load_cluster,
@@ -114,6 +115,15 @@ def test_a_board_of_four_has_links_that_a_node_of_one_has_not() -> None:
     assert alone.node == load_cluster("gh200-vista").node
     board = load_cluster("alps-gh200")
     assert (four.node, four.gpu, four.kernels) == (board.node, board.gpu, board.kernels)
+
+
+def test_a_composed_cluster_has_the_host_of_its_kind() -> None:
+    """33.17 us for an nn.Linear on Grace, 13.48 on a DGX H100; x86 hosts alike."""
+    grace = compose_cluster("gh200", 4, 25e9)
+    assert grace.host_slowdown == pytest.approx(33.17 / 13.48, rel=1e-3)
+    assert compose_cluster("h100-sxm", 4, 25e9).host_slowdown == 1
+    usual = grace.model_copy(update={"host_slowdown": 1.0})
+    assert cluster_hash(usual) != cluster_hash(grace)
 
 
 def test_composed_names_take_a_bandwidth_as_it_is_written_elsewhere() -> None:

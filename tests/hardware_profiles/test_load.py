@@ -295,7 +295,7 @@ def _hash_of(cluster: Cluster) -> str:
     }  # fmt: skip
     document = cluster.model_dump(
         mode="json", exclude={"plan_memory_bytes": True, "pod": True, "kernels": kernels,
-        "node": {"interference", "meshed", "collective_fits"},
+        "host_slowdown": True, "node": {"interference", "meshed", "collective_fits"},
         "network": {"interference", "meshed", "collective_fits"},
         "collective_points": {"__all__": {"processor_s", "apart"}},
         "collective_fits": {"__all__": {"apart"}}},

@@ -81,6 +81,34 @@ def test_bytes_of_own_kernels(run: Callable[[Tensor, Tensor], Tensor], name: str
         assert op.backward_bytes / numbers == pytest.approx(backward.moved / x.numel(), rel=0.03)
 
 
+EAGER = {"fused_norm": False, "fused_rope": False, "fused_gated": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "issued"),
+    [
+        (EAGER, {"attention_norm": (1, 5), "rotary": (1, 7), "activation": (1, 2)}),
+        (EAGER | {"fused_norm": True},
+         {"attention_norm": (1, 0), "rotary": (8, 0), "activation": (3, 0)}),
+        ({}, {"attention_norm": (1, 0), "rotary": (1, 0), "activation": (1, 0)}),
+    ],
+)  # fmt: skip
+def test_the_host_issues_own_kernels_as_operators(
+    changed: dict[str, bool], issued: dict[str, tuple[float, float]]
+) -> None:
+    """One module's call each and the rest PyTorch's own, where norms are made of them: 6 kernels,
+    a rotation's 8, silu and product 3. Engines with fused norms learnt what others cost as calls.
+    """
+    model = replace(MODEL, gated=True)
+    where = site(model, 1, 1, sequence_parallel=False)
+    where = replace(where, kernels=where.kernels.model_copy(update=changed))
+    found = {op.name: op for op in layer_operations(where, KIND) if isinstance(op, Pointwise)}
+    for name, (calls, operators) in issued.items():
+        op = found[name]
+        assert op.kernels * op.issued_share == pytest.approx(calls)
+        assert op.operators == pytest.approx((operators, operators))
+
+
 class FeedForward(nn.Module):
     """A gated feed-forward beside a residual stream, perhaps with an adapter beside its end."""
 

@@ -397,3 +397,23 @@ def test_operators_of_pytorch_cost_the_host_less_than_modules() -> None:
     )
     issued = [pricer.issued_s([op], way) for way in ("forward", "input_grad", "weight_grad")]
     assert issued == pytest.approx([3 + 5 * 8e-6, 3 + 7 * 8e-6, 0])
+
+
+def test_a_slower_host_issues_kernels_and_operators_as_much_later() -> None:
+    """3 launches and 5 operators at 2.5 times; kernels themselves take what they took."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    slow = cluster.model_copy(update={"host_slowdown": 2.5})
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pointwise = Pointwise(
+        name="rotary", forward_bytes=0.0, backward_bytes=0.0, kernels=3, operators=(5.0, 7.0)
+    )
+    wide = Matmul(name="fc", m=65536, k=8192, n=8192)
+    for launch_s in (1.0, 1e-6):
+        device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=launch_s), RECIPES["bf16"])
+        pricer = Pricer(device, slow, load_engine("megatron").overlap, alone)
+        issued_s = pricer.issued_s([pointwise], "forward")
+        assert issued_s == pytest.approx(2.5 * (3 * launch_s + 5 * 8e-6))
+        usual = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+        behind = pricer.cost([wide]).forward.total_s == usual.cost([wide]).forward.total_s
+        assert behind == (launch_s < 1)
