@@ -18,6 +18,7 @@ from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.backward_peak import gradients_alive
 from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
+from meshplan.costmodels.memory.outliving import held_gradients_bytes, returned_bytes
 from meshplan.costmodels.memory.states import (
     Frozen,
     Memory,
@@ -202,12 +203,20 @@ class Rank:
             mode = "none"
         if (kind, mode) not in self._saved:
             saved_bytes = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
-            self._saved[kind, mode] = input_bytes(self.site) if mode == "full" else saved_bytes
+            saved_bytes = input_bytes(self.site) if mode == "full" else saved_bytes
+            self._saved[kind, mode] = saved_bytes + self._returned_bytes(kind, mode)
         return self._saved[kind, mode]
+
+    def _returned_bytes(self, kind: int, mode: Mode) -> Number:
+        if self.is_modules(kind):
+            return 0.0
+        return returned_bytes(self.site, self.setting.model.kinds[kind].attention, mode)
 
     def replay_bytes(self, kind: int, mode: Mode) -> Number:
         """What a replayed layer holds beyond what it kept."""
-        return self.layer_saved_bytes(kind, "none") - self.layer_saved_bytes(kind, mode)
+        kept = self.layer_saved_bytes(kind, mode) - self._returned_bytes(kind, mode)
+        whole = self.layer_saved_bytes(kind, "none") - self._returned_bytes(kind, "none")
+        return whole - kept
 
     def working_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer holds in its backward pass beyond what it kept: what it made again, and
@@ -216,7 +225,16 @@ class Rank:
         again = self.replay_bytes(kind, mode)
         if self.is_modules(kind) or not self.setting.engine.kernels.counts_gradients:
             return again
-        return again + gradients_alive(self.site, self.setting.model.kinds[kind])
+        gradients = gradients_alive(self.site, self.setting.model.kinds[kind])
+        return again + gradients + self._held_gradients(mode)
+
+    def _held_gradients(self, mode: Mode) -> Number:
+        holds = self.setting.engine.kernels.holds_input_gradients
+        if not holds or mode != "full" or self.setting.training.lora is None:
+            return 0.0
+        layers = len(self.setting.model.pattern) / self.layout.pipeline_parallel
+        held = held_gradients_bytes(input_bytes(self.site), layers)
+        return where(self.layout.zero_stage >= 2, held, 0.0)
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:

@@ -58,6 +58,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_choosing": {"routing_kernels": 22},
     "no_grouping": {"products_apart": True},
     "dropout": {"dropout": True},
+    "returned_keys": {"returned_keys": 2},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
 13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,
@@ -93,6 +94,14 @@ BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
 and the copy that their rows less the last are; after it the gradients of both its steps
 (ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
 """
+BF16_HELD_LOSS = BF16_LOSS | {"logits_bytes": 8.0}
+FP32_HELD_LOSS = FP32_LOSS | {"logits_bytes": 16.0}
+"""A loop whose variable holds the logits until the next ones take its place: beside them their
+log-probabilities and the gradients of both steps; before, those of the step before, the new ones,
+their copy less the last row and the log-probabilities
+(KempnerInstitute/KempnerForge@5666d0d1 scripts/train.py, kempnerforge/training/loss.py;
+intelligent-machine-learning/atorch@7fb7da86 examples/llama2/fsdp_llama2.py).
+"""
 EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0, "cut_logits_bytes": 16.0}
 """torchtitan's loss without a compiler: log-probabilities in fp32, and the gradients of both steps;
 the logits are let go before (pytorch/torchtitan@e8977b007 train.py, `del pred`). torch 2.13, on a
@@ -101,7 +110,8 @@ CPU, allocates 12.0 bytes a logit, 4.0 compiled.
 COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
 LOSSES: dict[str, dict[str, Any]] = {
     "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
-    "eager": EAGER_LOSS, "compiled": COMPILED_LOSS,
+    "eager": EAGER_LOSS, "compiled": COMPILED_LOSS, "bf16_held": BF16_HELD_LOSS,
+    "fp32_held": FP32_HELD_LOSS, "gathered": {"gathers_logits": True},
 }  # fmt: skip
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
@@ -127,6 +137,9 @@ COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
 framework that is not known, where its row says that nothing was compiled.
 """
+
+FSDP1 = "llm-foundry"
+"""The engine that stands for loops around PyTorch's first FSDP."""
 
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
@@ -193,6 +206,7 @@ the sides of products of 16 bits (openxla/xla xla/service/gpu/transforms/cublas_
 """
 
 REPLAYS_ALL: dict[str, Any] = {"drops_unread_replay": False}
+NOT_REENTRANT: dict[str, Any] = {"drops_unread_replay": True}
 FIRST_EARLY_STOP = (2, 1)
 """PyTorch's release since which a checkpoint that is not reentrant ends its replay early
 (torch/utils/checkpoint.py, early_stop). transformers' Trainer has the reentrant one unless it is
@@ -228,7 +242,7 @@ def engine_of(row: Row) -> Engine:
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
-    kernels |= _replay_said(row)
+    kernels |= _replay_said(row, engine)
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
@@ -256,16 +270,20 @@ def _sums_said(row: Row) -> dict[str, Any]:
     return narrow | ({"sums_before_reducing": True} if unsynced else {})
 
 
-def _replay_said(row: Row) -> dict[str, Any]:
-    """Whether a replay leaves out what no backward reads, where that is not its engine's habit, and
-    what else XLA does.
+def _replay_said(row: Row, engine: Engine) -> dict[str, Any]:
+    """Whether a replay leaves out what no backward reads, where that is not its engine's habit,
+    what a reentrant one holds, and what else XLA does.
     """
     words = row.framework.lower()
     if "jax" in words:
         return JAX
+    if "no_reentrant" in row.facts.fused_kernels.split():
+        return NOT_REENTRANT
     found = re.search(r"\btorch (\d+)\.(\d+)", words)
     old = found is not None and (int(found[1]), int(found[2])) < FIRST_EARLY_STOP
-    return REPLAYS_ALL if old or "transformers" in words else {}
+    reentrant = "transformers" in words
+    holds = {"holds_input_gradients": True} if reentrant and engine.name == FSDP1 else {}
+    return (REPLAYS_ALL if old or reentrant else {}) | holds
 
 
 def _name_of(row: Row) -> str:
