@@ -12,8 +12,8 @@
 
 Source: huggingface/transformers@v4.31 models/llama/modeling_llama.py (LlamaModel.forward: only its
 own gradient_checkpointing turns use_cache off); torch 2.13 torch/distributed/fsdp/_runtime_utils.py
-(the hook, and _finalize_params, which removes it), torch/autograd/graph.py (register_multi_grad_hook
-holds what accumulates a leaf's gradient), torch/utils/checkpoint.py (CheckpointFunction.backward).
+(the hook, and _finalize_params, which removes it), torch/autograd/graph.py (what a hook on several
+gradients holds of a leaf), torch/utils/checkpoint.py (CheckpointFunction.backward).
 torch 2.13 on a CPU holds 11.0 inputs more in the backward of twelve such layers, none without the
 hook or where the checkpoint is not reentrant.
 """

@@ -205,6 +205,11 @@ JAX: dict[str, Any] = {"drops_unread_replay": True, "pads_vocabulary": True}
 the sides of products of 16 bits (openxla/xla xla/service/gpu/transforms/cublas_pad_for_gemms.cc).
 """
 
+LAST_SEPARATE_EXPERTS = 2025
+"""bitsandbytes quantises modules of nn.Linear; since transformers 5 (January 2026) the experts of a
+layer are one parameter of three dimensions, which it leaves in 16 bits (bitsandbytes issue 1849).
+"""
+
 REPLAYS_ALL: dict[str, Any] = {"drops_unread_replay": False}
 NOT_REENTRANT: dict[str, Any] = {"drops_unread_replay": True}
 FIRST_EARLY_STOP = (2, 1)
@@ -250,7 +255,7 @@ def engine_of(row: Row) -> Engine:
     overlap = _overlap_said(row.facts, engine, titan=titan)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
     states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
-    states |= _sums_said(row)
+    states |= _sums_said(row) | _packing_said(row)
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -268,6 +273,12 @@ def _sums_said(row: Row) -> dict[str, Any]:
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
     unsynced = accumulates and ("unsynced" in words or trainer)
     return narrow | ({"sums_before_reducing": True} if unsynced else {})
+
+
+def _packing_said(row: Row) -> dict[str, Any]:
+    """Whether QLoRA quantises experts: each was a module of nn.Linear until transformers 5."""
+    old = row.year is not None and row.year <= LAST_SEPARATE_EXPERTS
+    return {"quantises_experts": old and "transformers" in row.framework.lower()}
 
 
 def _replay_said(row: Row, engine: Engine) -> dict[str, Any]:
