@@ -202,21 +202,19 @@ class Rank:
         if self.is_modules(kind):
             mode = "none"
         if (kind, mode) not in self._saved:
-            saved_bytes = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
-            saved_bytes = input_bytes(self.site) if mode == "full" else saved_bytes
-            self._saved[kind, mode] = saved_bytes + self._returned_bytes(kind, mode)
+            saved = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
+            kept = input_bytes(self.site) if mode == "full" else saved
+            self._saved[kind, mode] = kept + self._returned_bytes(kind, mode)
         return self._saved[kind, mode]
 
     def _returned_bytes(self, kind: int, mode: Mode) -> Number:
-        if self.is_modules(kind):
-            return 0.0
-        return returned_bytes(self.site, self.setting.model.kinds[kind].attention, mode)
+        kinds = self.setting.model.kinds  # modules, which come after them, return nothing
+        return returned_bytes(self.site, kinds[kind].attention, mode) if kind < len(kinds) else 0.0
 
     def replay_bytes(self, kind: int, mode: Mode) -> Number:
         """What a replayed layer holds beyond what it kept."""
         kept = self.layer_saved_bytes(kind, mode) - self._returned_bytes(kind, mode)
-        whole = self.layer_saved_bytes(kind, "none") - self._returned_bytes(kind, "none")
-        return whole - kept
+        return self.layer_saved_bytes(kind, "none") - self._returned_bytes(kind, "none") - kept
 
     def working_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer holds in its backward pass beyond what it kept: what it made again, and
@@ -225,16 +223,11 @@ class Rank:
         again = self.replay_bytes(kind, mode)
         if self.is_modules(kind) or not self.setting.engine.kernels.counts_gradients:
             return again
-        gradients = gradients_alive(self.site, self.setting.model.kinds[kind])
-        return again + gradients + self._held_gradients(mode)
-
-    def _held_gradients(self, mode: Mode) -> Number:
-        holds = self.setting.engine.kernels.holds_input_gradients
-        if not holds or mode != "full" or self.setting.training.lora is None:
-            return 0.0
+        again = again + gradients_alive(self.site, self.setting.model.kinds[kind])
+        if mode != "full" or self.setting.training.lora is None:
+            return again
         layers = len(self.setting.model.pattern) / self.layout.pipeline_parallel
-        held = held_gradients_bytes(input_bytes(self.site), layers)
-        return where(self.layout.zero_stage >= 2, held, 0.0)
+        return again + held_gradients_bytes(self.site, self.layout.zero_stage, layers)
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:
