@@ -18,7 +18,7 @@ torch 2.13 on a CPU holds 11.0 inputs more in the backward of twelve such layers
 hook or where the checkpoint is not reentrant.
 """
 
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Condition, Number, where
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.model.transformer import Attention
 from meshplan.costmodels.operations.context_exchange import kv_heads
@@ -37,10 +37,10 @@ def returned_bytes(site: Site, attention: Attention, mode: Mode) -> Number:
     return sets * site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
 
 
-def held_gradients_bytes(site: Site, zero_stage: Number, layers: Number) -> Number:
-    """Of the inputs of all of a rank's layers but the first, where frozen weights are sharded and
-    the engine holds them (`KernelHabits.holds_input_gradients`).
+def held_gradients_bytes(site: Site, sharded: Condition, layers: Number) -> Number:
+    """Of the inputs of all of a rank's layers but the first, where frozen weights are `sharded`
+    and the engine holds them (`KernelHabits.holds_input_gradients`).
     """
     if not site.kernels.holds_input_gradients:
         return 0.0
-    return where(zero_stage >= 2, input_bytes(site) * (layers - 1), 0.0)
+    return where(sharded, input_bytes(site) * (layers - 1), 0.0)

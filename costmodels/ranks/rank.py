@@ -227,7 +227,7 @@ class Rank:
         if mode != "full" or self.setting.training.lora is None:
             return again
         layers = len(self.setting.model.pattern) / self.layout.pipeline_parallel
-        return again + held_gradients_bytes(self.site, self.layout.zero_stage, layers)
+        return again + held_gradients_bytes(self.site, self.layout.zero_stage >= 2, layers)
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:
