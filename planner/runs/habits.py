@@ -230,10 +230,13 @@ def engine_of(row: Row) -> Engine:
     )
 
 
+NARROW_SUMS = {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0}
+
+
 def _sums_said(row: Row) -> dict[str, Any]:
     """How gradients of several micro-batches add up, where the row says it."""
     words, framework = row.facts.gradient_add.split(), row.framework.lower()
-    narrow = {"bf16_sums_bytes": 0.0} if "16" in words else {}
+    narrow = NARROW_SUMS if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
     unsynced = accumulates and ("unsynced" in words or trainer)

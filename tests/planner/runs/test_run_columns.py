@@ -277,3 +277,16 @@ def test_which_experts_qlora_quantises(year: str, bytes_: float) -> None:
     routers = 2.0 * 32 * 7 * 4096
     expert = 32 * 7 * 3 * 4096 * 14336
     assert float(eight) - float(one) == pytest.approx(bytes_ * expert + routers, rel=1e-4)
+
+
+@pytest.mark.parametrize(("words", "bytes_"), [
+    pytest.param({}, 4.0, id="main_grads_dtype is fp32"),
+    pytest.param({"gradient_add": "16"}, 2.0, id="releases of early 2026, as a row says"),
+    pytest.param({"framework": "megatron-core"}, 2.0, id="NVIDIA's recipes"),
+])  # fmt: skip
+def test_in_how_many_bits_megatron_swift_adds_gradients(
+    words: dict[str, str], bytes_: float
+) -> None:
+    """Kept and sent so."""
+    state = run_of(ROW | {"framework": "Megatron-SWIFT (megatron-core)"} | words).engine.state
+    assert (state.gradient_bytes, state.reduce_bytes) == (bytes_, bytes_)
