@@ -165,6 +165,7 @@ class State(Frozen):
     frozen_shard_bytes  of a number of a frozen weight in its shard, which is gathered in 16 bits;
                         0: as in those
     frozen_8bit         in 8- and 4-bit training frozen weights are kept so, without a 16-bit copy
+    quantises_experts   QLoRA's quantised weights include those of routed experts
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
@@ -213,6 +214,7 @@ class State(Frozen):
     host_bytes: float = Field(default=0.0, ge=0)
     frozen_shard_bytes: float = Field(default=0.0, ge=0)
     frozen_8bit: bool = False
+    quantises_experts: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
     tied_in_shards: bool = False

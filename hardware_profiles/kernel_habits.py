@@ -56,6 +56,11 @@ class KernelHabits(Frozen):
     keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
                     autograd gets in place of the gradient that the product itself has added to the
                     buffer, and the head's gathered input
+    returned_keys   sets of every layer's keys and values that the model's output holds
+                    (`costmodels.memory.outliving`): 1, or 2 with those of the step before
+    holds_input_gradients
+                    of sharded layers whose weights are frozen, those of their inputs live until the
+                    backward ends
     gather_buffers  whole tensors that tensor parallel's gathers write to, never given back
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
@@ -134,6 +139,8 @@ class KernelHabits(Frozen):
     loss_chunk_bytes: float = 0.0
     loss_chunks: int = Field(default=1, ge=1)
     keeps_buffers: bool = False
+    returned_keys: int = Field(default=0, ge=0)
+    holds_input_gradients: bool = False
     gather_buffers: int = Field(default=0, ge=0)
     counts_passes: bool = False
     counts_gradients: bool = False

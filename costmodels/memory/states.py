@@ -90,12 +90,14 @@ class Frozen:
 
     plain      as it computes
     quantised  where it is kept in fewer bits
+    experts    routed experts' are among the quantised
     shard      of its fp32 shard, which is what an engine keeps beside what it gathers; 0: none
     """
 
     plain: float = 0.0
     quantised: float = 0.0
     shard: float = 0.0
+    experts: bool = False
 
     def dense_bytes(self, parameters: RankParameters) -> Number:
         """Of the frozen weights that all ranks of a layout share alike."""
@@ -104,7 +106,7 @@ class Frozen:
 
     def expert_bytes(self, parameters: RankParameters) -> Number:
         """Of the frozen routed experts."""
-        return self.plain * parameters.frozen_expert
+        return (self.quantised if self.experts else self.plain) * parameters.frozen_expert
 
 
 NONE_FROZEN = Frozen()
@@ -257,4 +259,6 @@ def frozen_weights(state: State, training: Training) -> Frozen:
         plain = NARROW_BYTES.get(training.precision, plain)
     quantised = QUANTISED_BYTES[training.lora.base_precision] if training.lora else plain
     narrow = training.precision == "fp32" or training.optimizer_states == "bf16"
-    return Frozen(plain, quantised, 0.0 if narrow else state.frozen_shard_bytes)
+    shard = 0.0 if narrow else state.frozen_shard_bytes
+    packs = training.lora is not None and training.lora.base_precision != "bf16"
+    return Frozen(plain, quantised, shard, packs and state.quantises_experts)

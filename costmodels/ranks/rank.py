@@ -18,6 +18,7 @@ from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.backward_peak import gradients_alive
 from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
+from meshplan.costmodels.memory.outliving import held_gradients_bytes, returned_bytes
 from meshplan.costmodels.memory.states import (
     Frozen,
     Memory,
@@ -201,13 +202,19 @@ class Rank:
         if self.is_modules(kind):
             mode = "none"
         if (kind, mode) not in self._saved:
-            saved_bytes = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
-            self._saved[kind, mode] = input_bytes(self.site) if mode == "full" else saved_bytes
+            saved = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
+            kept = input_bytes(self.site) if mode == "full" else saved
+            self._saved[kind, mode] = kept + self._returned_bytes(kind, mode)
         return self._saved[kind, mode]
+
+    def _returned_bytes(self, kind: int, mode: Mode) -> Number:
+        kinds = self.setting.model.kinds  # modules, which come after them, return nothing
+        return returned_bytes(self.site, kinds[kind].attention, mode) if kind < len(kinds) else 0.0
 
     def replay_bytes(self, kind: int, mode: Mode) -> Number:
         """What a replayed layer holds beyond what it kept."""
-        return self.layer_saved_bytes(kind, "none") - self.layer_saved_bytes(kind, mode)
+        kept = self.layer_saved_bytes(kind, mode) - self._returned_bytes(kind, mode)
+        return self.layer_saved_bytes(kind, "none") - self._returned_bytes(kind, "none") - kept
 
     def working_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer holds in its backward pass beyond what it kept: what it made again, and
@@ -216,7 +223,11 @@ class Rank:
         again = self.replay_bytes(kind, mode)
         if self.is_modules(kind) or not self.setting.engine.kernels.counts_gradients:
             return again
-        return again + gradients_alive(self.site, self.setting.model.kinds[kind])
+        again = again + gradients_alive(self.site, self.setting.model.kinds[kind])
+        if mode != "full" or self.setting.training.lora is None:
+            return again
+        layers = len(self.setting.model.pattern) / self.layout.pipeline_parallel
+        return again + held_gradients_bytes(self.site, self.layout.zero_stage >= 2, layers)
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:

@@ -3,7 +3,8 @@
 from functools import cache
 
 ENGINES = (
-    ("aa-scaling", "aa-scaling"), ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
+    ("aa-scaling", "aa-scaling"), ("megatron-swift", "megatron-swift"),
+    ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
     ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
     "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("neox", "gpt-neox"), ("fsdp1", "llm-foundry"),

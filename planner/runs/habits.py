@@ -17,6 +17,7 @@ from meshplan.planner.runs.engines import (
     LAST_WITHOUT_FLASH,
     engine_name,
 )
+from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, WHOLE_LOSS
 from meshplan.planner.runs.rows import Facts, Row
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
@@ -58,6 +59,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_choosing": {"routing_kernels": 22},
     "no_grouping": {"products_apart": True},
     "dropout": {"dropout": True},
+    "returned_keys": {"returned_keys": 2},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
 13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,
@@ -76,33 +78,6 @@ FIRST_CHUNKED = 2026
 """torchtitan's configurations have their loss in chunks since 2026-04-27
 (pytorch/torchtitan@786e26f8); rows of that year from before say `whole`.
 """
-WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
-TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
-FP32_LOSS = {"fused_cross_entropy": False, "logits_bytes": 14.0}
-"""Logits cast to fp32 before PyTorch's loss, as engines/automodel-fp32-loss.toml counts them:
-prime-rl's (PrimeIntellect-ai/prime-rl@11d87ee8 src/prime_rl/trainer/model.py, forward) and, not in
-chunks, torchtune's (meta-pytorch/torchtune@bd2a0fc7 torchtune/modules/transformer.py, unembed).
-"""
-FP32_LOSS_IN_PLACE = {"fused_cross_entropy": True, "logits_bytes": 8.0}
-"""The copy in fp32 and that of its rows less the last, whose gradient takes its place: Unsloth's
-kernel behind transformers 4.45 (foundation-model-stack/fms-acceleration@876e2ed plugins/
-accelerated-peft; the logits themselves go with the model's output before the backward).
-"""
-BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
-"""Of 16-bit logits PyTorch's loss has 16-bit log-probabilities and gradients: before it the logits
-and the copy that their rows less the last are; after it the gradients of both its steps
-(ljm565/universal-llm-trainer@aefdc4a src/models/llama3.py, forward).
-"""
-EAGER_LOSS = {"fused_cross_entropy": False, "logits_bytes": 12.0, "cut_logits_bytes": 16.0}
-"""torchtitan's loss without a compiler: log-probabilities in fp32, and the gradients of both steps;
-the logits are let go before (pytorch/torchtitan@e8977b007 train.py, `del pred`). torch 2.13, on a
-CPU, allocates 12.0 bytes a logit, 4.0 compiled.
-"""
-COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
-LOSSES: dict[str, dict[str, Any]] = {
-    "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
-    "eager": EAGER_LOSS, "compiled": COMPILED_LOSS,
-}  # fmt: skip
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
@@ -127,6 +102,9 @@ COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
 framework that is not known, where its row says that nothing was compiled.
 """
+
+FSDP1 = "llm-foundry"
+"""The engine that stands for loops around PyTorch's first FSDP."""
 
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
@@ -192,7 +170,13 @@ JAX: dict[str, Any] = {"drops_unread_replay": True, "pads_vocabulary": True}
 the sides of products of 16 bits (openxla/xla xla/service/gpu/transforms/cublas_pad_for_gemms.cc).
 """
 
+LAST_SEPARATE_EXPERTS = 2025
+"""bitsandbytes quantises modules of nn.Linear; since transformers 5 (January 2026) the experts of a
+layer are one parameter of three dimensions, which it leaves in 16 bits (bitsandbytes issue 1849).
+"""
+
 REPLAYS_ALL: dict[str, Any] = {"drops_unread_replay": False}
+NOT_REENTRANT: dict[str, Any] = {"drops_unread_replay": True}
 FIRST_EARLY_STOP = (2, 1)
 """PyTorch's release since which a checkpoint that is not reentrant ends its replay early
 (torch/utils/checkpoint.py, early_stop). transformers' Trainer has the reentrant one unless it is
@@ -228,7 +212,7 @@ def engine_of(row: Row) -> Engine:
         kernels = NOT_COMPILED | eager | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
-    kernels |= _replay_said(row)
+    kernels |= _replay_said(row, engine)
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
@@ -236,7 +220,7 @@ def engine_of(row: Row) -> Engine:
     overlap = _overlap_said(row.facts, engine, titan=titan)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
     states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
-    states |= _sums_said(row)
+    states |= _sums_said(row) | _packing_said(row)
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -246,26 +230,39 @@ def engine_of(row: Row) -> Engine:
     )
 
 
+NARROW_SUMS = {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0}
+
+
 def _sums_said(row: Row) -> dict[str, Any]:
     """How gradients of several micro-batches add up, where the row says it."""
     words, framework = row.facts.gradient_add.split(), row.framework.lower()
-    narrow = {"bf16_sums_bytes": 0.0} if "16" in words else {}
+    narrow = NARROW_SUMS if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
     unsynced = accumulates and ("unsynced" in words or trainer)
     return narrow | ({"sums_before_reducing": True} if unsynced else {})
 
 
-def _replay_said(row: Row) -> dict[str, Any]:
-    """Whether a replay leaves out what no backward reads, where that is not its engine's habit, and
-    what else XLA does.
+def _packing_said(row: Row) -> dict[str, Any]:
+    """Whether QLoRA quantises experts: each was a module of nn.Linear until transformers 5."""
+    old = row.year is not None and row.year <= LAST_SEPARATE_EXPERTS
+    return {"quantises_experts": old and "transformers" in row.framework.lower()}
+
+
+def _replay_said(row: Row, engine: Engine) -> dict[str, Any]:
+    """Whether a replay leaves out what no backward reads, where that is not its engine's habit,
+    what a reentrant one holds, and what else XLA does.
     """
     words = row.framework.lower()
     if "jax" in words:
         return JAX
+    if "no_reentrant" in row.facts.fused_kernels.split():
+        return NOT_REENTRANT
     found = re.search(r"\btorch (\d+)\.(\d+)", words)
     old = found is not None and (int(found[1]), int(found[2])) < FIRST_EARLY_STOP
-    return REPLAYS_ALL if old or "transformers" in words else {}
+    reentrant = "transformers" in words
+    holds = {"holds_input_gradients": True} if reentrant and engine.name == FSDP1 else {}
+    return (REPLAYS_ALL if old or reentrant else {}) | holds
 
 
 def _name_of(row: Row) -> str:

@@ -43,15 +43,18 @@ FACTS = {
     " Transformer Engine's; no_jit: it asks for nvFuser, which PyTorch no longer has; autocast: the"
     " residual stream is fp32, te_autocast: and norms keep 16 bits of it; head_copies: a fused"
     " attention's inputs and output are copied;"
-    " sums_biases: a kernel sums the gradient of each bias",
+    " sums_biases: a kernel sums the gradient of each bias; returned_keys: the model's output holds"
+    " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
+    " PyTorch's that are not reentrant",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
-    " place; bf16: PyTorch's own loss of 16-bit logits; eager, compiled: torchtitan's, and"
-    " what became of it apart from the model",
+    " place; bf16: PyTorch's own loss of 16-bit logits; bf16_held, fp32_held: and a variable holds"
+    " the logits until the next ones; gathered: tensor-parallel ranks have the logits of all;"
+    " eager, compiled: torchtitan's, and what became of it apart from the model",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
-    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); 16: DeepSpeed"
-    " adds up bf16 gradients in 16 bits (grad_accum_dtype)",
+    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); 16: bf16"
+    " gradients add up and are sent in 16 bits, as by DeepSpeed's grad_accum_dtype",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",

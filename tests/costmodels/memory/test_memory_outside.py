@@ -42,6 +42,18 @@ def test_a_communicator_for_each_group_that_leaves_a_node(
     assert StepModel(setting, layout).context_bytes == 1.5 * 2**30 + leaving * 3e9
 
 
+def test_a_process_without_a_gpu_has_no_context_of_one(setting: Setting) -> None:
+    """0.3 GiB where nothing was measured; a profile says its own."""
+    cluster = load_cluster("local-cpu")
+    layout = Layout(stages=even_stages(8, 1))
+    step = StepModel(replace(setting, cluster=cluster), layout)
+    assert step.context_bytes == 0.3 * 2**30
+    assert cluster.kernels is not None
+    kernels = cluster.kernels.model_copy(update={"context_bytes": 2e9})
+    profiled = replace(setting, cluster=cluster.model_copy(update={"kernels": kernels}))
+    assert StepModel(profiled, layout).context_bytes == 2e9
+
+
 def test_what_is_held_beside_a_pipeline_comes_back_slowly(setting: Setting) -> None:
     """A layout that fits without what is held beside its pipeline and not with it runs, stopping
     for each micro-batch; before nanotron's fix it does not.

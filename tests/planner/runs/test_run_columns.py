@@ -255,3 +255,38 @@ def test_states_that_are_kept_in_16_bits() -> None:
     assert half.reserved_gib == pytest.approx(float(row["mem_gb"]), rel=0.06)
     with pytest.raises(SkippedRow, match="known: fp32"):
         run_of(ROW | {"optimizer_states": "bf16"})
+
+
+@pytest.mark.parametrize(("year", "bytes_"), [
+    pytest.param("2025", 0.5 + 1 / 64 + 4 / (64 * 256), id="each expert a module of nn.Linear"),
+    pytest.param("2026", 2.0, id="transformers 5: one parameter, left in 16 bits"),
+])  # fmt: skip
+def test_which_experts_qlora_quantises(year: str, bytes_: float) -> None:
+    """Of Mixtral's 8 x 3 x 4,096 x 14,336 numbers in each of 32 layers, beside those of a model
+    with one expert.
+    """
+    row = ROW | {
+        "framework": "HF transformers + PyTorch FSDP1", "year": year, "gpus": "1", "dp": "1",
+        "zero": "0", "recompute": "full", "global_batch": "1", "moe_ffn": "14336", "top_k": "1",
+        "adapters": "lora 16 attention nf4", "shared_experts": "0", "dense_layers": "0",
+    }  # fmt: skip
+    eight, one = (
+        step_model(run_of(row | {"experts": experts}), Tuning()).memory()[0].weights
+        for experts in ("8", "1")
+    )
+    routers = 2.0 * 32 * 7 * 4096
+    expert = 32 * 7 * 3 * 4096 * 14336
+    assert float(eight) - float(one) == pytest.approx(bytes_ * expert + routers, rel=1e-4)
+
+
+@pytest.mark.parametrize(("words", "bytes_"), [
+    pytest.param({}, 4.0, id="main_grads_dtype is fp32"),
+    pytest.param({"gradient_add": "16"}, 2.0, id="releases of early 2026, as a row says"),
+    pytest.param({"framework": "megatron-core"}, 2.0, id="NVIDIA's recipes"),
+])  # fmt: skip
+def test_in_how_many_bits_megatron_swift_adds_gradients(
+    words: dict[str, str], bytes_: float
+) -> None:
+    """Kept and sent so."""
+    state = run_of(ROW | {"framework": "Megatron-SWIFT (megatron-core)"} | words).engine.state
+    assert (state.gradient_bytes, state.reduce_bytes) == (bytes_, bytes_)

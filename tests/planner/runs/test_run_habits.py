@@ -25,6 +25,7 @@ from meshplan.planner.runs.validate import predict_rows, step_model
         ("nemo-automodel (FSDP2)", "", "automodel"),
         ("native", "", "native"),
         ("PyTorch native FSDP2", "", "torchtitan"),
+        ("Megatron-SWIFT (megatron-core 0.16.1)", "", "megatron-swift"),
     ],
 )
 def test_releases_have_engines_of_their_own(framework: str, note: str, engine: str) -> None:

@@ -54,3 +54,15 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert engine_of(row | {"attention_kernel": "flash4"}).kernels.attention == "flash4"
     asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
     assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
+
+
+@pytest.mark.parametrize(("said", "bytes_", "gathers"), [
+    pytest.param("bf16_held", 8.0, False, id="16 bits: logits, log-probabilities, two gradients"),
+    pytest.param("fp32_held", 16.0, False, id="the same in fp32"),
+    pytest.param("whole bf16_held gathered", 8.0, True, id="tensor ranks have all logits"),
+])  # fmt: skip
+def test_a_variable_that_holds_the_logits(said: str, bytes_: float, gathers: bool) -> None:
+    """Until the next ones take their place."""
+    kernels = engine_of({"framework": "KempnerForge (FSDP2)", "fused_loss": said}).kernels
+    assert (kernels.logits_bytes, kernels.gathers_logits) == (bytes_, gathers)
+    assert not kernels.fused_cross_entropy

@@ -60,9 +60,13 @@ def test_jax_replays_what_its_policy_names_and_its_backward_reads() -> None:
     ],
 )
 def test_which_checkpoints_end_their_replay_early(framework: str, early: bool) -> None:
-    """PyTorch's that is not reentrant, since its release 2.1."""
+    """PyTorch's that is not reentrant, since its release 2.1; a row may say that it is not."""
     kernels = run_of(ROW | {"framework": framework}).engine.kernels
     assert kernels.drops_unread_replay == early
+    holds = "transformers" in framework
+    assert kernels.holds_input_gradients == holds
+    said = run_of(ROW | {"framework": framework, "fused_kernels": "no_reentrant"}).engine.kernels
+    assert (said.drops_unread_replay, said.holds_input_gradients) == (True, False)
 
 
 def test_a_share_is_no_more_than_all() -> None:
