@@ -26,7 +26,7 @@ class OverCudnn(NamedTuple):
 
 NEWER_KERNELS = {
     "flash3": (OverCudnn(1.19, 1.53), OverCudnn(1.31, 2.29)),
-    "flash4": (OverCudnn(1.12, 1.0), OverCudnn(1.26, 1.0)),
+    "flash4": (OverCudnn(1.165, 1.0), OverCudnn(1.23, 1.0)),
 }
 """Forward and backward.
 

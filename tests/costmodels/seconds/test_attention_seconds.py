@@ -250,7 +250,7 @@ def test_the_native_kernel_widens_values(device: Device) -> None:
 )  # fmt: skip
 def test_published_backward_over_chosen_keys(heads: int, chosen: int, milliseconds: float):
     """4,096 queries of heads of 512 on a B200, as NVIDIA/cudnn-frontend pull request 318 timed its
-    kernel: within 5 %, and by the rate of other attention far too fast.
+    kernel: within 5 %, and by the rate of other attention too fast by more than a tenth.
     """
     device = Device(load_gpu("b200"), load_kernels("b200"), Tuning(), RECIPES["bf16"])
     core = AttentionCore(
@@ -259,7 +259,7 @@ def test_published_backward_over_chosen_keys(heads: int, chosen: int, millisecon
     )  # fmt: skip
     assert attention_s(device, core, backward=True) == pytest.approx(milliseconds / 1e3, rel=0.05)
     plain = replace(core, chosen=False)
-    assert attention_s(device, plain, backward=True) < 0.8e-3 * milliseconds
+    assert attention_s(device, plain, backward=True) < 0.9e-3 * milliseconds
     forward = [attention_s(device, each, backward=False) for each in (core, plain)]
     assert forward[0] == forward[1]
 
