@@ -48,7 +48,7 @@ def remaking(engine: Engine, *, remakes: bool) -> Engine:
 
 
 def test_a_layer_of_405b_by_hand() -> None:
-    """MiB over tp 8: the stream 32 (8,192 / 8 tokens of 16,384 numbers of 2 bytes) before each half;
+    """MiB over tp 8: the stream 32 (1,024 tokens of 16,384 numbers of 2 bytes) before each half;
     queries 32, keys and values 2 each, output 32, 4 bytes for each of 16 heads 0.5; gate and up
     104 each. Without the habit both norms' outputs (32 each) and SwiGLU's (104) too.
     """
