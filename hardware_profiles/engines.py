@@ -10,7 +10,9 @@ from meshplan.hardware_profiles.engine_schema import Engine
 
 HERE = Path(__file__).parent / "engines"
 VARIANTS = HERE / "variants"
-"""Engines that are on no list: what some configurations are priced as that `check` reads."""
+"""Engines that are on no list: what some configurations are priced as that `check` reads, and what
+nobody but its laboratory can run and `benchmarks.search.lab_layouts` prices.
+"""
 
 
 class UnknownEngine(ValueError):

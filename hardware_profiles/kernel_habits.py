@@ -88,6 +88,8 @@ class KernelHabits(Frozen):
                     it (`costmodels.operations.by_operator`)
     drops_unread_replay
                     a replay leaves out what no backward reads (`costmodels.operations.replayed`)
+    remakes_outputs the backward passes of the norms before attention and feed-forward and of the
+                    feed-forward's activation make their outputs again: only their inputs are kept
     pads_vocabulary its rows are a multiple of 8 for each rank, whatever the model's are
     biases          how biases of dense products are added up (`costmodels.operations.dense_biases`)
     own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
@@ -158,6 +160,7 @@ class KernelHabits(Frozen):
     drops_unread_replay: bool = False
     saves_16_bits: bool = False
     keeps_listed: bool = False
+    remakes_outputs: bool = False
     pads_vocabulary: bool = False
     biases: Literal["in_product", "summed", "apart"] = "in_product"
     own_gelu: tuple[float, ...] = ()

@@ -48,6 +48,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Routing,
 )
+from meshplan.costmodels.operations.remade import remade
 from meshplan.costmodels.operations.routing_maps import (
     routing_maps,
     weight_bytes,
@@ -198,7 +199,8 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
     yield into
     yield from add_bias(site, experts, rows * up * f, last=False)
     weighed = site.kernels.weighs_inside_experts
-    yield activation(site, rows * f, "moe_act", weighed=weighed, clamped=experts.bias)
+    acting = activation(site, rows * f, "moe_act", weighed=weighed, clamped=experts.bias)
+    yield remade(site.kernels, acting)
     yield replace(into, name="experts_down", n=h, k=f, kept_cast=False, saved_bytes=0.0)
     yield from add_bias(site, experts, rows * h, last=True)
 

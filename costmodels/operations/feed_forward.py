@@ -28,6 +28,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
 )
 from meshplan.costmodels.operations.rank_share import Shard, is_kind
+from meshplan.costmodels.operations.remade import remade
 from meshplan.hardware_profiles.kernel_habits import ContextKind, KernelHabits
 
 GELU_OPERATORS = 10  # of Megatron-LM's, forward (`KernelHabits.own_gelu`)
@@ -112,7 +113,7 @@ def dense_feed_forward(site: Site, f: Number, module: Module = "mlp") -> Iterato
         modules=("linear", module), cast_shares=site.entering_casts, joined=site.joined(up),
         apart=(f, f) if up == 2 else (),
     )  # fmt: skip
-    yield activation(site, t * f, module)
+    yield remade(site.kernels, activation(site, t * f, module))
     yield Matmul(
         name="down", m=t, n=h, k=f, modules=("linear", module), cast_shares=site.leaving_casts
     )

@@ -143,6 +143,7 @@ class Pointwise:
     forward_flops  of products inside them that are too narrow for more than memory's rate
     in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
     kept_cast    see `Matmul`
+    remade_bytes  of the output that the backward pass makes again instead (`operations.remade`)
     measured_as  the names under which a profile of the machine itself has their rates, forward and
                  backward; what it does not have moves at the mean rate
     """
@@ -158,6 +159,7 @@ class Pointwise:
     kept_cast: bool = False
     measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
+    remade_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("pointwise",)
 
 

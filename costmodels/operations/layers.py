@@ -61,6 +61,7 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
 )
 from meshplan.costmodels.operations.recurrent import recurrent_operations
+from meshplan.costmodels.operations.remade import remade
 from meshplan.costmodels.operations.residual import residual_sum, stream_itemsize
 from meshplan.costmodels.operations.sparse import index_operations
 from meshplan.costmodels.operations.streams import from_streams, to_streams
@@ -109,7 +110,8 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     attention, streams = kind.attention, site.model.streams
     if streams:
         yield from from_streams(site, streams.columns, "attention_streams")
-    yield norm(site, "attention_norm", _norm_module(site, apart=attention.is_mla))
+    entering = norm(site, "attention_norm", _norm_module(site, apart=attention.is_mla))
+    yield remade(site.kernels, entering)
     if site.model.alternating:
         yield from low_rank_residual(site, site.model.alternating)
     if not (attention.is_mla and site.kernels.own_token_latents):
@@ -305,7 +307,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield from from_streams(site, streams.columns, "feed_forward_streams")
     if not (site.model.parallel_blocks and kind.has_mixer) or site.model.norms_per_layer > 1:
         apart = _norm_module(site, apart=bool(kind.experts))
-        yield norm(site, "feed_forward_norm", apart or "mlp")
+        yield remade(site.kernels, norm(site, "feed_forward_norm", apart or "mlp"))
     if kind.experts:
         yield from expert_operations(site, kind.experts)
     else:

@@ -44,6 +44,7 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Operation, matrices
 from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
+from meshplan.costmodels.operations.remade import remade_bytes
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.ranks.beside import ZERO_2, Sent
 from meshplan.costmodels.ranks.first_stage import tower_cost, tower_parameters_per_rank
@@ -217,10 +218,11 @@ class Rank:
         return self.layer_saved_bytes(kind, "none") - self._returned_bytes(kind, "none") - kept
 
     def working_bytes(self, kind: int, mode: Mode) -> Number:
-        """What a layer holds in its backward pass beyond what it kept: what it made again, and
-        where the engine counts them the gradients that are there at their most.
+        """What a layer holds in its backward pass beyond what it kept: what it made again
+        (`operations.remade` too), and where the engine counts them the gradients that are there at
+        their most.
         """
-        again = self.replay_bytes(kind, mode)
+        again = self.replay_bytes(kind, mode) + remade_bytes(self.operations(kind))
         if self.is_modules(kind) or not self.setting.engine.kernels.counts_gradients:
             return again
         again = again + gradients_alive(self.site, self.setting.model.kinds[kind])

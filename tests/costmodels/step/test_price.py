@@ -334,7 +334,7 @@ PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubs
                   marks=[] if engine in QUICK else [pytest.mark.nightly])
      for engine in engine_names()]
     + list(product(
-        ("megatron-bridge", "native", "nanotron", "torchtitan"), ("tied", "windowed"),
+        ("megatron-bridge", "meta", "native", "nanotron", "torchtitan"), ("tied", "windowed"),
         (load_cluster("dgx-h100"),),
     ))
     + list(product(("megatron-bridge", "torchtitan"), ("latent", "windowed"), (PODS,))),
