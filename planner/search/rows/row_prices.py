@@ -6,6 +6,7 @@ order, as far as is asked. Of the first their prices stay; of the others their b
 they may fit, and they are priced again when they are opened.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -117,17 +118,21 @@ class RowPrices:
         """The rows that are not surely slower."""
         return np.flatnonzero(self.busy_ns < limit_s * NS_PER_S)
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices."""
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
         rows = rows[~self._misfits[rows]]
         held = self._slot[rows] >= 0
-        parts = [self._fit(each) for each in (rows[held], rows[~held]) if len(each)]
-        if not parts:
-            return rows, self._prices_of(rows)
-        rows = np.concatenate([each for each, _ in parts])
-        prices = Coefficients.joined(each for _, each in parts)
-        order = np.argsort(rows)
-        return rows[order], prices.take(order)
+        parts = [self._that_fit(each) for each in (rows[held], rows[~held]) if len(each)]
+        return np.sort(np.concatenate(parts)) if parts else rows
+
+    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+        """Those of `rows` that may fit, with their prices."""
+        if self.is_busy or self.holds(rows):
+            rows = self.that_fit(rows)
+            return rows, self.of_each(rows)
+        prices = self._prices_of(rows)
+        fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
+        return rows[fit], prices.take(fit)
 
     def of_each(self, rows: Ints) -> Coefficients:
         """The prices of `rows`, in their order: those that are not held are not kept."""
@@ -138,14 +143,11 @@ class RowPrices:
         places = np.concatenate([np.flatnonzero(held), np.flatnonzero(~held)])
         return Coefficients.joined(parts).take(np.argsort(places))
 
-    def _fit(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices: all are held, or none is."""
+    def _that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit: all are held, or none is."""
         if self.is_busy and not self.holds(rows):  # else prices are made up
-            rows = may_hold(self.question, self.space, rows)
-            return rows, self._prices_of(rows)
-        prices = self.take(rows) if self.holds(rows) else self._prices_of(rows)
-        fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
-        return rows[fit], prices.take(fit)
+            return may_hold(self.question, self.space, rows)
+        return rows[row_fits(self.space.take(rows), self.of_each(rows))]
 
     def hold(self, rows: Ints) -> None:
         """Price those of `rows`, all different, that are not priced yet."""
@@ -172,6 +174,11 @@ class RowPrices:
         return held.take(self._slot[rows].astype(np.int64))
 
     def _prices_of(self, rows: Ints) -> Coefficients:
-        if not len(rows):  # tables have an entry at least
-            return self._prices_of(self._order[:1]).take(rows)
+        if not len(rows):
+            return self._of_none
         return price_space(self.question, self.space.take(rows), self.price)
+
+    @cached_property
+    def _of_none(self) -> Coefficients:
+        """The prices of no rows: tables have an entry at least."""
+        return self._prices_of(self._order[:1]).take(self._order[:0])

@@ -39,8 +39,12 @@ class Source(Protocol):
         """The rows that may be faster, by what costs little."""
         ...
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices."""
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
+        ...
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`, which may fit."""
         ...
 
 
@@ -54,9 +58,13 @@ class Given(NamedTuple):
         """All of them."""
         return self.rows
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+    def that_fit(self, rows: Ints) -> Ints:
         """All of `rows`."""
-        return rows, self.prices.take(rows)
+        return rows
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """Their prices."""
+        return self.prices.take(rows)
 
 
 def rows_below(
@@ -68,11 +76,15 @@ def rows_below(
     """
     known = np.array(sorted(set(planned)), np.int64)
     rows = source.below(limit_s)
+    many = blocks(len(rows), BLOCK)
+    if len(many) > 2:  # few of them may fit, and a block of prices has a cost of its own
+        parts = [rows[first : first + many.step] for first in many]
+        rows = np.concatenate(done_of_each(source.that_fit, parts))
     firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> RowsBelow:
-        some, prices = source.fitting(rows[first : first + firsts.step])
-        part = space.take(some)
+        some = source.that_fit(rows[first : first + firsts.step])
+        part, prices = space.take(some), source.of_each(some)
         passes = pass_seconds(part.layouts, setting)
         below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
         passes = passes.take(below)
