@@ -26,6 +26,8 @@ from meshplan.planner.space.legal_layouts import Space
 ALL = 16_384  # rows whose prices are all kept
 TOGETHER = 16_384  # rows that are priced at a time, in order
 AHEAD = 4096  # rows that are priced again together when one of them is opened
+GLANCE = 65_536  # rows of which it is found at once whether they may fit: a glance has its own cost
+UNKNOWN, FITS, MISFIT = 0, 1, 2
 
 
 class _Fitting(NamedTuple):
@@ -55,7 +57,8 @@ class RowPrices:
         self._order = np.argsort(self.busy_ns, kind="stable")
         self._priced = 0  # of the order
         self.rows, self.bounds = self._order[:0], np.full(number, np.inf)
-        self._slot, self._misfits = np.full(number, -1, np.int32), np.zeros(number, bool)
+        self._slot, self._fits = np.full(number, -1, np.int32), np.zeros(number, np.int8)
+        self._seen = 0  # of the order: whether these may fit is known
         self._held: Coefficients | None = None
         if busy_ns is None:
             self._price_next(number)
@@ -89,19 +92,35 @@ class RowPrices:
         """Price some more of the order."""
         settled = self.rows[self.bounds[self.rows] < self._next]
         some = self._order[self._priced : self._priced + number]
-        firsts, kept = blocks(len(some), TOGETHER), self._priced < ALL
+        self._look_ahead(self._priced + number)
+        may = some[self._fits[some] != MISFIT]
+        firsts, kept = blocks(len(may), TOGETHER), self._priced < ALL
         found = done_of_each(
-            lambda first: self._fitting(some[first : first + firsts.step], kept), firsts
+            lambda first: self._fitting(may[first : first + firsts.step], kept), firsts
         )
-        self._misfits[some] = True
+        self._fits[some] = MISFIT
         for block in found:
-            self._misfits[block.rows] = False
+            self._fits[block.rows] = FITS
             self.bounds[block.rows] = block.bounds
             if block.prices is not None:
                 self._keep(block.rows, block.prices)
         left = np.sort(np.concatenate([self.rows[len(settled) :], *(each.rows for each in found)]))
         left = left[np.argsort(self.bounds[left], kind="stable")]
         self.rows, self._priced = np.concatenate([settled, left]), self._priced + len(some)
+
+    def _look_ahead(self, number: int) -> None:
+        """Find which of the first `number` of the order may fit, and of as many more as are known:
+        where hardly any does, many will be asked for.
+        """
+        if not self.is_busy or number <= self._seen:
+            return
+        some = self._order[self._seen : max(number, min(2 * self._seen, self._seen + 2 * GLANCE))]
+        firsts = blocks(len(some), GLANCE)
+        parts = [some[first : first + firsts.step] for first in firsts]
+        self._fits[some] = MISFIT
+        for fit in done_of_each(lambda part: may_hold(self.question, self.space, part), parts):
+            self._fits[fit] = FITS
+        self._seen += len(some)
 
     def _fitting(self, rows: Ints, kept: bool) -> _Fitting:
         """Those of `rows` that may fit, with their bounds; and their prices if these are kept."""
@@ -120,10 +139,11 @@ class RowPrices:
 
     def that_fit(self, rows: Ints) -> Ints:
         """Those of `rows` that may fit."""
-        rows = rows[~self._misfits[rows]]
-        held = self._slot[rows] >= 0
-        parts = [self._that_fit(each) for each in (rows[held], rows[~held]) if len(each)]
-        return np.sort(np.concatenate(parts)) if parts else rows
+        fits = self._fits[rows]
+        new = rows[fits == UNKNOWN]
+        held = self._slot[new] >= 0
+        found = [self._that_fit(each) for each in (new[held], new[~held]) if len(each)]
+        return np.sort(np.concatenate([rows[fits == FITS], *found]))
 
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""

@@ -13,6 +13,7 @@ from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.priced_space import as_simulated
+from meshplan.planner.search.rows.row_prices import GLANCE
 from meshplan.planner.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
@@ -76,8 +77,8 @@ def rows_below(
     """
     known = np.array(sorted(set(planned)), np.int64)
     rows = source.below(limit_s)
-    many = blocks(len(rows), BLOCK)
-    if len(many) > 2:  # few of them may fit, and a block of prices has a cost of its own
+    if len(rows) > 2 * BLOCK:  # few of them may fit, and a block of prices has a cost of its own
+        many = blocks(len(rows), GLANCE)
         parts = [rows[first : first + many.step] for first in many]
         rows = np.concatenate(done_of_each(source.that_fit, parts))
     firsts = blocks(len(rows), BLOCK)
