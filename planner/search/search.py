@@ -296,10 +296,14 @@ class Faster(NamedTuple):
 
 
 def faster_than(
-    question: Question, simulate: Callable[[Layout], float], limit_s: float, budget: int
+    question: Question,
+    simulate: Callable[[Layout], float],
+    limit_s: float,
+    budget: int,
+    deadline: float | None = None,
 ) -> Faster:
-    """The fastest layout below `limit_s` that `budget` suffices to find. No first plans are made:
-    below a limit near the optimum the bounds leave few layouts.
+    """The fastest layout below `limit_s` that `budget` suffices to find before the deadline. No
+    first plans are made: below a limit near the optimum the bounds leave few layouts.
     """
     question = counting_empty_stages(question)
     space = space_of(question)
@@ -312,7 +316,7 @@ def faster_than(
     look_beyond_priced(proof)
     counts = question.engine.kernels.counts_passes
     beyond = taken_out(proof) if counts else proof.open.rows[:0]
-    open_s = proof.prove(None)
+    open_s = proof.prove(deadline)
     work = budget - proof.tally.left
     if counts:
         open_s = min(open_s, *CountedMemory.each(proof, beyond))

@@ -13,6 +13,7 @@ from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.priced_space import as_simulated
+from meshplan.planner.search.rows.row_prices import GLANCE
 from meshplan.planner.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
@@ -39,8 +40,12 @@ class Source(Protocol):
         """The rows that may be faster, by what costs little."""
         ...
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices."""
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
+        ...
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`, which may fit."""
         ...
 
 
@@ -54,9 +59,13 @@ class Given(NamedTuple):
         """All of them."""
         return self.rows
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+    def that_fit(self, rows: Ints) -> Ints:
         """All of `rows`."""
-        return rows, self.prices.take(rows)
+        return rows
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """Their prices."""
+        return self.prices.take(rows)
 
 
 def rows_below(
@@ -68,11 +77,15 @@ def rows_below(
     """
     known = np.array(sorted(set(planned)), np.int64)
     rows = source.below(limit_s)
+    if len(rows) > 2 * BLOCK:  # few of them may fit, and a block of prices has a cost of its own
+        many = blocks(len(rows), GLANCE)
+        parts = [rows[first : first + many.step] for first in many]
+        rows = np.concatenate(done_of_each(source.that_fit, parts))
     firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> RowsBelow:
-        some, prices = source.fitting(rows[first : first + firsts.step])
-        part = space.take(some)
+        some = source.that_fit(rows[first : first + firsts.step])
+        part, prices = space.take(some), source.of_each(some)
         passes = pass_seconds(part.layouts, setting)
         below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
         passes = passes.take(below)
