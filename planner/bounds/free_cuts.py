@@ -138,7 +138,7 @@ class FreeCuts:
         return self.same.covers[0][at], late
 
     def seconds_of(self, lines: Sequence[Line], weights: Floats) -> tuple[Floats, Floats]:
-        """[row, chunk, kind, mode] seconds of a layer, and [row] all others, in a mean of chains."""
+        """[row, chunk, kind, mode] seconds of a layer in a mean of chains, and [row] the rest."""
         p, same = self.passes, self.same
         often = np.tensordot(weights, np.array([line.often for line in lines]), axes=1)
         reduces = np.zeros((4, same.pp))
@@ -155,8 +155,9 @@ class FreeCuts:
     def kib_of(self, held: Floats, late: Floats, layers: Floats) -> Floats:
         """[row, chunk, kind, mode] KiB of a layer that counts so often, [chunk]."""
         found: Floats = held[:, None, None] * self.saved_kib[:, None]
-        found = found + late[:, None, None] * self.deferred_kib[:, None, :, None]
-        return found + layers[:, None, None] * self.state_kib[:, None, :, None]
+        found += late[:, None, None] * self.deferred_kib[:, None, :, None]
+        found += layers[:, None, None] * self.state_kib[:, None, :, None]
+        return found
 
     def bounds_s(
         self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats | None = None

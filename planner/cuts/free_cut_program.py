@@ -210,7 +210,6 @@ class FreeCutProgram:
         times[:, :2] += p.extra[row]
         forward, input_grad, weight_grad = (tuple(each) for each in times.T.tolist())
         work = Work(forward, input_grad, weight_grad, float(p.hop[row]))
-        after = self._reduced_s(cut)
         chain = longest_chain(*self.shape, work, self._reduced_s(cut).tolist())
         return lines_of(chain, same.chunks)
 

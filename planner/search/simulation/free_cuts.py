@@ -1,10 +1,11 @@
-"""A bound of every cut of the layouts whose cuts a list limits, once the proof over lists has ended.
+"""A bound of every cut of the layouts whose cuts a list limits, once the proof has ended.
 
 Where an engine cuts anywhere, layouts of several chunks per rank are solved over a list of cuts
 (`planner.space.stage_splits`). What is faster however they are cut is bounded here, the smallest
 bound first, each by what costs little before what costs much:
 
-    row       of all cuts, by the mean rank (`planner.search.rows.rows_below.bounds_of_rows`)
+    row       of all cuts, by the mean rank (`planner.search.rows.rows_below.bounds_of_rows`), in
+              the modes of one way to run it; not those whose ranks cannot hold all layers
     asked     by the multipliers that were found for a layout with the same schedule, ranks, chunks
     packed    by the whole layers that ranks can hold (`FreeCuts.packing_bounds_s`)
     solved    by a program of its own (`planner.cuts.free_cut_program`); then below which limit the
@@ -15,25 +16,29 @@ The first that is solved is the best plan's layout: others need not be bounded b
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.free_cuts import FreeCuts, Line, Multipliers, first_lines
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.problem.coefficients import Priced
+from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.least_held import LeastHeld
+from meshplan.planner.search.rows.rows_below import bounds_of_rows
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BUDGET, MORE = 8_000_000, 12_000_000  # units of work; so many more while the gap is wide
-GROUP, BOUNDED, PACKED = 10_000, 2, 300  # layouts that are alike; each of their chunks, and ranks
+BUDGET, MORE = 5_000_000, 3_000_000  # units of work; so many more while the gap is wide
+GROUP, BOUNDED, PACKED = 8_000, 1, 100  # layouts that are alike; each of their chunks, and ranks
 PROGRAM, CELL = 30_000, 1  # a program; each of its cells, in each round
 HALVINGS = 5
 
@@ -73,28 +78,57 @@ class FreeCutBounds:
     def bound_s(self) -> float:
         """A lower bound of every such layout; infinite where none can be faster."""
         bounds, space = self.proof.open.row_bounds, self.proof.space
-        rows = space.listed(np.flatnonzero(bounds < self.limit_s))
+        rows = np.sort(space.listed(np.flatnonzero(bounds < self.limit_s)))
         if not len(rows):
             return math.inf
         self._prices = self._least_held(rows)
+        self._rows, self._held = rows, self._prices.take(rows)
         self._alike = list(self._groups(rows))
-        try:
+        with suppress(KeyboardInterrupt):  # bounds only rise
             self._settle()
-        except KeyboardInterrupt:  # bounds only rise
-            pass
         least_s = min((float(each.bounds.min()) for each in self._alike), default=math.inf)
         return least_s if least_s < self.limit_s else math.inf
 
     def _groups(self, rows: Ints) -> Iterator[_Alike]:
-        space = self.proof.space
+        space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
         for variant, same in space.by_variant(rows):
+            modes = tuple(variant.columns[mode] for mode in variant.modes)
+            if modes not in bounds:
+                bounds[modes] = bounds_of_rows(space, self.proof.passes, list(modes))
+            same = same[bounds[modes][same] < self.limit_s]
+            if not len(same):
+                continue
             pp, vpp = int(space.layouts.pipeline_parallel[same[0]]), variant.virtual_stages
             if vpp == 1 or lists_all(space.model, space.legality, pp, vpp):
                 continue
             m = space.layouts.num_micro_batches[same]
             for number in np.unique(m).tolist():
                 some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
-                yield _Alike(variant, shape, some, self.proof.open.row_bounds[some].copy())
+                some = some[self._holds(np.searchsorted(rows, some), modes, shape)]
+                if not len(some):
+                    continue
+                yield _Alike(variant, shape, some, bounds[modes][some])
+
+    def _holds(self, at: Ints, modes: tuple[int, ...], shape: Shape) -> Bools:
+        """Whether the ranks of layouts, at these places of all rows, hold all layers if each keeps
+        them in the chunk that holds the fewest micro-batches, with no room for passes; and do their
+        work below the limit.
+        """
+        held, c, space = pipeline_shape(*shape), self._held, self.proof.space
+        kinds = [kind for kind, count in enumerate(space.kind_counts) if count]
+        saved = c.layer_saved_kib[at][:, kinds][:, :, list(modes)].min(axis=2).astype(float)
+        room = np.repeat((c.cap_kib - c.fixed_kib[at])[:, None].astype(float), shape[1], axis=1)
+        (first, _), (last, _) = held.ends
+        room[:, first] -= c.embedding_state_kib[at]
+        room[:, last] -= c.head_state_kib[at]
+        fewest = held.covers.min(axis=2)  # [cover, rank]
+        each = saved[:, :, None, None] * fewest + c.layer_state_kib[at][:, kinds, None, None]
+        most = np.floor(room[:, None] / np.maximum(each.min(axis=1), 1e-9)).min(axis=1)
+        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[self._rows[at]]
+        work_s = passes[:, kinds][:, :, list(modes)].sum(axis=3).min(axis=(1, 2)) * shape[3]
+        most = np.minimum(most, np.floor(self.limit_s / SAFETY / work_s)[:, None])
+        found: Bools = (most >= 0).all(axis=1) & (np.clip(most, 0, layers).sum(axis=1) >= layers)
+        return found
 
     def _least_held(self, rows: Ints) -> Priced:
         """Prices whose memory is not above what ranks hold."""
