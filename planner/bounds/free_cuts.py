@@ -160,7 +160,7 @@ class FreeCuts:
         return found
 
     def bounds_s(
-        self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats | None = None
+        self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats
     ) -> Floats:
         """[row] a lower bound of the simulated step of every cut of which no rank holds more than
         the `most` layers, [row, rank]. The multipliers are in units of the limit.
@@ -174,7 +174,7 @@ class FreeCuts:
         beyond = (over[self.rank_of] - least)[:, None, None]
         each = np.where(self.runs[:, None], each + kib + beyond, np.inf)
         fixed = fixed - np.einsum("rcs,cs->r", self.room_kib, price) + least @ self.fewest
-        fixed = fixed - (self.counts.sum() * over.sum() if most is None else most @ over)
+        fixed = fixed - most @ over
         found: Floats = (fixed + each.min(axis=(1, 3)) @ self.counts) * SAFETY
         return found
 

@@ -11,7 +11,7 @@ bound first, each by what costs little before what costs much:
     solved    by a program of its own (`planner.cuts.free_cut_program`); then below which limit the
               whole layers of ranks leave it no answer, by halving
 
-The first that is solved is the best plan's layout: others need not be bounded beyond it.
+The first that is solved is the best plan's layout: others need not be solved beyond it.
 """
 
 import math
@@ -37,19 +37,29 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BUDGET, MORE = 5_000_000, 3_000_000  # units of work; so many more while the gap is wide
+BUDGET = 10_000_000  # units of work, as those of `planner.cuts.budget`: some 0.5 seconds
 GROUP, BOUNDED, PACKED = 8_000, 1, 100  # layouts that are alike; each of their chunks, and ranks
-PROGRAM, CELL = 30_000, 1  # a program; each of its cells, in each round
+PROGRAM, CELL = 100_000, 4  # a program; each of its cells, in each round
 HALVINGS = 5
 
 
 class _Alike:
-    """Layouts with the same ways to run, ranks and micro-batches, each with its bound."""
+    """Layouts with the same ways to run, ranks and micro-batches, each with its bound; `most` are
+    the layers that each rank holds at most in steps below the limit, [row, rank].
+    """
 
-    def __init__(self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats) -> None:
+    def __init__(
+        self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats, layers: int
+    ) -> None:
         self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
+        self.most = np.full((len(rows), shape[1]), float(layers))
         self.packed: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
+
+    @property
+    def unpacked_s(self) -> float:
+        """The least bound of what is not packed."""
+        return float(np.where(self.packed, np.inf, self.bounds).min(initial=math.inf))
 
     @property
     def open_s(self) -> float:
@@ -71,7 +81,7 @@ class FreeCutBounds:
 
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
-        self._left, self._more = BUDGET, MORE
+        self._left = BUDGET
         self._lines = dict[Shape, list[Line]]()
         self._alike = list[_Alike]()
 
@@ -91,6 +101,7 @@ class FreeCutBounds:
 
     def _groups(self, rows: Ints) -> Iterator[_Alike]:
         space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
+        layers = sum(space.kind_counts)
         for variant, same in space.by_variant(rows):
             modes = tuple(variant.columns[mode] for mode in variant.modes)
             if modes not in bounds:
@@ -107,7 +118,7 @@ class FreeCutBounds:
                 some = some[self._holds(np.searchsorted(rows, some), modes, shape)]
                 if not len(some):
                     continue
-                yield _Alike(variant, shape, some, bounds[modes][some])
+                yield _Alike(variant, shape, some, bounds[modes][some], layers)
 
     def _holds(self, at: Ints, modes: tuple[int, ...], shape: Shape) -> Bools:
         """Whether the ranks of layouts, at these places of all rows, hold all layers if each keeps
@@ -143,9 +154,14 @@ class FreeCutBounds:
         return FreeCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
+        """All are packed before any is solved, for half of the budget."""
         found_s = self.limit_s
-        if best := self._of_the_best():
-            self._pack(best[0], found_s)
+        while self._goes_on(found_s) and self._left > BUDGET // 2:
+            alike = min(self._alike, key=lambda each: each.unpacked_s)
+            if alike.unpacked_s >= found_s:
+                break
+            self._pack(alike, found_s)
+        if (best := self._of_the_best()) and self._goes_on(found_s):
             found_s = min(found_s, self._solve(*best, found_s))
         while self._goes_on(found_s):
             alike = min(self._alike, key=lambda each: each.open_s)
@@ -167,17 +183,14 @@ class FreeCutBounds:
     def _goes_on(self, found_s: float) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
-        if open_s >= found_s or self.proof.tally.late:
-            return False
-        if self._left <= 0 and open_s < self.proof.best_s * costs.WIDE:
-            self._left, self._more = self._left + self._more, 0
-        return self._left > 0
+        return open_s < found_s and self._left > 0 and not self.proof.tally.late
 
     def _pack(self, alike: _Alike, limit_s: float) -> None:
         """Bound what is below the limit by whole layers of ranks."""
         some = np.flatnonzero(~alike.packed & (alike.bounds < limit_s))
         cuts = self._cuts(alike, some)
         alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.limit_s)
+        alike.most[some] = cuts.most_layers(np.full(len(some), self.limit_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
 
@@ -214,7 +227,7 @@ class FreeCutBounds:
                 if first:
                     self._ask(asked)
             found_s = max(found_s, answer.bound_s)
-            if found_s >= below_s or self._left <= -MORE or self.proof.tally.late:
+            if found_s >= below_s or self._left <= 0 or self.proof.tally.late:
                 break
         if asked and not asked.first:
             self._ask(asked)
@@ -235,6 +248,8 @@ class FreeCutBounds:
                 by = by._replace(lines=by.lines[: len(lines)])
             if by.lines.sum() <= 0 or len(by.memory) != cuts.room_kib.shape[1]:
                 continue
-            bounds = np.minimum(cuts.bounds_s(lines, by, self.limit_s), self.limit_s)
+            bounds = np.minimum(
+                cuts.bounds_s(lines, by, self.limit_s, alike.most[some]), self.limit_s
+            )
             alike.bounds[some] = np.maximum(alike.bounds[some], bounds)
             self._left -= GROUP + BOUNDED * cuts.same.chunks * len(some)
