@@ -41,6 +41,7 @@ BUDGET = 6_000_000  # units of work, as those of `planner.cuts.budget`: some 0.3
 GROUP, BOUNDED, PACKED = 8_000, 1, 100  # layouts that are alike; each of their chunks, and ranks
 PROGRAM, CELL = 100_000, 4  # a program; each of its cells, in each round
 HALVINGS = 5
+MOST_ROWS = 32_768  # that are looked at
 
 
 class _Alike:
@@ -88,16 +89,27 @@ class FreeCutBounds:
     def bound_s(self) -> float:
         """A lower bound of every such layout; infinite where none can be faster."""
         bounds, space = self.proof.open.row_bounds, self.proof.space
-        rows = np.sort(space.listed(np.flatnonzero(bounds < self.limit_s)))
-        if not len(rows):
-            return math.inf
-        self._prices = self._least_held(rows)
-        self._rows, self._held = rows, self._prices.take(rows)
-        self._alike = list(self._groups(rows))
-        with suppress(KeyboardInterrupt):  # bounds only rise
-            self._settle()
-        least_s = min((float(each.bounds.min()) for each in self._alike), default=math.inf)
+        rows = space.listed(np.flatnonzero(bounds < self.limit_s))
+        taken = self._taken(rows)
+        left = bounds[np.setdiff1d(rows, taken)].min(initial=math.inf)
+        if len(taken):
+            self._prices = self._least_held(taken)
+            self._rows, self._held = taken, self._prices.take(taken)
+            self._alike = list(self._groups(taken))
+            with suppress(KeyboardInterrupt):  # bounds only rise
+                self._settle()
+        least_s = min([float(left), *(float(each.bounds.min()) for each in self._alike)])
         return least_s if least_s < self.limit_s else math.inf
+
+    def _taken(self, rows: Ints) -> Ints:
+        """Those with the smallest bounds: as many as memory allows, none once it is late, and none
+        that keeps activations on the host, whose memory is priced alone.
+        """
+        if self.proof.tally.late:
+            return rows[:0]
+        some = rows[self.proof.space.layouts.activation_offload[rows] == 0]
+        order = np.argsort(self.proof.open.row_bounds[some], kind="stable")
+        return np.sort(some[order[:MOST_ROWS]])
 
     def _groups(self, rows: Ints) -> Iterator[_Alike]:
         space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
