@@ -116,12 +116,13 @@ def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:
         yield parts.pop(0)
 
 
-def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
+def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None = None) -> Floats:
     """A lower bound of every variant and cut of each row: the mean over the ranks of the mean work
-    and the way down to them, on which each rank before does the first forward of a layer at least.
+    and the way down to them, on which each rank before does the first forward of a layer at least;
+    `columns` of recomputation that layers may be in, if not those of all variants.
     """
     p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
-    modes = space.mode_columns
+    modes = columns or space.mode_columns
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
     layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
