@@ -10,6 +10,7 @@ of one layout, `price` looks it up for many.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -75,6 +76,8 @@ class Rank:
     """One rank under `layout`, or an array of them under each layout of a grid."""
 
     layout: Layout | Layouts
+    LISTED: tuple[str, ...] = ("site", "groups", "end_operations", "end_parameters")
+    """What depends neither on tuning nor on overlap."""
 
     def __init__(self, setting: Setting, layout: Layout | Layouts) -> None:
         self.setting, self.layout = setting, layout
@@ -83,6 +86,15 @@ class Rank:
         self._saved: dict[tuple[int, Mode], Number] = {}
         self._parameters: dict[int, RankParameters] = {}
         self._stand_ins: dict[tuple[tuple[int, ...], bool], Number] = {}
+
+    def with_figures(self, setting: Setting) -> Self:
+        """The same rank under a `setting` that differs in tuning and overlap alone: what it
+        computes, sends and holds is listed once for both.
+        """
+        other = type(self)(setting, self.layout)
+        other._operations, other._parameters = self._operations, self._parameters
+        vars(other).update({name: getattr(self, name) for name in self.LISTED})
+        return other
 
     @cached_property
     def site(self) -> Site:

@@ -34,6 +34,7 @@ class StageModel(Rank):
     """The costs and parameters of the stages of one layout in one setting, computed once."""
 
     layout: Layout
+    LISTED = (*Rank.LISTED, "_stage_contents", "stages_of_rank", "_like_rank")
 
     def __init__(self, setting: Setting, layout: Layout) -> None:
         super().__init__(setting, layout)

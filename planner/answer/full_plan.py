@@ -5,6 +5,7 @@ while runners-up are looked for. What Ctrl-C leaves out is said; the layout and 
 before.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -30,11 +31,12 @@ class Beside:
     A second processor begins with the fastest layout when the proof has ended, while runners-up are
     looked for. If a tie of that layout becomes the plan, what depends on the layout is found anew,
     and the batches nearby stay compared with the fastest. If a faster layout was found meanwhile,
-    everything is found anew.
+    everything is found anew. After the deadline, of `time.perf_counter`, no batch nearby is begun,
+    and no search of spare memory goes on.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, asked: Asked, deadline: float | None = None) -> None:
+        self.asked, self.deadline = asked, deadline
         self._of: Fastest | None = None
         self._begun = Begun[Any]()
 
@@ -46,7 +48,8 @@ class Beside:
 
     def begin(self, fastest: Fastest) -> None:
         """Start everything for this layout, what usually takes longest first."""
-        batches = better_batch.tries(self.asked.question, fastest)
+        late = self.deadline is not None and time.perf_counter() >= self.deadline
+        batches = [] if late else better_batch.tries(self.asked.question, fastest)
         self._of, self._begun = fastest, Begun(*batches, *self._of_layout(fastest))
 
     def found(self, chosen: Chosen) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class Beside:
 
     def _of_layout(self, plan: Fastest) -> list[Callable[[], Any]]:
         return [
-            partial(spare_memory, self.asked, plan),
+            partial(spare_memory, self.asked, plan, self.deadline),
             partial(_nearest_runs, case_at(self.asked.question, plan.layout)),
         ]
 

@@ -32,13 +32,15 @@ KEPT = (
 WORK = BUDGET // 8  # budget of all these searches together: they only say what memory may buy
 
 
-def spare_memory(asked: Asked, plan: Fastest) -> SpareMemory | None:
-    """What spare memory would buy a plan; None on a CPU, where nothing is left free."""
+def spare_memory(asked: Asked, plan: Fastest, deadline: float | None = None) -> SpareMemory | None:
+    """What spare memory would buy a plan; None on a CPU, where nothing is left free. What is not
+    settled by the deadline may be bought: the most that bounds of rows leave.
+    """
     cluster = asked.question.cluster
     if cluster.gpu.vendor == "cpu":
         return None
     usable_bytes, most_bytes = cluster.fillable_bytes, asked.profile.capacity_bytes
-    degrees, one_bytes = _Degrees(asked, plan), usable_bytes + GIB
+    degrees, one_bytes = _Degrees(asked, plan, deadline), usable_bytes + GIB
     full = degrees.gain(most_bytes) if most_bytes > usable_bytes else Gain(None, 0.0, math.inf)
     if most_bytes >= one_bytes and full.is_all_of(one_bytes):
         one = full
@@ -76,8 +78,8 @@ class Gain(NamedTuple):
 class _Degrees:
     """The degrees of a plan, asked again with other memory."""
 
-    def __init__(self, asked: Asked, plan: Fastest) -> None:
-        self.question, self.step_s = asked.question, plan.step_s
+    def __init__(self, asked: Asked, plan: Fastest, deadline: float | None) -> None:
+        self.question, self.step_s, self.deadline = asked.question, plan.step_s, deadline
         kept = {name: parse_pin(name, str(getattr(plan.layout, name))) for name in KEPT}
         self.pins = Pins({**self.question.pins.axes, **kept})
         self.left = WORK
@@ -114,7 +116,7 @@ class _Degrees:
         def simulate(layout: Layout) -> float:
             return simulated_s(case_at(question, layout))
 
-        found = faster_than(question, simulate, limit_s, max(0, self.left))
+        found = faster_than(question, simulate, limit_s, max(0, self.left), self.deadline)
         self.left -= found.work
         return found
 

@@ -80,16 +80,17 @@ def moved_settings(question: Question) -> Iterator[MovedFigure]:
 
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
     """The worst loss of each layout."""
+    every = list(moved_settings(question))
+    models = [StepModel(every[0].setting, each) for each in layouts]
 
     def losses(moved: MovedFigure) -> list[float]:
-        steps = [StepModel(moved.setting, each).time().step_time_s for each in layouts]
+        steps = [each.with_figures(moved.setting).time().step_time_s for each in models]
         return [step / min(steps) - 1 for step in steps]
 
-    every = list(moved_settings(question))
     lost, found = list(zip(*done_of_each(losses, every), strict=True)), list[Worst]()
-    for layout, own in zip(layouts, lost, strict=True):
+    for model, own in zip(models, lost, strict=True):
         worst = max(range(len(every)), key=own.__getitem__)
-        memory = stage_memory(StepModel(every[0].setting, layout))
+        memory = stage_memory(model)
         found.append(Worst(own[worst], every[worst].words, needed_bytes(memory)))
     return found
 

@@ -5,6 +5,7 @@ What only some answers need (a comparison, tables, what would fit) is imported w
 
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,7 +88,9 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
     check_writable(wanted.out)
     asked, sizes, yours = _asked(arguments, gpus, wanted)
-    with Beside(asked) as beside:
+    limit_s = wanted.time_limit
+    deadline = None if limit_s is None else time.perf_counter() + limit_s
+    with Beside(asked, deadline) as beside:
         result, fewest = _searched(asked, wanted, beside.begin)
         plan = full_plan(
             beside, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out

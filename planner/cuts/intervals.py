@@ -35,6 +35,16 @@ class ProblemChains:
         bounds: Floats = self.bounds_s(stage, ends - counts, ends, least_ns).max(axis=1)
         return bounds
 
+    def with_first_s(self, intervals: Intervals, split: Ints, fewest: Ints) -> Floats:
+        """Of each `split` of the list, with so many first layers of each stage in full."""
+        counts = np.array(self.problem.splits)[split]
+        ends = counts.cumsum(axis=1)
+        stage, full = np.arange(self.problem.pp), np.minimum(fewest[:, None], counts)
+        work_ns = intervals.all_with_first_ns(ends - counts, ends, full)
+        stages = np.broadcast_to(stage, ends.shape)
+        bounds: Floats = self.bounds_s(stages, ends - counts, ends, work_ns).max(axis=1)
+        return bounds
+
 
 def intervals_below(
     intervals: Intervals, chains: ProblemChains, limit_s: float

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Bools, Ints
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.first_mixes import NEVER, first_mixes, mix_times
 from meshplan.planner.bounds.ordered_mixes import OrderedMixes
@@ -175,13 +175,16 @@ def _listed_below(
     below = np.flatnonzero(bounds < limit_s())
     split, bounds, times = split[below], bounds[below], times.take(below)
     if problem.first and problem.pp > 1 and len(split):
-        times, fits = _only_mixes(problem, passes, split)
-        bounds[~fits] = math.inf
+        times, fewest = _only_mixes(problem, passes, split)
+        mixes_s = chains.with_first_s(intervals, split, np.maximum(fewest, 0))
+        bounds = np.where(fewest == NEVER, math.inf, np.maximum(bounds, mixes_s))
     priced = dict[int, list[Price]]()
     while len(split):
         bounds = np.maximum(bounds, known.bounds_s(problem.alone, times)[:, 0])
         while bounds[first := int(bounds.argmin())] < limit_s():
             counts = (problem.splits or ())[split[first]]
+            if problem.first and problem.pp > 1:
+                priced[first] = intervals.priced(tuple(accumulate(counts))) or []
             if first in priced:
                 stages = stages_of(priced[first], list(accumulate(counts)))
                 yield Cut(float(bounds[first]), stages, tuple)
@@ -193,13 +196,13 @@ def _listed_below(
             return
 
 
-def _only_mixes(problem: StageProblem, passes: Passes, split: Ints) -> tuple[SplitTimes, Bools]:
+def _only_mixes(problem: StageProblem, passes: Passes, split: Ints) -> tuple[SplitTimes, Ints]:
     """[.., split, 1] what passes take in the only mix where one number of first layers recomputes
-    in full; and [split] whether it fits.
+    in full; and [split] that number, `NEVER` where none fits.
     """
     pairs = np.zeros_like(split), split
     fewest = first_mixes(problem.alone, *pairs)
-    return mix_times(problem.alone, passes, pairs, np.maximum(fewest, 0)), fewest != NEVER
+    return mix_times(problem.alone, passes, pairs, np.maximum(fewest, 0)), fewest
 
 
 def _bound_of(

@@ -44,7 +44,7 @@ from meshplan.planner.search.rows.priced_space import Question, closed_form, pri
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.path import Intervals, fullest_stages
 
-SIZES_TOGETHER = 8
+SIZES_TOGETHER, ROWS_TOGETHER = 8, 16_384  # at first, and about at most
 MOST_LAYOUTS, MOST_CUTS = 24, 128  # of a size, whose ranks are asked
 NEARER = (1.01, 1.03, 1.07, 1.15, 1.3, 1.6, 2.2, 4.0)
 """Times the capacity: rows that fit by their prices with less of it are asked first."""
@@ -90,13 +90,18 @@ def checked_sizes(question: Question, sizes: Sequence[int]) -> Sizes:
 
 
 def _that_may_fit(question: Question, sizes: Sequence[int]) -> list[int]:
-    """The sizes of which a row may fit, ascending."""
-    q, found = counting_empty_stages(question), set[int]()
-    for first in range(0, len(sizes), SIZES_TOGETHER):
-        space = space_of(q, sizes[first : first + SIZES_TOGETHER])
-        if len(space.layouts):
-            fit = np.flatnonzero(may_fit(q, space, price_space(q, space, closed_form)))
+    """The sizes of which a row may fit, ascending: as many together as have `ROWS_TOGETHER` rows,
+    since each glance at a space has a cost of its own.
+    """
+    q, found, first, together = counting_empty_stages(question), set[int](), 0, SIZES_TOGETHER
+    while first < len(sizes):
+        some = sizes[first : first + together]
+        space = space_of(q, some)
+        if rows := len(space.layouts):
+            fit = np.flatnonzero(may_fit(q, space))
             found |= set(np.unique(space.layouts.take(fit).world_size).tolist())
+        first += len(some)
+        together = max(1, min(4 * together, len(some) * ROWS_TOGETHER // max(1, rows)))
     return sorted(found)
 
 
@@ -131,14 +136,16 @@ def checked_fit(question: Question, gpus: int) -> Checked:
     return Checked(None, settled)
 
 
-def may_fit(question: Question, space: Space, prices: Coefficients) -> Bools:
-    """Whether each row may fit in some cut and mix, by the least that its ranks need."""
+def may_fit(question: Question, space: Space, prices: Coefficients | None = None) -> Bools:
+    """Whether each row may fit in some cut and mix, by the least that its ranks need; `prices`
+    where they are known.
+    """
     setting, space = question.setting, space.take(np.arange(len(space.layouts)))  # not packed
     if setting.engine.kernels.counts_passes:
         return rows_may_fit(space, setting)
     if setting.has_several_kinds:
         return rows_of_kinds_may_fit(space, setting)
-    return row_fits(space, prices)
+    return row_fits(space, prices or price_space(question, space, closed_form))
 
 
 def _nearest_first(space: Space, prices: Coefficients) -> Ints:

@@ -21,8 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from meshplan.costmodels.layout import (
     Layout,
     check_layout,
@@ -51,6 +49,7 @@ from meshplan.planner.search.rows.priced_space import (
     space_of,
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
+from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -235,7 +234,7 @@ def _simulated(
         for timed in proof.ranked()[:k]
     )
     simulated = proof.tally.simulated
-    result = _result(run, solutions, bound_s, started, _every_cut_s(proof), simulated)
+    result = _result(run, solutions, bound_s, started, FreeCutBounds(proof).bound_s(), simulated)
     all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
     kinds_s = proof.kinds_s if all_degrees else min(proof.kinds_s, bound_s)
     if len(solutions) == k:  # more than k kinds are not looked for
@@ -249,15 +248,6 @@ def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:
     which = "fits" if math.isinf(open_s) else "was found that fits"
     gpus = question.counted(question.gpus)
     return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
-
-
-def _every_cut_s(proof: Simulated) -> float:
-    """A lower bound of all cuts of the layouts whose cuts a list limits, on it or not; infinite
-    where none is below the best.
-    """
-    bounds = proof.open.row_bounds
-    listed = proof.space.listed(np.flatnonzero(bounds < proof.best_s))
-    return float(bounds[listed].min(initial=math.inf))
 
 
 def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
@@ -296,10 +286,14 @@ class Faster(NamedTuple):
 
 
 def faster_than(
-    question: Question, simulate: Callable[[Layout], float], limit_s: float, budget: int
+    question: Question,
+    simulate: Callable[[Layout], float],
+    limit_s: float,
+    budget: int,
+    deadline: float | None = None,
 ) -> Faster:
-    """The fastest layout below `limit_s` that `budget` suffices to find. No first plans are made:
-    below a limit near the optimum the bounds leave few layouts.
+    """The fastest layout below `limit_s` that `budget` suffices to find before the deadline. No
+    first plans are made: below a limit near the optimum the bounds leave few layouts.
     """
     question = counting_empty_stages(question)
     space = space_of(question)
@@ -312,7 +306,7 @@ def faster_than(
     look_beyond_priced(proof)
     counts = question.engine.kernels.counts_passes
     beyond = taken_out(proof) if counts else proof.open.rows[:0]
-    open_s = proof.prove(None)
+    open_s = proof.prove(deadline)
     work = budget - proof.tally.left
     if counts:
         open_s = min(open_s, *CountedMemory.each(proof, beyond))

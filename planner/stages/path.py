@@ -102,6 +102,14 @@ class Intervals:
         layers = mixed(self._times, key.first, np.array(cut), np.array(second), key.end)
         return int(layers) + self._ends_ns(key.stage)
 
+    def all_with_first_ns(self, first: Ints, end: Ints, full: Ints) -> Ints:
+        """[cut, stage] the same of every stage of several cuts, of which the first `full` layers
+        recompute in full.
+        """
+        cut: Ints = first + full
+        times: Ints = mixed(self._times, first, cut, cut, end) + self._ends
+        return times
+
     def step_ns(self, stage: int, first: int, end: int) -> int:
         """Once per step, in stage `stage`."""
         problem, total = self.problem, int(self._steps[end] - self._steps[first])

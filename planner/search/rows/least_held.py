@@ -151,17 +151,17 @@ class CountedRows:
         self.all_degrees = len(rows) <= MOST_ROWS
         return rows
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices."""
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
         if self.all_degrees:
-            rows = self._that_may_fit(rows)
-            return rows, self.prices.of_each(rows)
+            return self._that_may_fit(rows)
         alone = self.space.layouts.pipeline_parallel[rows] == 1
-        found, prices = self.prices.fitting(rows[~alone])
-        more = self._that_may_fit(rows[alone])
-        every = np.concatenate([found, more])
-        order = np.argsort(every)
-        return every[order], Coefficients.joined([prices, self.prices.of_each(more)]).take(order)
+        found, more = self.prices.that_fit(rows[~alone]), self._that_may_fit(rows[alone])
+        return np.sort(np.concatenate([found, more]))
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`."""
+        return self.prices.of_each(rows)
 
     def _that_may_fit(self, rows: Ints) -> Ints:
         """Those of `rows` that may by every moment."""

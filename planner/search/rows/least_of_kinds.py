@@ -77,12 +77,15 @@ class RowsOfKinds(NamedTuple):
         """The rows that are not surely slower."""
         return self.prices.below(limit_s)
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices."""
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
         kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
         rows = rows[kept <= self.setting.cluster.fillable_bytes]
-        rows = rows[rows_of_kinds_may_fit(self.space.take(rows), self.setting)]
-        return rows, self.prices.of_each(rows)
+        return rows[rows_of_kinds_may_fit(self.space.take(rows), self.setting)]
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`."""
+        return self.prices.of_each(rows)
 
 
 def rows_of_kinds_may_fit(space: Space, setting: Setting) -> Bools:

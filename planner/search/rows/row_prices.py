@@ -6,6 +6,7 @@ order, as far as is asked. Of the first their prices stay; of the others their b
 they may fit, and they are priced again when they are opened.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ from meshplan.planner.space.legal_layouts import Space
 ALL = 16_384  # rows whose prices are all kept
 TOGETHER = 16_384  # rows that are priced at a time, in order
 AHEAD = 4096  # rows that are priced again together when one of them is opened
+GLANCE = 65_536  # rows of which it is found at once whether they may fit: a glance has its own cost
+UNKNOWN, FITS, MISFIT = 0, 1, 2
 
 
 class _Fitting(NamedTuple):
@@ -54,7 +57,8 @@ class RowPrices:
         self._order = np.argsort(self.busy_ns, kind="stable")
         self._priced = 0  # of the order
         self.rows, self.bounds = self._order[:0], np.full(number, np.inf)
-        self._slot, self._misfits = np.full(number, -1, np.int32), np.zeros(number, bool)
+        self._slot, self._fits = np.full(number, -1, np.int32), np.zeros(number, np.int8)
+        self._seen = 0  # of the order: whether these may fit is known
         self._held: Coefficients | None = None
         if busy_ns is None:
             self._price_next(number)
@@ -88,19 +92,35 @@ class RowPrices:
         """Price some more of the order."""
         settled = self.rows[self.bounds[self.rows] < self._next]
         some = self._order[self._priced : self._priced + number]
-        firsts, kept = blocks(len(some), TOGETHER), self._priced < ALL
+        self._look_ahead(self._priced + number)
+        may = some[self._fits[some] != MISFIT]
+        firsts, kept = blocks(len(may), TOGETHER), self._priced < ALL
         found = done_of_each(
-            lambda first: self._fitting(some[first : first + firsts.step], kept), firsts
+            lambda first: self._fitting(may[first : first + firsts.step], kept), firsts
         )
-        self._misfits[some] = True
+        self._fits[some] = MISFIT
         for block in found:
-            self._misfits[block.rows] = False
+            self._fits[block.rows] = FITS
             self.bounds[block.rows] = block.bounds
             if block.prices is not None:
                 self._keep(block.rows, block.prices)
         left = np.sort(np.concatenate([self.rows[len(settled) :], *(each.rows for each in found)]))
         left = left[np.argsort(self.bounds[left], kind="stable")]
         self.rows, self._priced = np.concatenate([settled, left]), self._priced + len(some)
+
+    def _look_ahead(self, number: int) -> None:
+        """Find which of the first `number` of the order may fit, and of as many more as are known:
+        where hardly any does, many will be asked for.
+        """
+        if not self.is_busy or number <= self._seen:
+            return
+        some = self._order[self._seen : max(number, min(2 * self._seen, self._seen + 2 * GLANCE))]
+        firsts = blocks(len(some), GLANCE)
+        parts = [some[first : first + firsts.step] for first in firsts]
+        self._fits[some] = MISFIT
+        for fit in done_of_each(lambda part: may_hold(self.question, self.space, part), parts):
+            self._fits[fit] = FITS
+        self._seen += len(some)
 
     def _fitting(self, rows: Ints, kept: bool) -> _Fitting:
         """Those of `rows` that may fit, with their bounds; and their prices if these are kept."""
@@ -117,17 +137,22 @@ class RowPrices:
         """The rows that are not surely slower."""
         return np.flatnonzero(self.busy_ns < limit_s * NS_PER_S)
 
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
+        fits = self._fits[rows]
+        new = rows[fits == UNKNOWN]
+        held = self._slot[new] >= 0
+        found = [self._that_fit(each) for each in (new[held], new[~held]) if len(each)]
+        return np.sort(np.concatenate([rows[fits == FITS], *found]))
+
     def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
         """Those of `rows` that may fit, with their prices."""
-        rows = rows[~self._misfits[rows]]
-        held = self._slot[rows] >= 0
-        parts = [self._fit(each) for each in (rows[held], rows[~held]) if len(each)]
-        if not parts:
-            return rows, self._prices_of(rows)
-        rows = np.concatenate([each for each, _ in parts])
-        prices = Coefficients.joined(each for _, each in parts)
-        order = np.argsort(rows)
-        return rows[order], prices.take(order)
+        if self.is_busy or self.holds(rows):
+            rows = self.that_fit(rows)
+            return rows, self.of_each(rows)
+        prices = self._prices_of(rows)
+        fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
+        return rows[fit], prices.take(fit)
 
     def of_each(self, rows: Ints) -> Coefficients:
         """The prices of `rows`, in their order: those that are not held are not kept."""
@@ -138,14 +163,11 @@ class RowPrices:
         places = np.concatenate([np.flatnonzero(held), np.flatnonzero(~held)])
         return Coefficients.joined(parts).take(np.argsort(places))
 
-    def _fit(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices: all are held, or none is."""
+    def _that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit: all are held, or none is."""
         if self.is_busy and not self.holds(rows):  # else prices are made up
-            rows = may_hold(self.question, self.space, rows)
-            return rows, self._prices_of(rows)
-        prices = self.take(rows) if self.holds(rows) else self._prices_of(rows)
-        fit = np.flatnonzero(row_fits(self.space.take(rows), prices))
-        return rows[fit], prices.take(fit)
+            return may_hold(self.question, self.space, rows)
+        return rows[row_fits(self.space.take(rows), self.of_each(rows))]
 
     def hold(self, rows: Ints) -> None:
         """Price those of `rows`, all different, that are not priced yet."""
@@ -172,6 +194,11 @@ class RowPrices:
         return held.take(self._slot[rows].astype(np.int64))
 
     def _prices_of(self, rows: Ints) -> Coefficients:
-        if not len(rows):  # tables have an entry at least
-            return self._prices_of(self._order[:1]).take(rows)
+        if not len(rows):
+            return self._of_none
         return price_space(self.question, self.space.take(rows), self.price)
+
+    @cached_property
+    def _of_none(self) -> Coefficients:
+        """The prices of no rows: tables have an entry at least."""
+        return self._prices_of(self._order[:1]).take(self._order[:0])

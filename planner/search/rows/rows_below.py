@@ -13,6 +13,7 @@ from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.priced_space import as_simulated
+from meshplan.planner.search.rows.row_prices import GLANCE
 from meshplan.planner.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
@@ -39,8 +40,12 @@ class Source(Protocol):
         """The rows that may be faster, by what costs little."""
         ...
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
-        """Those of `rows` that may fit, with their prices."""
+    def that_fit(self, rows: Ints) -> Ints:
+        """Those of `rows` that may fit."""
+        ...
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """The prices of `rows`, which may fit."""
         ...
 
 
@@ -54,9 +59,13 @@ class Given(NamedTuple):
         """All of them."""
         return self.rows
 
-    def fitting(self, rows: Ints) -> tuple[Ints, Coefficients]:
+    def that_fit(self, rows: Ints) -> Ints:
         """All of `rows`."""
-        return rows, self.prices.take(rows)
+        return rows
+
+    def of_each(self, rows: Ints) -> Coefficients:
+        """Their prices."""
+        return self.prices.take(rows)
 
 
 def rows_below(
@@ -68,11 +77,15 @@ def rows_below(
     """
     known = np.array(sorted(set(planned)), np.int64)
     rows = source.below(limit_s)
+    if len(rows) > 2 * BLOCK:  # few of them may fit, and a block of prices has a cost of its own
+        many = blocks(len(rows), GLANCE)
+        parts = [rows[first : first + many.step] for first in many]
+        rows = np.concatenate(done_of_each(source.that_fit, parts))
     firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> RowsBelow:
-        some, prices = source.fitting(rows[first : first + firsts.step])
-        part = space.take(some)
+        some = source.that_fit(rows[first : first + firsts.step])
+        part, prices = space.take(some), source.of_each(some)
         passes = pass_seconds(part.layouts, setting)
         below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)
         passes = passes.take(below)
@@ -103,12 +116,13 @@ def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:
         yield parts.pop(0)
 
 
-def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
+def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None = None) -> Floats:
     """A lower bound of every variant and cut of each row: the mean over the ranks of the mean work
-    and the way down to them, on which each rank before does the first forward of a layer at least.
+    and the way down to them, on which each rank before does the first forward of a layer at least;
+    `columns` of recomputation that layers may be in, if not those of all variants.
     """
     p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
-    modes = space.mode_columns
+    modes = columns or space.mode_columns
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
     layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)

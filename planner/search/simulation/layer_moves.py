@@ -65,7 +65,11 @@ class LayerMoves:
         if chunks == 1 or self.open.row_bounds[row] >= best.step_s:
             return
         near = NearCuts(plans.problem, plans.times_of, self.open.chains, dict(self._ended))
-        alike = [each for each in plans.space.variants(row) if each.virtual_stages == chunks]
+        ways = best.variant.modes, best.variant.replayed
+        alike = [
+            each for each in plans.space.variants(row)
+            if each.virtual_stages == chunks and (each.modes, each.replayed) == ways
+        ]  # fmt: skip
         near.go_on(best, row, alike)
         plans.tally.simulated += near.simulated
         for plan in near.faster:

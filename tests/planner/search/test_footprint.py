@@ -14,7 +14,9 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.fewest_gpus import NoFewer
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.report.fit import misfit_lines, print_fit
+from meshplan.planner.search import checked_fit
 from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
 from meshplan.planner.search.rows.priced_space import Pricer, Question
 from meshplan.planner.search.search import NoLayoutFits, search
@@ -223,3 +225,19 @@ def test_a_pin_that_nothing_obeys_is_told_what_would(axis: str, text: str, said:
     )  # fmt: skip
     (line,) = [line for line in misfit_lines(asked, explain(asked)) if "without the pin" in line]
     assert said in line
+
+
+def test_sizes_looked_at_together_are_those_looked_at_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which numbers of GPUs may hold a step, of a model with layers of several kinds, does not
+    depend on how many are looked at in one space.
+    """
+    given = Arguments(model="nemotron-h-56b", gpus=64, cluster="dgx-h800", engine="bigscience")
+    asked = ask(replace(given, seq_len="8192", global_batch=64)).question
+    counts = [*range(1, 9), *range(16, 65, 8)]
+    together = checked_fit._that_may_fit(asked, counts)
+    monkeypatch.setattr(checked_fit, "ROWS_TOGETHER", 1)
+    monkeypatch.setattr(checked_fit, "SIZES_TOGETHER", 1)
+    assert checked_fit._that_may_fit(asked, counts) == together
+    assert 0 < len(together) < len(counts)

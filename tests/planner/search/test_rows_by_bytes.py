@@ -72,10 +72,11 @@ def test_rows_that_may_fit_are_those_whose_least_fits(
     question, space, whole, rows = asked_of(model, engine)
     prices = RowPrices(question, space, closed_form, np.zeros(len(rows)))
     prices.hold(rows[::7])
-    found, of_found = source(space, prices, question.setting).fitting(rows)
+    of_less = source(space, prices, question.setting)
+    found = of_less.that_fit(rows)
     expected = np.flatnonzero(row_fits(space, least(whole, space, question.setting)))
     assert found.tolist() == expected.tolist()
-    assert _columns(of_found) == _columns(whole.take(found))
+    assert _columns(of_less.of_each(found)) == _columns(whole.take(found))
     priced = np.flatnonzero(row_fits(space, whole))
     assert set(priced.tolist()) < set(found.tolist()) < set(rows.tolist())
 
@@ -87,12 +88,12 @@ def test_of_many_rows_pipelines_fit_by_their_prices() -> None:
     question, space, whole, rows = asked_of("llama-3.1-8b", "native")
     source = CountedRows(space, RowPrices(question, space, closed_form), question.setting)
     source.all_degrees = False
-    found, of_found = source.fitting(rows)
+    found = source.that_fit(rows)
     alone = space.layouts.pipeline_parallel == 1
     least = row_fits(space, by_moments(whole, space, question.setting))
     expected = np.where(alone, least, row_fits(space, whole))
     assert found.tolist() == np.flatnonzero(expected).tolist()
-    assert _columns(of_found) == _columns(whole.take(found))
+    assert _columns(source.of_each(found)) == _columns(whole.take(found))
     assert expected.sum() < least.sum()
 
 

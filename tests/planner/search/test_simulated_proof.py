@@ -104,6 +104,17 @@ def test_answers_are_those_of_playing_everything_at_length(block: int) -> None:
     assert ended["OPTIMAL"] >= 9 * ended["FEASIBLE"]
 
 
+def test_moves_of_layers_go_on_in_what_the_engine_recomputes() -> None:
+    """torchtitan wraps all layers alike. Moves from a plan that recomputes selectively went on in
+    the other schedules' variants of another mode too, and ended in a mix of both.
+    """
+    result = solved(random_question(10_932))
+    assert result is not None
+    stages = result.solutions[0].layout.stages
+    assert len({(each.selective_layers, each.full_layers) > (0, 0) for each in stages}) == 1
+    assert against_oracle(range(10_932, 10_933))["OPTIMAL"] == 1
+
+
 def pinned_and_free(seeds: range) -> int:
     """How many of the questions have a layout with a pin more, none of them faster than without it:
     neither than the free question's bound, nor than its answer where that was proved.

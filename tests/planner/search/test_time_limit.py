@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ from typer.testing import CliRunner
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer import better_batch, full_plan
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.cli.main import app
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.footprint import nearest_miss
+from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import SearchEnded
 from meshplan.planner.space.pins import parse_pins
@@ -146,3 +151,25 @@ def test_the_limit_holds_for_the_question_of_a_config_too(
 def searched_first(asked: Any, top: int, time_limit_s: float | None, proved: object) -> Any:
     """The question's own search, which the limit leaves time."""
     return solve(asked.question, top, time_limit_s)
+
+
+def test_what_stands_beside_a_plan_keeps_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it no neighbouring batch is begun, and what spare memory would buy is not searched: it
+    may be at most what bounds of rows leave, which is not less than a search in time says.
+    """
+    given = Arguments(model="llama-3.1-8b", gpus=8, cluster="dgx-a100", engine="native")
+    asked = ask(replace(given, seq_len="4096", global_batch=30))
+    best = solve(asked.question, 1).solutions[0]
+    fastest = Fastest(best.layout, best.step_time_s, True)
+    assert better_batch.tries(asked.question, fastest)
+    in_time, late = (spare_memory(asked, fastest, at) for at in (None, time.perf_counter()))
+    assert in_time
+    assert late
+    assert late.one_gib is None
+    assert late.one_gib_most >= in_time.one_gib_most
+    begun = list[int]()
+    both = full_plan.Beside(asked), full_plan.Beside(asked, time.perf_counter())
+    monkeypatch.setattr(full_plan, "Begun", lambda *pieces: begun.append(len(pieces)))
+    for beside in both:
+        beside.begin(fastest)
+    assert begun[0] > begun[1] == 2

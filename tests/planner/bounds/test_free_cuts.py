@@ -1,0 +1,89 @@
+"""Bounds of every cut of several chunks per rank, against every cut and mix of small models."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from nightly import cases
+from simulated_oracle import every_kind, recomputed
+from small_cuts import cuts, every_layout, small_question
+
+from meshplan.costmodels.prices.passes import pass_seconds
+from meshplan.costmodels.setting import Setting
+from meshplan.planner.bounds.free_cuts import FreeCuts, first_lines
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.stage_problem import evaluate
+from meshplan.planner.search.rows.priced_space import closed_form, price_space
+
+MOST, ENDLESS = 1_000, 2**50  # mixes of a layout; KiB
+CLOSE = 1 + 1e-9
+
+
+class Played(NamedTuple):
+    """A layout, and the least step of every cut and mix that fits: infinite where none does."""
+
+    cuts: FreeCuts
+    least_s: float
+
+
+def played(seed: int) -> Iterator[Played]:
+    """Some layouts of a question, each with its memory, and with what just holds some plan."""
+    question = small_question(seed, 5)
+    space, rule = every_kind(question), question.engine.legality.recompute_layers
+    if not len(space.layouts):
+        return
+    setting = Setting.fitted(question.model, question.training, question.cluster, question.engine)
+    prices, passes = price_space(question, space, closed_form), pass_seconds(space.layouts, setting)
+    for times, problem in list(every_layout(question))[:12:3]:
+        every = (recomputed(counts, problem.modes, rule) for counts in cuts(problem))
+        mixes = list(islice(chain.from_iterable(every), MOST + 1))
+        if len(mixes) > MOST or problem.vpp == 1:
+            continue
+        endless = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS))
+        plans = [plan for each in mixes if (plan := evaluate(endless, each))]
+        needs = [(max(plan.peak_kib), times.step_s(plan.stages)) for plan in plans]
+        row = np.array([times.row])
+        variant = next(
+            each for each in space.variants(times.row)
+            if (each.schedule, each.virtual_stages, each.modes)
+            == (problem.schedule, problem.vpp, problem.modes)
+            and each.replayed == times.layout.selective_modules
+        )  # fmt: skip
+        same, peaks = run_as(space, prices, row, variant), sorted(kib for kib, _ in needs)
+        for cap in (problem.cap_kib, peaks[0], peaks[len(peaks) // 4], peaks[0] - 1):
+            held = replace(same, prices=replace(same.prices, cap_kib=cap))
+            least_s = min((step_s for kib, step_s in needs if kib <= cap), default=math.inf)
+            yield Played(FreeCuts(held, passes, row), least_s)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
+    """By whole layers of ranks below a limit, by programs with all chains that they learn, and by
+    the same multipliers under other limits of whole layers; some bounds are close.
+    """
+    closest, asked, refused = 0.0, 0, 0
+    number = cases(6, nightly=60)
+    for seed in range(block * number, (block + 1) * number):
+        for cuts_of, least_s in played(seed):
+            known = first_lines(*FreeCutProgram(cuts_of, 1.0, ()).shape)
+            reached_s = least_s if math.isfinite(least_s) else 100.0
+            for limit_s in (reached_s * 0.97, reached_s, reached_s * 1.3):
+                packed_s = cuts_of.packing_bounds_s(np.zeros(1), limit_s)[0]
+                assert packed_s <= min(least_s, limit_s) * CLOSE, seed
+                program = FreeCutProgram(cuts_of, limit_s, known)
+                found_s = 0.0
+                for answer in program.answers(limit_s):
+                    assert min(answer.bound_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
+                    found_s = max(found_s, answer.bound_s, packed_s)
+                asked += 1
+                refused += math.isinf(least_s) and found_s >= limit_s
+                if math.isfinite(least_s):
+                    closest = max(closest, min(found_s, least_s) / least_s)
+    assert asked > 30
+    assert refused > 0
+    assert closest > 0.97
