@@ -215,7 +215,8 @@ class SearchReport(Frozen):
 
     price      what steps were compared by; bound and gap are under the same
     cuts       listed: a layout of several chunks per rank may be faster if it is cut as no list
-               says; None in older plan files
+               says; runners-up listed: not than the plan, but than a runner-up; None in older plan
+               files
     space      what was searched and what was not, in words; empty in older plan files
     every_cut_bound_s   nothing in the space is faster, however it is cut; None in older plan files
     kinds_bound_s       no other degrees (tp, cp, pp, ep) are faster than that, nor those of a
@@ -226,7 +227,7 @@ class SearchReport(Frozen):
 
     status: Literal["OPTIMAL", "FEASIBLE"]
     price: Literal["closed form", "event simulation"] = "closed form"
-    cuts: Literal["all", "listed"] | None = None
+    cuts: Literal["all", "runners-up listed", "listed"] | None = None
     space: tuple[str, ...] = ()
     bound_s: float
     every_cut_bound_s: float | None = None

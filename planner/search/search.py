@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from meshplan.costmodels.layout import (
     Layout,
     check_layout,
@@ -54,6 +56,7 @@ from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.words import Cuts
 
 FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first
 NEAR, MOST_STEPS = 0.03, 120
@@ -89,7 +92,9 @@ class SearchResult:
 
     price        what steps were compared by
     status       OPTIMAL when every layout of the space was solved, infeasible or bounded away
-    cuts         listed: of layouts of several chunks per rank that may be faster those of a list
+    cuts         listed: of layouts of several chunks per rank that may be faster those of a list;
+                 runners-up listed: the same of those that may be faster than a solution but the
+                 first
     bound_s      nothing is faster; gap = 1 - bound_s / best
     every_cut_bound_s   nothing in the space is faster, however it is cut
     kinds_bound_s       nothing is faster that is of a kind that `solutions` leaves out, or of one
@@ -106,7 +111,7 @@ class SearchResult:
 
     price: Literal["closed form", "event simulation"]
     status: Literal["OPTIMAL", "FEASIBLE"]
-    cuts: Literal["all", "listed"]
+    cuts: Cuts
     solutions: tuple[Solution, ...]
     bound_s: float
     every_cut_bound_s: float
@@ -239,8 +244,15 @@ def _simulated(
     kinds_s = proof.kinds_s if all_degrees else min(proof.kinds_s, bound_s)
     if len(solutions) == k:  # more than k kinds are not looked for
         kinds_s = min(kinds_s, solutions[-1].step_time_s)
+    cuts = _cuts_beside(proof, solutions) if result.cuts == "all" else result.cuts
     kinds_bound_s = kinds_s if k > 1 else None
-    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees)
+    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees, cuts=cuts)
+
+
+def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:
+    """Whether a list limits what may be faster than the slowest runner-up."""
+    rows = np.flatnonzero(proof.open.row_bounds < solutions[-1].step_time_s)
+    return "runners-up listed" if len(solutions) > 1 and proof.space.lists_cuts(rows) else "all"
 
 
 def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:

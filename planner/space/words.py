@@ -27,6 +27,7 @@ CUTS = {
     "cost": "as the engine splits them",
 }
 """By `Legality.uneven_stages`."""
+Cuts = Literal["all", "runners-up listed", "listed"]
 ENDS_COUNT = "; the embedding and the head may each count as a layer"
 LISTED = (
     "any number with one stage per pipeline rank; with several, every split where there are at "
@@ -36,6 +37,11 @@ LISTED = (
     "of 366 plans tried, by up to 1.4%)"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
+BESIDE_LISTED = (
+    "; the plan is proved against any, but runners-up and what more memory buys come from a list "
+    f"of splits where there are more than {MOST_WAYS} and several stages per pipeline rank"
+)
+"""Added where they may be faster than a runner-up."""
 BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
 """Where layers differ: each rank is asked for the most that any of them holds for a moment."""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
@@ -56,12 +62,13 @@ def space_words(
     gpus: int,
     pins: Pins,
     sets: Sequence[tuple[RecomputeModule, ...]],
-    cuts: Literal["all", "listed"],
+    cuts: Cuts,
     all_degrees: bool,
 ) -> tuple[str, ...]:
     """One line each: cuts, recomputation, exchanges, what is left out, what pins would open."""
     model, engine, legality = setting.model, setting.engine, setting.engine.legality
     cut = LISTED if cuts == "listed" else CUTS[legality.uneven_stages]
+    cut += BESIDE_LISTED * (cuts == "runners-up listed")
     if legality.layers_count_ends and legality.uneven_stages in ("ends", "even"):
         cut += ENDS_COUNT
     lines = [f"layers per stage: {cut}"] * _open(pins, "pipeline_parallel", gpus)

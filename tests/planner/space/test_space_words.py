@@ -154,6 +154,19 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     assert ("no layout of the space takes less" in proof_lines(ended)[0]) == (cuts == "all")
 
 
+@pytest.mark.parametrize(("k", "cuts"), [(1, "all"), (3, "runners-up listed")])
+def test_runners_up_may_be_of_a_list_where_the_plan_is_not(k: int, cuts: str) -> None:
+    """The plan has one stage per rank; what may be faster than the third has several."""
+    _, model = read_model("llama-3.1-8b")
+    question = Question(
+        model=model, training=Training(seq_len=8192, global_batch_size=128), gpus=16,
+        cluster=load_cluster("dgx-h100"), engine=load_engine("torchtitan"), pins=Pins(),
+    )  # fmt: skip
+    result = search(question, k=k, simulate=lambda layout: simulated_s(case_at(question, layout)))
+    assert result.solutions[0].layout.virtual_stages == 1
+    assert result.cuts == cuts
+
+
 @pytest.mark.parametrize("status", ["OPTIMAL", "FEASIBLE"])
 @pytest.mark.parametrize(
     ("name", "engine", "pins", "all_degrees", "said"),
