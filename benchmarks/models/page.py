@@ -82,7 +82,7 @@ def page() -> str:
         f"torch's counter in {followed}. `python -m benchmarks.models.published` counts the",
         "catalogue's files, and any other, the same way. Thirteen more configurations, written",
         "down from memory of their published files (LFM2, Falcon-H1, Granite 4.0 H, DeepSeek-MoE,",
-        "GLM-4, Ling, ERNIE 4.5, Jamba 1.5 and others), count within 0.5 % of the published sizes.\n",
+        "GLM-4, Ling, ERNIE 4.5, Jamba and others), count within 0.5 % of the published sizes.\n",
         ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + "\n",
         f"Published files of {stored} of them are stored, in the catalogue or",
         f"in `{PUBLISHED.relative_to(ROOT)}`. Of the others none was found whole, most searched",
