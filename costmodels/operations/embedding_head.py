@@ -22,7 +22,8 @@ from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.operations.alternating import stream_end
 from meshplan.costmodels.operations.feed_forward import Site, gather_tokens, scatter_tokens
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
-from meshplan.costmodels.operations.layers import layer_operations, norm
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.norms import norm
 from meshplan.costmodels.operations.streams import from_streams, made_streams
 
 CHUNK_TILE = 128

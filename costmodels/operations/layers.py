@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.transformer import Attention, Layer
 from meshplan.costmodels.operations.alternating import (
     corrected,
@@ -60,19 +60,13 @@ from meshplan.costmodels.operations.kinds import (
     Operation,
     Pointwise,
 )
+from meshplan.costmodels.operations.norms import inner_norm, norm, norm_module
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.remade import remade
 from meshplan.costmodels.operations.residual import residual_sum, stream_itemsize
 from meshplan.costmodels.operations.sparse import index_operations
 from meshplan.costmodels.operations.streams import from_streams, to_streams
 from meshplan.costmodels.operations.traced import traced_operations
-
-MEASURED_NORMS = {
-    "rmsnorm": ("rms_norm", "rms_norm_backward"),
-    "layernorm": ("layer_norm", "layer_norm_backward"),
-    "layernorm_without_bias": ("layer_norm", "layer_norm_backward"),
-    "none": ("", ""),
-}
 
 ROTATION_PASSES = 5
 """How often a rotation of PyTorch's own operators moves what a fused one moves once. Of 20 bytes a
@@ -110,7 +104,7 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     attention, streams = kind.attention, site.model.streams
     if streams:
         yield from from_streams(site, streams.columns, "attention_streams")
-    entering = norm(site, "attention_norm", _norm_module(site, apart=attention.is_mla))
+    entering = norm(site, "attention_norm", norm_module(site, apart=attention.is_mla))
     yield remade(site.kernels, entering)
     if site.model.alternating:
         yield from low_rank_residual(site, site.model.alternating)
@@ -190,7 +184,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         yield Matmul(name="key_steps", m=t, n=a_kv, k=a_kv * d_v)
     if attention.qk_norm != "none":
         values = a_kv * attention.v_head_dim * attention.v_norm
-        yield _inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
+        yield inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
     yield from attention_biases(site, attention, (0 if rank else a * d) + a_kv * (d + d_v))
     yield _rotary(site, t * (a + a_kv) * d)
 
@@ -212,7 +206,7 @@ def _low_rank_query(site: Site, rank: int, columns: Number) -> Iterator[Operatio
     """A query of low rank beside whole keys: down, a norm, up."""
     t, size = site.shard.tokens, site.itemsize * site.shard.tokens * rank
     yield Matmul(name="q_down", m=t, n=rank, k=site.model.hidden, saved_bytes=size)
-    yield _inner_norm(site, "latent_norm", size, 1)
+    yield inner_norm(site, "latent_norm", size, 1)
     yield Matmul(name="q_up", m=t, n=columns, k=rank)
 
 
@@ -235,7 +229,7 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     )
     ranks = site.itemsize * own * (q_rank + kv_rank)
     also = up if site.kernels.norms_in_products else ()
-    yield _inner_norm(site, "latent_norm", ranks, 2, also)
+    yield inner_norm(site, "latent_norm", ranks, 2, also)
     if site.kernels.own_token_latents:
         yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
     yield Matmul(
@@ -306,7 +300,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if streams:
         yield from from_streams(site, streams.columns, "feed_forward_streams")
     if not (site.model.parallel_blocks and kind.has_mixer) or site.model.norms_per_layer > 1:
-        apart = _norm_module(site, apart=bool(kind.experts))
+        apart = norm_module(site, apart=bool(kind.experts))
         yield remade(site.kernels, norm(site, "feed_forward_norm", apart or "mlp"))
     if kind.experts:
         yield from expert_operations(site, kind.experts)
@@ -334,72 +328,3 @@ def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
     if followed or model.streams or model.norms_per_layer > 2:
         return op
     return replace(op, modules=(*op.modules, "unread"))
-
-
-def _norm_module(site: Site, *, apart: bool) -> Module | None:
-    """The recompute module of a norm that is its own kernel: where `apart`, or where the engine
-    fuses no norm into the product behind it; else None.
-    """
-    return "layernorm" if apart or not site.kernels.norms_in_products else None
-
-
-def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
-    """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
-    width = site.stream_bytes
-    forward_bytes, backward_bytes = _norm_bytes(site, width, wide=site.kernels.wide_stream)
-    outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
-    kernels = round(_norm_kernels(site) * outputs)
-    own = own_operators(site, kernels, round(outputs))
-    return Pointwise(
-        name=name,
-        forward_bytes=forward_bytes * outputs,
-        backward_bytes=backward_bytes * outputs,
-        kernels=kernels,
-        issued_share=1.0 - own / kernels,
-        operators=(own, own),
-        measured_as=MEASURED_NORMS[site.model.norm],
-        saved_bytes=width * _kept_norms(site) * outputs,
-        modules=("norm", "pointwise", *([module] if module else [])),
-    )
-
-
-def _inner_norm(
-    site: Site, name: str, size: Number, number: int, also: tuple[Module, ...] = ()
-) -> Pointwise:
-    """So many RMSNorms over `size` bytes of other widths than the hidden one; they are kept."""
-    forward_bytes, backward_bytes = _norm_bytes(site, size)
-    kernels = number * _norm_kernels(site)
-    own = own_operators(site, kernels, number)
-    return Pointwise(
-        name=name,
-        forward_bytes=forward_bytes,
-        backward_bytes=backward_bytes,
-        kernels=kernels,
-        issued_share=1.0 - own / kernels,
-        operators=(own, own),
-        measured_as=MEASURED_NORMS["rmsnorm"],
-        saved_bytes=size,
-        modules=("norm", "pointwise", *also),
-    )
-
-
-def _norm_bytes(site: Site, size: Number, *, wide: bool = False) -> tuple[Number, Number]:
-    """Moved forward and backward by a norm of `size` bytes, in one kernel or in several; `wide`: of
-    an input in fp32.
-    """
-    if site.kernels.fused_norm:
-        return (3 * size, 5 * size) if wide else (2 * size, 3 * size)
-    forward, backward = site.kernels.own_norm_bytes
-    return forward / 2 * size, backward / 2 * size
-
-
-def _norm_kernels(site: Site) -> int:
-    return 1 if site.kernels.fused_norm else 6
-
-
-def _kept_norms(site: Site) -> Number:
-    """Tensors that a norm keeps for the backward: its output (unless the copy that is gathered for
-    tensor parallelism is kept in its place) and, unfused, two intermediates.
-    """
-    intermediates = 0.0 if site.kernels.fused_norm else 2.0
-    return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)

@@ -12,10 +12,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-import numpy as np
-
-from meshplan.costmodels.elementwise import Condition, Number, anywhere, where
-from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
+from meshplan.costmodels.elementwise import Number, anywhere, where
+from meshplan.costmodels.layout import Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.backward_peak import gradients_alive
 from meshplan.costmodels.memory.kept_buffers import stand_in_bytes
@@ -50,7 +48,7 @@ from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.ranks.beside import ZERO_2, Sent
 from meshplan.costmodels.ranks.first_stage import tower_cost, tower_parameters_per_rank
 from meshplan.costmodels.ranks.pipeline_hops import Hops
-from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.costmodels.ranks.shared_table import shares_table
 from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Pricer
@@ -343,7 +341,8 @@ class Rank:
         """Parameters of the embedding, of the head and of multi-token prediction."""
         model, (tp, ep, etp) = self.setting.model, self._degrees
         head, norm = head_parameters_per_rank(model, tp), final_norm_parameters(model)
-        head = where(self.shares_table, norm * 1.0, head) if model.tied else head
+        if model.tied:
+            head = where(shares_table(self.setting, self.layout), norm * 1.0, head)
         embedding = RankParameters(dense=embedding_parameters_per_rank(model, tp))
         embedding = self._beside_adapters(embedding, lambda: embedding_operations(self.site))
         listed = module_operations if self.has_modules else lambda site: ()
@@ -354,20 +353,6 @@ class Rank:
                 mtp_parameters_per_rank(model, tp, ep, etp), lambda: listed(self.site)
             ),
         )
-
-    @property
-    def shares_table(self) -> Condition:
-        """Whether a tied head reads the embedding's own table: on one stage, or on one rank of a
-        V-shaped pipeline if the engine keeps one table per rank.
-        """
-        la, one = self.layout, self.setting.engine.state.one_table_per_rank
-        alone = la.pipeline_parallel == 1
-        v_shaped = (
-            np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
-            if isinstance(la, Layouts)
-            else la.schedule in V_SHAPED
-        )
-        return (alone & (la.virtual_stages <= 1)) | (one & (alone | v_shaped))
 
     @property
     def _degrees(self) -> tuple[Number, Number, Number]:

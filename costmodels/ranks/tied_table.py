@@ -24,6 +24,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.ranks.shared_table import shares_table
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.process_groups import place
 
@@ -32,7 +33,7 @@ def tied_table_s(rank: Rank) -> Number:
     """Seconds at the end of a step; 0 where one rank has the only copy, or nothing trains it."""
     setting, la = rank.setting, rank.layout
     model, state = setting.model, setting.engine.state
-    apart = (la.pipeline_parallel > 1) & np.logical_not(rank.shares_table)
+    apart = (la.pipeline_parallel > 1) & np.logical_not(shares_table(setting, la))
     if not model.tied or setting.training.lora or not np.any(apart):
         return 0.0
     numbers: Number = model.vocab * model.hidden / (la.tensor_parallel * 1.0)

@@ -1,0 +1,21 @@
+"""Whether the embedding and a tied head of one rank read the same table."""
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition
+from meshplan.costmodels.layout import SCHEDULES, Layout
+from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.costmodels.setting import Setting
+
+
+def shares_table(setting: Setting, layout: Layout | Layouts) -> Condition:
+    """On one stage, or on one rank of a V-shaped pipeline if the engine keeps one table a rank."""
+    la, one = layout, setting.engine.state.one_table_per_rank
+    alone = la.pipeline_parallel == 1
+    v_shaped = (
+        np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+        if isinstance(la, Layouts)
+        else la.schedule in V_SHAPED
+    )
+    return (alone & (la.virtual_stages <= 1)) | (one & (alone | v_shaped))
