@@ -37,7 +37,7 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BUDGET = 3_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
+BUDGET = 1_500_000  # units of work, as those of `planner.cuts.budget`: some 0.15 seconds
 GROUP, BOUNDED, PACKED = 8_000, 1, 100  # layouts that are alike; each of their chunks, and ranks
 PROGRAM, CELL = 100_000, 4  # a program; each of its cells, in each round
 HALVINGS = 5
