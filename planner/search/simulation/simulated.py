@@ -5,9 +5,8 @@
                stages, those of a list each with its own bound (`planner.cuts.simulated_cuts`);
                where any is legal, the likeliest one after the other (`planner.cuts.path_cuts`)
     simulated  those below the best are simulated, the smallest bound first; a cut that needs no
-               recomputation, and any cut of one chunk per rank, is then settled: the space has no
-               more recomputation than memory requires. (More of it may shorten a step by hiding a
-               reduction, which is taken where it is found and not searched.)
+               recomputation, and any cut of one chunk per rank, is then settled. More recomputation
+               than memory requires may hide a reduction: taken where it is found, not searched
     open       what the budget left, or what must recompute in several chunks: there the bound of
                the cut stays below what was found for it
 
