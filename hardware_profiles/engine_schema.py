@@ -168,6 +168,8 @@ class State(Frozen):
     quantises_experts   QLoRA's quantised weights include those of routed experts
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
+    gathers_8bit        in fp8 with one scale a tensor ZeRO-1 and 2 gather updated weights of such
+                        layers in 8 bits
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
     plans_buffers       a compiler places all buffers of a step before it runs, so that no allocator
                         holds more than is in use
@@ -216,6 +218,7 @@ class State(Frozen):
     frozen_8bit: bool = False
     quantises_experts: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
+    gathers_8bit: bool = False
     one_table_per_rank: bool = False
     tied_in_shards: bool = False
     returns_held: bool = False

@@ -121,7 +121,8 @@ def state_memory(
     whole = sharding.zero_stage < 3
     kept = _frozen_bytes(parameters, sharding, frozen)
     copies = where(whole, state.copies_8bit, 0.0)  # ZeRO-3 casts anew what it gathers
-    return trained + Memory(weights=kept + copies * parameters.eight_bit)
+    eight_bit = parameters.eight_bit + parameters.eight_bit_expert
+    return trained + Memory(weights=kept + copies * eight_bit)
 
 
 def _frozen_bytes(parameters: RankParameters, sharding: Sharding, frozen: Frozen) -> Number:

@@ -75,7 +75,7 @@ class RankParameters(Adds):
     expert  trained routed experts: reduced over dp x cp x tp / (ep x etp)
     frozen, frozen_expert  the same of weights that are not trained
     quantised              of `frozen`, those kept in fewer bits
-    eight_bit              of `dense` and `expert`, those with 8-bit copies beside them
+    eight_bit, eight_bit_expert  of `dense` and of `expert`, those of layers that compute in 8 bits
     matrices               how many weights they are, where an engine sends each of them alone
     """
 
@@ -85,6 +85,7 @@ class RankParameters(Adds):
     frozen_expert: Number = 0.0
     quantised: Number = 0.0
     eight_bit: Number = 0.0
+    eight_bit_expert: Number = 0.0
     matrices: Number = 0.0
 
     def beside(self, adapters: Number, quantised: Number) -> "RankParameters":

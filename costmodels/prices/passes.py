@@ -38,7 +38,8 @@ class PassSeconds:
     layer_room_s, ends_room_s
                    (N, K, R, 2), (N, 2, 2) of a forward and of a backward, what late traffic hides
                    under
-    dense, expert  (N, K + 2) parameters of a layer of each kind, of the embedding and of the head
+    dense, expert, eight_bit, eight_bit_expert
+                   (N, K + 2) parameters of a layer of each kind, of the embedding and of the head
     reduce, refresh
                    gradients after the last backward; weights after the update
     micro_batch_s  of each rank and micro-batch, shared by its stages' passes
@@ -57,6 +58,8 @@ class PassSeconds:
     ends_room_s: Floats
     dense: Floats
     expert: Floats
+    eight_bit: Floats
+    eight_bit_expert: Floats
     reduce: LateTraffic
     refresh: LateTraffic
     micro_batch_s: float
@@ -126,12 +129,15 @@ class _Passes:
             module_outputs_s=work.rows(rank.hops.module_outputs_s),
             layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:],
             layer_room_s=layers[..., 3:], ends_room_s=ends[..., 3:],
-            dense=self.weights.stacked(part.dense for part in self.parts),
-            expert=self.weights.stacked(part.expert for part in self.parts),
+            dense=self._counts("dense"), expert=self._counts("expert"),
+            eight_bit=self._counts("eight_bit"), eight_bit_expert=self._counts("eight_bit_expert"),
             reduce=late_traffic(self.weights, "once_s", reduces),
             refresh=late_traffic(self.weights, "refresh_s", gathers),
             micro_batch_s=setting.tuning.micro_batch_s, step_s=once_s(setting, self.layouts),
         )  # fmt: skip
+
+    def _counts(self, name: str) -> Floats:
+        return self.weights.stacked(getattr(part, name) for part in self.parts)
 
     def _by_mode(self, kind: int) -> list[Floats]:
         """One part of the stack by recompute mode: modules replay nothing."""

@@ -276,10 +276,9 @@ class Rank:
         """What is sent of the weights and the gradients."""
         s = self.setting
         scale, engine = s.tuning.collective_scale, s.engine
-        bf16 = s.training.precision == "bf16"
         if s.training.precision == "fp32":  # what is sent is as wide as what is kept
             engine = engine.model_copy(update={"state": self.state})
-        return weight_traffic(self.layout, s.cluster, engine, scale, frozen=self.frozen, bf16=bf16)
+        return weight_traffic(self.layout, s.cluster, engine, scale, self.frozen, s.training)
 
     @cached_property
     def host(self) -> HostTraffic | None:
@@ -320,7 +319,7 @@ class Rank:
         layer = self.setting.model.kinds[kind]
         whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
         if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:
-            whole = replace(whole, eight_bit=whole.dense + whole.expert)  # norms, router are few
+            whole = replace(whole, eight_bit=whole.dense, eight_bit_expert=whole.expert)
         if self.setting.engine.state.gather_bucket:
             whole = replace(whole, matrices=matrices(self.operations(kind)))
         return self._beside_adapters(whole, lambda: self.operations(kind))

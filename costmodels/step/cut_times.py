@@ -37,6 +37,7 @@ class _Load(NamedTuple):
     forward_s, input_grad_s, weight_grad_s   its passes, recomputation in the input gradient's
     forward_room_s, backward_room_s          computing that traffic of its weights may hide under
     dense, expert                            its parameters
+    eight_bit, eight_bit_expert              those of them that compute in 8 bits
     """
 
     forward_s: float
@@ -46,6 +47,8 @@ class _Load(NamedTuple):
     backward_room_s: float
     dense: float
     expert: float
+    eight_bit: float
+    eight_bit_expert: float
 
 
 BACKWARD = 1  # of `PassSeconds.layer_room_s`
@@ -213,10 +216,14 @@ class CutTimes:
         return {
             (kind, mode): _Load._make([
                 *p.layer_s[row, kind, column].tolist(), *p.layer_room_s[row, kind, column].tolist(),
-                float(p.dense[row, kind]), float(p.expert[row, kind]),
+                *self._parameters(kind),
             ])
             for kind in range(p.layer_s.shape[1]) for mode, column in enumerate(self.columns)
         }  # fmt: skip
+
+    def _parameters(self, part: int) -> list[float]:
+        """Of a layer kind or an end, as the last fields of `_Load`."""
+        return [float(getattr(self.passes, name)[self.row, part]) for name in _Load._fields[5:]]
 
     @cached_property
     def _ends(self) -> list[_Load]:
@@ -225,7 +232,7 @@ class CutTimes:
         return [
             _Load._make([
                 *passes[row].tolist(), *p.ends_room_s[row, end].tolist(),
-                float(p.dense[row, end - 2]), float(p.expert[row, end - 2]),
+                *self._parameters(end - 2),
             ])
             for end, passes in enumerate((p.embedding_s, p.head_s))
         ]  # fmt: skip
@@ -282,9 +289,10 @@ class CutTimes:
 
     def update_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.update_s` of a rank."""
-        key = (rank[3], rank[5], rank[6])
+        key = (rank[3], *rank[5:])
         if key not in self._updated:
-            model, parameters = self.model, RankParameters(dense=rank[5], expert=rank[6])
+            model = self.model
+            parameters = RankParameters(**dict(zip(_Load._fields[5:], rank[5:], strict=True)))
             overlap = model.setting.engine.overlap.weight_gather
             gather = model.traffic.refresh_s(parameters)
             self._updated[key] = float(

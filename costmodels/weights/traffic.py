@@ -19,6 +19,7 @@ and each of these two groups has its own place: shard groups are neighbours, cop
     buckets     each of them pays the latency of a collective again
     unpacking   ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
     copies      once per step, or after each micro-batch if the engine does so
+    8 bits      what the update changed of weights that are kept in 8 bits, with one scale a tensor
 
 Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, hybrid sharding).
 The second reduction of a tied table is `costmodels/ranks/tied_table.py`'s.
@@ -40,6 +41,7 @@ from meshplan.costmodels.seconds.process_groups import (
     place,
     shard_group,
 )
+from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, State
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
 
@@ -88,6 +90,7 @@ class WeightTraffic:
 
     frozen  bytes of weights that are not trained: of them there are no gradients
     scale   seconds over what the links say [fitted]
+    gathers_8bit  whether updated weights of 8-bit products are gathered in 8 bits
     """
 
     cluster: Cluster
@@ -97,6 +100,7 @@ class WeightTraffic:
     expert: Sharers
     frozen: Frozen
     scale: float
+    gathers_8bit: bool = False
 
     def unpacked_bytes(self, parameters: RankParameters) -> Number:
         """Read and written for each gathering to put its weights where they are used."""
@@ -137,8 +141,10 @@ class WeightTraffic:
     def refresh_s(self, parameters: RankParameters) -> Number:
         """Gathering what the optimizer updated."""
         zero = self.sharding.zero_stage
-        trained = RankParameters(dense=parameters.dense, expert=parameters.expert)
-        return where((zero >= 1) & (zero < 3), self._gather_s(trained), 0.0)
+        narrow = parameters.eight_bit, parameters.eight_bit_expert
+        dense, expert = narrow if self.gathers_8bit else (0.0, 0.0)
+        wide = RankParameters(dense=parameters.dense - dense, expert=parameters.expert - expert)
+        return where((zero >= 1) & (zero < 3), self._gather_s(wide, (dense, expert)), 0.0)
 
     def updated(self, parameters: RankParameters) -> Number:
         """Parameters that this rank's optimizer updates."""
@@ -158,7 +164,7 @@ class WeightTraffic:
     @property
     def latencies(self) -> Self:
         """The same of collectives without a payload."""
-        return replace(self, state=self.state.model_copy(update=EMPTY))
+        return replace(self, state=self.state.model_copy(update=EMPTY), gathers_8bit=False)
 
     @property
     def reduces_late(self) -> Condition:
@@ -199,10 +205,14 @@ class WeightTraffic:
         hops = where(self.dense.shard.size > 1, hops_s(self.cluster, kind, self.dense.shard), 0.0)
         return self.scale * (self._pieces(parameters) - 1.0) * hops
 
-    def _gather_s(self, parameters: RankParameters) -> Number:
+    def _gather_s(
+        self, parameters: RankParameters, narrow: tuple[Number, Number] = (0.0, 0.0)
+    ) -> Number:
+        """All weights, and `narrow` bytes of other dense and expert ones."""
         each, groups = self.state.weight_bytes, (self.dense.shard, self.expert.shard)
         frozen = self.frozen.dense_bytes(parameters), self.frozen.expert_bytes(parameters)
-        return self._sum_s("all_gather", parameters, each, groups, frozen)
+        others = frozen[0] + narrow[0], frozen[1] + narrow[1]
+        return self._sum_s("all_gather", parameters, each, groups, others)
 
     def _scatter_s(self, parameters: RankParameters) -> Number:
         each, groups = self._sent_bytes, (self.dense.shard, self.expert.shard)
@@ -236,9 +246,9 @@ class WeightTraffic:
         parameters: RankParameters,
         each: Number,
         groups: tuple[Group, Group],
-        frozen: tuple[Number, Number] = (0.0, 0.0),
+        others: tuple[Number, Number] = (0.0, 0.0),
     ) -> Number:
-        """Of `each` byte of trained parameters, dense and expert, and of so many `frozen` bytes."""
+        """Of `each` byte of trained parameters, dense and expert, and so many bytes of `others`."""
         counts = parameters.dense, parameters.expert
         dense, expert = (
             where(
@@ -246,7 +256,7 @@ class WeightTraffic:
                 collective_s(self.cluster, kind, count * each + more, group, one_message=False),
                 0.0,
             )
-            for count, more, group in zip(counts, frozen, groups, strict=True)
+            for count, more, group in zip(counts, others, groups, strict=True)
         )
         return self.scale * (dense + expert)
 
@@ -259,13 +269,12 @@ def weight_traffic(
     cluster: Cluster,
     engine: Engine,
     scale: float,
-    *,
     frozen: Frozen,
-    bf16: bool = False,
+    training: Training,
 ) -> WeightTraffic:
-    """Who shares the weights of `layout`, and where they are; `bf16`: the training's precision."""
+    """Who shares the weights of `layout`, and where they are."""
     per_node = cluster.gpus_per_node
-    sharding, dense = sharing(layout, engine, per_node, bf16=bf16)
+    sharding, dense = sharing(layout, engine, per_node, bf16=training.precision == "bf16")
     hybrid = sharding.dense_ranks < dense.size
     expert = expert_data_group(layout, per_node)
     held = minimum(expert.size, where(hybrid, sharding.expert_ranks, expert.size))
@@ -274,6 +283,7 @@ def weight_traffic(
         cluster=cluster, state=engine.state, sharding=sharding, frozen=frozen, scale=scale,
         dense=_cut(dense, where(zero >= 1, sharding.dense_ranks, 1.0), per_node),
         expert=_cut(expert, where(zero >= 1, held, 1.0), per_node),
+        gathers_8bit=engine.state.gathers_8bit and training.precision == "fp8",
     )  # fmt: skip
 
 

@@ -33,6 +33,11 @@ notes of NVIDIA Megatron Core 0.5.0 (github.com/NVIDIA/Megatron-LM/releases/tag/
 list "Rope and Swiglu fusion" as new.
 """
 
+LAST_GATHERED_WIDE = 2023
+"""8-bit weights come with `fp8_params`, which NVIDIA's runs of MLPerf have since v4.0 (2024:
+mlcommons/training_results_v4.0@62f111b7 gpt3 config_common.sh; v3.1@f33f9444 has none).
+"""
+
 LAST_LISTED = 2021
 """DeepSpeed's ZeRO-3 has gathered several weights at once, without lists of ranks, since its
 release 0.6.0 of January 2022 (deepspeedai/DeepSpeed@4912e0ad).

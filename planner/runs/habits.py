@@ -12,6 +12,7 @@ from typing import Any
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.runs.engines import (
+    LAST_GATHERED_WIDE,
     LAST_LISTED,
     LAST_UNFUSED,
     LAST_WITHOUT_FLASH,
@@ -189,6 +190,10 @@ that they receive as they come, in 16 bits unless they were cast before.
 """
 
 ASYNC_OVERLAP = {"tensor": 0.7}
+BUFFERS = "tensor"
+"""Transformer Engine's user buffers (--tp-comm-overlap), an option of Megatron-LM and a default of
+NVIDIA's recipes.
+"""
 NOT_HIDDEN: dict[str, dict[str, float]] = {
     "0": {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0},
     "reduce": {"weight_gather": 0.0},
@@ -220,7 +225,7 @@ def engine_of(row: Row) -> Engine:
     overlap = _overlap_said(row.facts, engine, titan=titan)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
     states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
-    states |= _sums_said(row) | _packing_said(row)
+    states |= _sums_said(row) | _packing_said(row) | _gathers_said(row)
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -247,6 +252,12 @@ def _packing_said(row: Row) -> dict[str, Any]:
     """Whether QLoRA quantises experts: each was a module of nn.Linear until transformers 5."""
     old = row.year is not None and row.year <= LAST_SEPARATE_EXPERTS
     return {"quantises_experts": old and "transformers" in row.framework.lower()}
+
+
+def _gathers_said(row: Row) -> dict[str, Any]:
+    """Whether weights were kept in 8 bits already."""
+    old = row.year is not None and row.year <= LAST_GATHERED_WIDE
+    return {"gathers_8bit": False} if old else {}
 
 
 def _replay_said(row: Row, engine: Engine) -> dict[str, Any]:
@@ -348,6 +359,8 @@ def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, flo
         always_hidden = load_engine("megatron").overlap.tensor
         hidden = NOT_HIDDEN[facts.comm_overlap]
         said |= hidden | {"tensor": min(engine.overlap.tensor, always_hidden)}
+    if facts.comm_overlap == BUFFERS:
+        said |= {"tensor": load_engine("megatron-bridge").overlap.tensor}
     if facts.hidden_exchanges:
         said |= {"expert": engine.overlap.expert_interleaved}
     if facts.hidden_exchanges is False:

@@ -14,7 +14,7 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.interference import BESIDE_EXPERTS
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Precision, Training
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -37,7 +37,11 @@ def cluster() -> Cluster:
 
 def traffic(cluster: Cluster, engine: str, **traits: int) -> WeightTraffic:
     layout = Layout(stages=even_stages(8, traits.get("pipeline_parallel", 1)), **traits)
-    return weight_traffic(layout, cluster, load_engine(engine), 1.0, frozen=NONE_FROZEN)
+    return weight_traffic(layout, cluster, load_engine(engine), 1.0, NONE_FROZEN, trained("fp16"))
+
+
+def trained(precision: Precision) -> Training:
+    return Training(seq_len=4096, global_batch_size=64, precision=precision)
 
 
 def placed(group: Group) -> tuple[object, object]:
@@ -121,14 +125,17 @@ def test_updated_weights_are_gathered(cluster: Cluster, zero_stage: int, expecte
 
 
 @pytest.mark.parametrize(
-    ("bf16", "gigabytes"),
-    [pytest.param(True, 4, id="fp32 sums"), pytest.param(False, 2, id="16 bits")],
+    ("precision", "gigabytes"),
+    [pytest.param("bf16", 4, id="fp32 sums"), pytest.param("fp16", 2, id="16 bits")],
 )
-def test_sums_of_bf16_gradients_are_what_is_sent(cluster: Cluster, bf16: bool, gigabytes: int):
+def test_sums_of_bf16_gradients_are_what_is_sent(
+    cluster: Cluster, precision: Precision, gigabytes: int
+):
     """Two replicas in a node: 1 us + 1/2 of it over 100 GB/s, whole all-reduced without sums."""
     layout = Layout(data_parallel=2, zero_stage=0, stages=even_stages(8, 1))
     engine = load_engine("megatron-deepspeed")
-    sent = weight_traffic(layout, cluster, engine, 1.0, frozen=NONE_FROZEN, bf16=bf16)
+    bf16 = precision == "bf16"
+    sent = weight_traffic(layout, cluster, engine, 1.0, NONE_FROZEN, trained(precision))
     once_s = 1e-6 + 0.5 * gigabytes / 100 if bf16 else 2 * (1e-6 + 0.5 * gigabytes / 100)
     assert sent.once_s(BILLION) == pytest.approx(once_s, rel=1e-12)
     assert sent.refresh_s(BILLION) == pytest.approx(bf16 * (1e-6 + 0.5 * 2 / 100), rel=1e-12)

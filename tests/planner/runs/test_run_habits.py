@@ -58,6 +58,21 @@ def test_frameworks_have_the_engine_of_their_time(framework: str, year: str, eng
 
 
 @pytest.mark.parametrize(
+    ("year", "gathers"),
+    [
+        pytest.param("2023", False, id="MLPerf v3.1 has no fp8_params"),
+        pytest.param("2024", True, id="v4.0 has"),
+        pytest.param("", True, id="no year: as today"),
+    ],
+)
+def test_weights_were_gathered_in_16_bits_at_first(year: str, gathers: bool) -> None:
+    """Of NVIDIA's recipes; Megatron-LM does so where it is told."""
+    for framework in ("nemo/megatron-lm (MLPerf)", "nemo", "megatron-bridge"):
+        assert engine_of({"framework": framework, "year": year}).state.gathers_8bit == gathers
+    assert not engine_of({"framework": "Megatron-LM", "year": year}).state.gathers_8bit
+
+
+@pytest.mark.parametrize(
     ("framework", "year", "gated", "fused"),
     [
         pytest.param("Megatron-LM", "2023", "1", False, id="SwiGLU and RoPE by PyTorch's kernels"),
