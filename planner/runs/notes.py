@@ -60,7 +60,8 @@ FACTS = {
     "stalling_p2p": "1: nanotron before its point-to-point fix",
     "async_tensor": "1: tensor parallel's collectives run beside products",
     "comm_overlap": "0: no overlap of communication, as far as a switch does it; reduce: only that"
-    " of gradients; data: only that of gradients and weights",
+    " of gradients; data: only that of gradients and weights; tensor: user buffers"
+    " for tensor parallel's, as in NVIDIA's recipes",
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",

@@ -79,3 +79,11 @@ def test_exchanges_are_hidden_as_said(note: str, hidden: tuple[float, float]) ->
     """Megatron-Bridge's recipes differ in whether another micro-batch hides the exchange."""
     overlap = engine_of({"framework": "megatron-bridge", "note": note}).overlap
     assert (overlap.expert, overlap.expert_interleaved) == hidden
+
+
+def test_a_row_says_that_user_buffers_hide_tensor_parallel() -> None:
+    """Megatron-LM's --tp-comm-overlap: what NVIDIA's recipes hide, and nothing else changes."""
+    row = {"framework": "Megatron-LM", "year": "2024"}
+    said, plain = (engine_of(row | {"comm_overlap": value}).overlap for value in ("tensor", ""))
+    assert (said.tensor, plain.tensor) == (0.7, 0.4)
+    assert said == plain.model_copy(update={"tensor": 0.7})
