@@ -86,11 +86,12 @@ class FreeCutBounds:
 
     limit_s   what is not below it is of no interest
     found_s   the least of it and of the bounds that are final
+    _kept     what of the budget is left to what comes after
     """
 
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
-        self.found_s, self._left = self.limit_s, BUDGET
+        self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
         self._lines = dict[Shape, list[Line]]()
         self._alike, self._asked = list[_Alike](), list[_Asked]()
 
@@ -181,20 +182,22 @@ class FreeCutBounds:
         return FreeCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
-        """The best layout first; then all are packed before any is solved, for half of what is left
-        of the budget.
+        """The best layout first, for half of the budget; then all are packed before any is solved, for
+        half of what is left.
         """
+        self._kept = BUDGET // 2
         if best := self._of_the_best():
             self._pack(best, np.arange(1))
             self._solve(best, 0)
         self._alike = list(self._below())
         self._ask_all()
-        half = self._left // 2
-        while self._goes_on() and self._left > half:
+        self._kept = self._left // 2
+        while self._goes_on():
             alike = min(self._alike, key=lambda each: each.unpacked_s)
             if alike.unpacked_s >= self.found_s:
                 break
             self._pack(alike)
+        self._kept = 0
         while self._goes_on():
             alike = min(self._alike, key=lambda each: each.open_s)
             at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
@@ -219,7 +222,11 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
-        return open_s < self.found_s and self._left > 0 and not self.proof.tally.late
+        return open_s < self.found_s and not self._ended
+
+    @property
+    def _ended(self) -> bool:
+        return self._left <= self._kept or self.proof.tally.late
 
     def _pack(self, alike: _Alike, some: Ints | None = None) -> None:
         """Bound what is below what is found by whole layers of ranks."""
@@ -242,6 +249,8 @@ class FreeCutBounds:
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
+            if self._ended:
+                break
             middle_s = (low_s + high_s) / 2
             if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
                 low_s = middle_s
@@ -264,7 +273,7 @@ class FreeCutBounds:
                 lines = list(program.lines[: len(answer.by.lines)])
                 asked[1:] = [_Asked(lines, answer.by, shape, self.found_s, not asked)]
             found_s = max(found_s, answer.bound_s)
-            if found_s >= below_s or self._left <= 0 or self.proof.tally.late:
+            if found_s >= below_s or self._ended:
                 break
         self._asked += asked
         return found_s
