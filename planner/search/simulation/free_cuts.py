@@ -57,16 +57,14 @@ class _Alike:
         self.most = np.full((len(rows), shape[1]), float(layers))
         self.packed: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
+        self.changed()
 
-    @property
-    def unpacked_s(self) -> float:
-        """The least bound of what is not packed."""
-        return float(np.where(self.packed, np.inf, self.bounds).min(initial=math.inf))
-
-    @property
-    def open_s(self) -> float:
-        """The least bound of what is not solved."""
-        return float(np.where(self.solved, np.inf, self.bounds).min(initial=math.inf))
+    def changed(self) -> None:
+        """Find the least bounds of what is not packed and of what is not solved anew."""
+        self.unpacked_s, self.open_s = (
+            float(np.where(done, np.inf, self.bounds).min(initial=math.inf))
+            for done in (self.packed, self.solved)
+        )
 
 
 class _Asked(NamedTuple):
@@ -236,6 +234,7 @@ class FreeCutBounds:
         alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.found_s)
         alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
         alike.packed[some] = True
+        alike.changed()
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
 
     def _solve(self, alike: _Alike, at: int) -> None:
@@ -258,6 +257,7 @@ class FreeCutBounds:
                 high_s = middle_s
         alike.bounds[at] = min(low_s, self.found_s)
         alike.solved[at] = alike.packed[at] = True
+        alike.changed()
         self.found_s = min(self.found_s, low_s)
 
     def _proved_s(
@@ -299,4 +299,5 @@ class FreeCutBounds:
                 continue
             bounds = cuts.bounds_s(lines, by, asked.limit_s, alike.most[some])
             alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.found_s)
+            alike.changed()
             self._left -= GROUP + BOUNDED * cuts.same.chunks * len(some)
