@@ -180,8 +180,8 @@ class FreeCutBounds:
         return FreeCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
-        """The best layout first, for half of the budget; then all are packed before any is solved, for
-        half of what is left.
+        """The best layout first, for half of the budget; then all are packed before any is solved,
+        for half of what is left.
         """
         self._kept = BUDGET // 2
         if best := self._of_the_best():
