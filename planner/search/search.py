@@ -228,8 +228,7 @@ def _simulated(
                 proof.kinds_s = min(proof.kinds_s, CountedKinds(proof, k).settle())
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
-        for found in run.ranked()[:k]:
-            proof.offer(found)
+        proof.offer(*run.ranked()[:k])
     if not proof.best:
         raise NoLayoutFits(
             f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "
