@@ -21,7 +21,6 @@ So a program is solved for one layout, and its multipliers are asked of all that
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.rank_layers import RankLayers
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
@@ -40,9 +40,6 @@ from meshplan.planner.problem.same_pipeline import SamePipeline
 
 SHAPES_KEPT = 64
 HALVINGS = 14  # of the interval between a known bound and the limit
-COVERS = 2  # of a rank whose layers are counted: its fullest moment, and a mean of all
-ALL_MEMORY = 1e3  # seconds of a KiB
-TINY, WHOLE = 1e-30, 1e-9  # seconds of a layer at least; rounding of a number of layers
 
 
 class Line(NamedTuple):
@@ -152,6 +149,23 @@ class FreeCuts:
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
         return seconds + of_late[..., None], rest + p.once * weights.sum()
 
+    def seconds_of_each(self, lines: Sequence[Line]) -> tuple[Floats, Floats]:
+        """[line, row, chunk, kind, mode] seconds of a layer in each chain, and [line, row] the
+        rest.
+        """
+        p, late = self.passes, [line.late for line in lines]
+        often, ranks = np.array([x.often for x in lines]), np.array([x.rank for x in lines])
+        seconds = np.einsum("rkmp,ljp->lrjkm", self.seconds, often)
+        ends_here = (self.rank_of == ranks[:, None]).astype(float)
+        of_late = p.late.layer[:, late][:, :, self.kinds]
+        seconds += np.einsum("rlk,lj->lrjk", of_late, ends_here)[..., None]
+        rest = often[:, 0] @ p.embedding.T + often[:, -1] @ p.head.T
+        rest += np.outer(often[:, :, :2].sum(axis=(1, 2)), p.extra)
+        rest += np.outer([line.hops for line in lines], p.hop) + p.late.fixed[:, late].T
+        for end, (rank, _) in enumerate(self.same.ends):
+            rest += (ranks == rank)[:, None] * p.late.ends[:, late, end].T
+        return seconds, rest + p.once
+
     def kib_of(self, held: Floats, late: Floats, layers: Floats) -> Floats:
         """[row, chunk, kind, mode] KiB of a layer that counts so often, [chunk]."""
         found: Floats = held[:, None, None] * self.saved_kib[:, None]
@@ -179,65 +193,15 @@ class FreeCuts:
         return found
 
     @cached_property
-    def rank_lines(self) -> tuple[Floats, Floats]:
-        """([row, rank, line], [row, rank, line]) seconds fixed and for each layer of a rank: lower
-        bounds of the step of every cut in which it holds so many, whatever the others hold. By each
-        of `first_lines` alone, and with prices of memory for which modes cost as much.
-        """
+    def _rank_layers(self) -> RankLayers:
         shape = self.same.schedule, self.same.pp, self.same.vpp, int(self.same.m[0])
-        found: list[list[tuple[Floats, Floats]]] = [[] for _ in range(self.same.pp)]
-        each_held, each_late = self.held()
-        for line in first_lines(*shape):
-            rank = _busiest(line, self.rank_of)
-            seconds, fixed = self.seconds_of([line], np.ones(1))
-            own = self.rank_of == rank
-            least = np.where(self.runs[:, None], seconds, np.inf).min(axis=(2, 3))
-            others, layers = least[:, ~own], self.counts.sum()
-            fixed = fixed + np.maximum(others, 0) @ self.fewest[~own]
-            fixed = fixed + np.minimum(others, 0).sum(axis=1) * layers
-            found[rank].append(self._line(own, seconds, 0.0 * seconds, fixed, 0.0 * fixed))
-            if line.late != SHOWN or line.rank != rank:
-                continue
-            for cover in range(min(COVERS, len(each_held))):
-                kib = self.kib_of(each_held[cover] * own, each_late[cover] * own, 1.0 * own)
-                room = self.room_kib[:, cover, rank]
-                for price in self._prices(seconds[:, own], kib[:, own]):
-                    priced = price[:, None, None, None] * kib
-                    found[rank].append(self._line(own, seconds, priced, fixed, price * room))
-        most = max(map(len, found))
-        for of_rank in found:
-            of_rank += of_rank[:1] * (most - len(of_rank))
-        fixed = np.array([[line[0] for line in of_rank] for of_rank in found])
-        layer = np.array([[line[1] for line in of_rank] for of_rank in found])
-        return fixed.transpose(2, 0, 1), layer.transpose(2, 0, 1)
-
-    def _line(
-        self, own: Bools, seconds: Floats, priced: Floats, fixed: Floats, room_s: Floats
-    ) -> tuple[Floats, Floats]:
-        each = np.where(self.runs[:, None], seconds + priced, np.inf)[:, own].min(axis=(2, 3))
-        least = each.min(axis=1)
-        return fixed - room_s + (each - least[:, None]) @ self.fewest[own], least
-
-    def _prices(self, seconds: Floats, kib: Floats) -> list[Floats]:
-        """[row] seconds of a KiB at which two modes of a kind cost as much, on the first chunk; and
-        one at which memory alone counts.
-        """
-        found, at = list[Floats](), (slice(None), 0)
-        for kind, (a, b) in product(range(len(self.kinds)), combinations(range(kib.shape[3]), 2)):
-            slower = seconds[*at, kind, b] - seconds[*at, kind, a]
-            saved = kib[*at, kind, a] - kib[*at, kind, b]
-            runs = self.runs[:, kind, a] & self.runs[:, kind, b] & (slower * saved > 0)
-            found.append(np.where(runs, slower / np.where(runs, saved, 1.0), 0.0))
-        return [*found, np.full(len(kib), ALL_MEMORY * self.passes.once.mean() + ALL_MEMORY)]
+        return RankLayers(self, first_lines(*shape))
 
     def most_layers(self, limits_s: Floats) -> Floats:
         """[row, rank] the most layers that a rank holds in steps below the limits; below 0 where
         there are none.
         """
-        fixed, layer = self.rank_lines
-        beyond = limits_s[:, None, None] / SAFETY - fixed
-        most = np.floor(beyond / np.maximum(layer, TINY) + WHOLE).min(axis=2)
-        return np.where((beyond > 0).all(axis=2), np.minimum(most, self.counts.sum()), -1.0)
+        return self._rank_layers.most(limits_s)
 
     def packed(self, limits_s: Floats) -> Bools:
         """[row] whether ranks can hold all layers in steps below the limits."""
@@ -259,10 +223,3 @@ class FreeCuts:
             packed = self.packed(middle)
             low, high = np.where(packed, low, middle), np.where(packed, middle, high)
         return low
-
-
-def _busiest(line: Line, rank_of: Ints) -> int:
-    """The rank of which a chain has most passes."""
-    passes = np.zeros(int(rank_of.max()) + 1)
-    np.add.at(passes, rank_of, line.often.sum(axis=1))
-    return int(passes.argmax())

@@ -77,8 +77,7 @@ class Simulated(SimulatedPlans):
         self._more = more
         self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
-        for found in first:
-            self.offer(found)
+        self.offer(*first)
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []

@@ -17,6 +17,7 @@ from meshplan.planner.search.closed_form.branch_and_bound import Found
 from meshplan.planner.search.found import Kind, Timed, kind_of
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.rows_below import NEARLY, Source, rows_below
+from meshplan.planner.second_core import done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 
@@ -66,10 +67,12 @@ class SimulatedPlans:
         """The best of each kind, the fastest first."""
         return sorted(self.best.values(), key=lambda found: found[:2])
 
-    def offer(self, found: Found) -> None:
-        """A plan of the search under the closed form."""
-        self.tally.simulated += 1
-        self._judge(found.row, found.variant, found.plan)
+    def offer(self, *found: Found) -> None:
+        """Plans of the search under the closed form."""
+        layouts = [self.layout_of(each.row, each.variant, each.plan) for each in found]
+        for each, step_s in zip(found, done_of_many(self.judged, layouts), strict=True):
+            self.tally.simulated += 1
+            self._know(each.row, each.variant, each.plan, step_s)
 
     def kind(self, found: Timed) -> Kind:
         """Its kind."""
@@ -98,7 +101,10 @@ class SimulatedPlans:
 
     def _judge(self, row: int, variant: Variant, plan: StagePlan) -> float:
         """The whole simulation of a plan, which is kept if it is the best of its kind."""
-        step_s, kind = self.judged(self.layout_of(row, variant, plan)), kind_of(self.layouts, row)
+        return self._know(row, variant, plan, self.judged(self.layout_of(row, variant, plan)))
+
+    def _know(self, row: int, variant: Variant, plan: StagePlan, step_s: float) -> float:
+        kind = kind_of(self.layouts, row)
         known = self.best.get(kind)
         if step_s < (known.step_s if known else self.limit_s):
             self.best[kind] = Timed(step_s, row, variant, plan)
