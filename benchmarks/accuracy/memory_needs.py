@@ -118,7 +118,8 @@ def _need(run: Run, tuning: Tuning, publishes: bool) -> Need:
     if publishes:
         low, high = (room, math.inf) if measured.oom else (0.0, room)
         return _interval(run, low, high, room)
-    read_gib = ranks_gib[0] if measured.rank_0 else max(ranks_gib)
+    alone = 0 if measured.rank_0 else -1 if measured.last_rank else None
+    read_gib = max(ranks_gib) if alone is None else ranks_gib[alone]
     assert measured.allocated_gib
     assert measured.reserved_gib
     low, high = (

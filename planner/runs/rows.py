@@ -67,13 +67,16 @@ class Bandwidths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the row says happened; None where it does not. `rank_0`: memory is the first stage's."""
+    """What the row says happened; None where it does not. `rank_0`: memory is the first stage's,
+    `last_rank`: the last one's.
+    """
 
     step_time_s: float | None
     allocated_gib: float | None
     reserved_gib: float | None
     rank_0: bool
     oom: bool
+    last_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +190,7 @@ def _measured(text: Cells) -> Measured:
     return Measured(
         step_time_s=_number(text, "step_time_s"), allocated_gib=_number(text, "allocated_gib"),
         reserved_gib=_number(text, "reserved_gib"), rank_0=text.get("memory_of") == "0",
-        oom=text.get("oom", "0") not in ("0", ""),
+        oom=text.get("oom", "0") not in ("0", ""), last_rank=text.get("memory_of") == "last",
     )  # fmt: skip
 
 
