@@ -66,7 +66,7 @@ def _found() -> Iterator[Need]:
     for run in runs:
         usual = load_fit(run.engine.name, run.cluster.gpu.name).tuning
         measured, both = run.measured, run.measured.allocated_gib and run.measured.reserved_gib
-        if run.suite in publishes and (measured.oom or measured.step_time_s):
+        if run.suite in publishes and (measured.oom or measured.ran):
             yield _need(run, tunings.get(run.id, usual), True)
         elif both and run.suite not in publishes:
             yield _need(run, tunings.get(run.id, usual), False)

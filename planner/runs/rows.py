@@ -78,6 +78,12 @@ class Measured:
     oom: bool
     last_rank: bool = False
 
+    @property
+    def ran(self) -> bool:
+        """Whether it ran, as a time or a peak of memory says."""
+        stated = self.step_time_s or self.allocated_gib or self.reserved_gib
+        return bool(stated) and not self.oom
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
