@@ -66,7 +66,7 @@ def _found() -> Iterator[Need]:
     for run in runs:
         usual = load_fit(run.engine.name, run.cluster.gpu.name).tuning
         measured, both = run.measured, run.measured.allocated_gib and run.measured.reserved_gib
-        if run.suite in publishes and (measured.oom or measured.step_time_s):
+        if run.suite in publishes and (measured.oom or measured.ran):
             yield _need(run, tunings.get(run.id, usual), True)
         elif both and run.suite not in publishes:
             yield _need(run, tunings.get(run.id, usual), False)
@@ -118,7 +118,8 @@ def _need(run: Run, tuning: Tuning, publishes: bool) -> Need:
     if publishes:
         low, high = (room, math.inf) if measured.oom else (0.0, room)
         return _interval(run, low, high, room)
-    read_gib = ranks_gib[0] if measured.rank_0 else max(ranks_gib)
+    alone = 0 if measured.rank_0 else -1 if measured.last_rank else None
+    read_gib = max(ranks_gib) if alone is None else ranks_gib[alone]
     assert measured.allocated_gib
     assert measured.reserved_gib
     low, high = (

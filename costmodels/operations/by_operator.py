@@ -62,7 +62,8 @@ def by_operator(
     count = 0
     for op in operations:
         if not named.isdisjoint(op.modules):
-            count += len(op.apart) or 1 if isinstance(op, Matmul) else 0
+            if isinstance(op, Matmul) and "moe" not in op.modules:
+                count += len(op.apart) or 1
             yield op, True
         elif isinstance(op, Communication):
             yield _sent(op, listing)

@@ -61,6 +61,8 @@ def kept_and_replayed(
     """
     named = {part for module in modules for part in HOLDS.get(module, (module,))}
     listed = "linear_half" in named
+    if listed:  # a list knows operators: the shared experts' products are on it beside any module
+        named -= {"shared_experts"}
     each = by_operator(operations, listing, named) if listed else _by_module(operations, named)
     kept: list[Operation] = []
     again: list[Operation] = []

@@ -98,9 +98,11 @@ def memory_errors(rows: Sequence[Predicted], kind: str) -> list[float]:
 
 
 def fitting(rows: Sequence[Predicted]) -> Fitting:
-    """Whether what ran out of memory was said to, and what ran was not."""
+    """Whether what ran out of memory was said to, and what ran was not: it states a time or a
+    peak of memory.
+    """
     out = [row for row in rows if row.run.measured.oom]
-    ran = [row for row in rows if not row.run.measured.oom and row.run.measured.step_time_s]
+    ran = [row for row in rows if row.run.measured.ran]
     return Fitting(
         len(out), len(ran), sum(row.fits for row in out), sum(not row.fits for row in ran)
     )

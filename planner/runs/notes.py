@@ -81,7 +81,8 @@ FACTS = {
     "other_config": "1: the layout is that of a config file beside the published result",
     "allocated_gib": "peak of allocated memory",
     "reserved_gib": "peak of memory that the allocator reserved",
-    "memory_of": "0: of the first rank; empty: of the fullest",
+    "memory_of": "0: of the first rank; last: of the last, as Megatron-LM logs to TensorBoard;"
+    " empty: of the fullest",
 }
 """The columns, and what their values mean; an empty cell means that the source does not say."""
 

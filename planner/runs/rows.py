@@ -67,13 +67,22 @@ class Bandwidths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the row says happened; None where it does not. `rank_0`: memory is the first stage's."""
+    """What the row says happened; None where it does not. `rank_0`: memory is the first stage's,
+    `last_rank`: the last one's.
+    """
 
     step_time_s: float | None
     allocated_gib: float | None
     reserved_gib: float | None
     rank_0: bool
     oom: bool
+    last_rank: bool = False
+
+    @property
+    def ran(self) -> bool:
+        """Whether it ran, as a time or a peak of memory says."""
+        stated = self.step_time_s or self.allocated_gib or self.reserved_gib
+        return bool(stated) and not self.oom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +196,7 @@ def _measured(text: Cells) -> Measured:
     return Measured(
         step_time_s=_number(text, "step_time_s"), allocated_gib=_number(text, "allocated_gib"),
         reserved_gib=_number(text, "reserved_gib"), rank_0=text.get("memory_of") == "0",
-        oom=text.get("oom", "0") not in ("0", ""),
+        oom=text.get("oom", "0") not in ("0", ""), last_rank=text.get("memory_of") == "last",
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from meshplan.hardware_profiles.errors.intervals import (
 )
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.memory import holds, recomputing
-from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.rows import Measured, SkippedRow
 from meshplan.planner.runs.runs import Run, run_of
 
 SIMPLE_MFU = 0.42
@@ -94,8 +94,14 @@ def step_model(run: Run, tuning: Tuning) -> StepModel:
 def memory_gib(run: Run, model: StepModel) -> tuple[float, float]:
     """Allocated and reserved peak of the rank that the row speaks of."""
     memory = [(float(m.allocated), model.reserved_bytes(m)) for m in model.memory()]
-    allocated, reserved = memory[0] if run.measured.rank_0 else max(memory, key=itemgetter(1))
+    allocated, reserved = _spoken_of(memory, run.measured)
     return allocated / GIB, reserved / GIB
+
+
+def _spoken_of(memory: list[tuple[float, float]], measured: Measured) -> tuple[float, float]:
+    if measured.rank_0:
+        return memory[0]
+    return memory[-1] if measured.last_rank else max(memory, key=itemgetter(1))
 
 
 def _fits(run: Run, model: StepModel) -> bool:

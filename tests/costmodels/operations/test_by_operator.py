@@ -87,6 +87,18 @@ def test_a_router_and_routed_products_do_not_count() -> None:
     assert names == ["kv_down", "attention_out", "router", "experts_up", "experts_down", "up"]
 
 
+def test_shared_experts_stay_on_the_list_where_the_rest_of_a_mixture_runs_again() -> None:
+    """A list knows operators, not modules: torchtitan's blocks of DeepSeek-V3 (@f738a03b) keep the
+    first and the last product of their shared experts, 512 and 1,024 numbers a token, under torch
+    2.13 too, while exchanges were on no list.
+    """
+    rank = rank_of(MIXED, expert_parallel=2, data_parallel=2)
+    kept, _ = kept_and_replayed(rank.operations(0), (*POLICY, "moe"), Listing())
+    mib = sum(float(op.saved_bytes) for op in kept) / MIB
+    assert mib == pytest.approx(2 + 3 + 4 + 2 + 1 + 2 + LSE)
+    assert kept_mib(rank, Listing()) > mib + 1  # with the exchange on the list
+
+
 def test_over_tensor_ranks_gathers_run_again_and_reduce_scatters_do_not() -> None:
     """Of two ranks: half of the products' outputs, and of the input and the scattered sum."""
     rank = rank_of(DENSE, tensor_parallel=2, sequence_parallel=True)
