@@ -77,6 +77,7 @@ class RankParameters(Adds):
     quantised              of `frozen`, those kept in fewer bits
     eight_bit              of `dense` and `expert`, those with 8-bit copies beside them
     matrices               how many weights they are, where an engine sends each of them alone
+    adapters               of `dense`, how many weights of adapters
     """
 
     dense: Number
@@ -86,12 +87,13 @@ class RankParameters(Adds):
     quantised: Number = 0.0
     eight_bit: Number = 0.0
     matrices: Number = 0.0
+    adapters: Number = 0.0
 
-    def beside(self, adapters: Number, quantised: Number) -> "RankParameters":
-        """These weights frozen beside trained `adapters`; `quantised` of the dense ones."""
+    def beside(self, trained: Number, adapters: Number, quantised: Number) -> "RankParameters":
+        """These weights frozen beside `trained` numbers of `adapters`; `quantised` of the dense."""
         return RankParameters(
-            dense=adapters, frozen=self.dense, frozen_expert=self.expert, quantised=quantised,
-            matrices=self.matrices,
+            dense=trained, frozen=self.dense, frozen_expert=self.expert, quantised=quantised,
+            matrices=self.matrices, adapters=adapters,
         )  # fmt: skip
 
 

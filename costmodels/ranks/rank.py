@@ -33,7 +33,11 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from meshplan.costmodels.operations.adapters import adapter_parameters, quantised_parameters
+from meshplan.costmodels.operations.adapters import (
+    adapter_parameters,
+    adapter_weights,
+    quantised_parameters,
+)
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
@@ -154,6 +158,7 @@ class Rank:
             engine.kernels.products_apart,
             engine.kernels.drops_unread_replay,
             engine.kernels.keeps_listed,
+            engine.kernels.launch_share,
         )
 
     @property
@@ -333,8 +338,8 @@ class Rank:
         if lora is None:
             return parameters
         listed = operations()
-        adapters = adapter_parameters(listed, lora)
-        return parameters.beside(adapters, quantised_parameters(listed, lora))
+        trained, adapters = adapter_parameters(listed, lora), adapter_weights(listed, lora)
+        return parameters.beside(trained, adapters, quantised_parameters(listed, lora))
 
     @cached_property
     def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
@@ -369,9 +374,10 @@ class Rank:
         traffic = self.traffic
         unpacked_s = traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy")
         listed_s = traffic.listed_s(parameters)
+        gathering_s = unpacked_s + listed_s + traffic.units_s(parameters)
         return Sent(
             traffic.forward_s(parameters), traffic.backward_s(parameters, again=again),
-            unpacked_s + listed_s, again * (unpacked_s + listed_s) + listed_s, gradients_s,
+            gathering_s, again * gathering_s + listed_s, gradients_s,
             traffic.interference_beside(parameters, self.setting.tuning.interference),
         )  # fmt: skip
 
