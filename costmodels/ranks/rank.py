@@ -33,11 +33,7 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from meshplan.costmodels.operations.adapters import (
-    adapter_parameters,
-    adapter_weights,
-    quantised_parameters,
-)
+from meshplan.costmodels.operations import adapters
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
@@ -143,10 +139,7 @@ class Rank:
         setting, cluster, engine = self.setting, self.setting.cluster, self.setting.engine
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
         return Pricer(
-            self.device,
-            cluster,
-            engine.overlap,
-            self.groups,
+            self.device, cluster, engine.overlap, self.groups,
             self.hops.crosses_nodes,
             self.site.sends_single_copies,
             setting.training.lora,
@@ -154,12 +147,10 @@ class Rank:
             self._expert_overlap,
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
-            engine.kernels.graphed,
-            engine.kernels.products_apart,
-            engine.kernels.drops_unread_replay,
-            engine.kernels.keeps_listed,
+            engine.kernels.graphed, engine.kernels.products_apart,
+            engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
             engine.kernels.launch_share,
-        )
+        )  # fmt: skip
 
     @property
     def _expert_overlap(self) -> Number:
@@ -338,8 +329,9 @@ class Rank:
         if lora is None:
             return parameters
         listed = operations()
-        trained, adapters = adapter_parameters(listed, lora), adapter_weights(listed, lora)
-        return parameters.beside(trained, adapters, quantised_parameters(listed, lora))
+        trained, weights = adapters.adapter_parameters, adapters.adapter_weights
+        quantised = adapters.quantised_parameters(listed, lora)
+        return parameters.beside(trained(listed, lora), weights(listed, lora), quantised)
 
     @cached_property
     def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:

@@ -43,10 +43,9 @@ from meshplan.costmodels.seconds.process_groups import (
 from meshplan.hardware_profiles.engine_schema import Engine, State
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
 
-
 SMALL_HOP = 0.19
-"""Of a ring's latency that of a message of some kilobytes, for which NCCL takes its LL protocol: 0.6
-us over NVLink, 1.0 over PCIe and 2.7 over a network, where Simple takes 3.4, 5.7 and 14
+"""Of a ring's latency, that of a message of some kilobytes, for which NCCL takes its LL protocol:
+0.6 us over NVLink, 1.0 over PCIe and 2.7 over a network, where Simple takes 3.4, 5.7 and 14
 (NVIDIA/nccl src/graph/tuning.cc, hwLat).
 """
 
