@@ -155,6 +155,8 @@ class State(Frozen):
                         two; 0: never
     listed_rank_s       ZeRO-3's collectives are given a list of one tensor for each rank: seconds
                         of the host for each of them, for which the device waits
+    adapter_unit_s      under ZeRO-3 each weight of an adapter is gathered by itself: seconds of the
+                        host for each, for which the device waits
     ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
@@ -204,6 +206,7 @@ class State(Frozen):
     gather_bucket: float = Field(default=0.0, ge=0)
     reuse_distance: float = Field(default=0.0, ge=0)
     listed_rank_s: float = Field(default=0.0, ge=0)
+    adapter_unit_s: float = Field(default=0.0, ge=0)
     ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False

@@ -114,6 +114,8 @@ class KernelHabits(Frozen):
                     scripts/performance/configs/qwen/qwen3_workload_base_configs.py; moe_router goes
                     up to the router, shared experts among it where nothing runs beside them:
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
+    launch_share    of the `launch_s` that runs teach, what the host takes for a module of PyTorch's
+                    own that nothing compiles
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
     communication_units  SMs that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
@@ -177,6 +179,7 @@ class KernelHabits(Frozen):
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     step_graph: bool = False
+    launch_share: float = Field(default=1.0, gt=0)
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

@@ -77,6 +77,7 @@ class RankParameters(Adds):
     quantised              of `frozen`, those kept in fewer bits
     eight_bit, eight_bit_expert  of `dense` and of `expert`, those of layers that compute in 8 bits
     matrices               how many weights they are, where an engine sends each of them alone
+    adapters               of `dense`, how many weights of adapters
     """
 
     dense: Number
@@ -87,12 +88,13 @@ class RankParameters(Adds):
     eight_bit: Number = 0.0
     eight_bit_expert: Number = 0.0
     matrices: Number = 0.0
+    adapters: Number = 0.0
 
-    def beside(self, adapters: Number, quantised: Number) -> "RankParameters":
-        """These weights frozen beside trained `adapters`; `quantised` of the dense ones."""
+    def beside(self, trained: Number, adapters: Number, quantised: Number) -> "RankParameters":
+        """These weights frozen beside `trained` numbers of `adapters`; `quantised` of the dense."""
         return RankParameters(
-            dense=adapters, frozen=self.dense, frozen_expert=self.expert, quantised=quantised,
-            matrices=self.matrices,
+            dense=trained, frozen=self.dense, frozen_expert=self.expert, quantised=quantised,
+            matrices=self.matrices, adapters=adapters,
         )  # fmt: skip
 
 

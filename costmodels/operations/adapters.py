@@ -84,6 +84,11 @@ def adapter_parameters(operations: Iterable[Operation], lora: Lora) -> Number:
     return sum(_width(op) * lora.rank for op in _adapted(operations, lora))
 
 
+def adapter_weights(operations: Iterable[Operation], lora: Lora) -> Number:
+    """How many weights those are: two beside each adapted one."""
+    return sum(2 * op.joined for op in _adapted(operations, lora))
+
+
 def adapter_forward_flops(operations: Iterable[Operation], lora: Lora) -> Number:
     """Of the narrow products; as much again for the gradients of inputs, and of A and B."""
     return sum(2.0 * op.m * _width(op) * lora.rank for op in _adapted(operations, lora))

@@ -33,7 +33,7 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from meshplan.costmodels.operations.adapters import adapter_parameters, quantised_parameters
+from meshplan.costmodels.operations import adapters
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
@@ -139,10 +139,7 @@ class Rank:
         setting, cluster, engine = self.setting, self.setting.cluster, self.setting.engine
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
         return Pricer(
-            self.device,
-            cluster,
-            engine.overlap,
-            self.groups,
+            self.device, cluster, engine.overlap, self.groups,
             self.hops.crosses_nodes,
             self.site.sends_single_copies,
             setting.training.lora,
@@ -150,11 +147,10 @@ class Rank:
             self._expert_overlap,
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
-            engine.kernels.graphed,
-            engine.kernels.products_apart,
-            engine.kernels.drops_unread_replay,
-            engine.kernels.keeps_listed,
-        )
+            engine.kernels.graphed, engine.kernels.products_apart,
+            engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
+            engine.kernels.launch_share,
+        )  # fmt: skip
 
     @property
     def _expert_overlap(self) -> Number:
@@ -332,8 +328,9 @@ class Rank:
         if lora is None:
             return parameters
         listed = operations()
-        adapters = adapter_parameters(listed, lora)
-        return parameters.beside(adapters, quantised_parameters(listed, lora))
+        trained, weights = adapters.adapter_parameters, adapters.adapter_weights
+        quantised = adapters.quantised_parameters(listed, lora)
+        return parameters.beside(trained(listed, lora), weights(listed, lora), quantised)
 
     @cached_property
     def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
@@ -368,9 +365,10 @@ class Rank:
         traffic = self.traffic
         unpacked_s = traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy")
         listed_s = traffic.listed_s(parameters)
+        gathering_s = unpacked_s + listed_s + traffic.units_s(parameters)
         return Sent(
             traffic.forward_s(parameters), traffic.backward_s(parameters, again=again),
-            unpacked_s + listed_s, again * (unpacked_s + listed_s) + listed_s, gradients_s,
+            gathering_s, again * gathering_s + listed_s, gradients_s,
             traffic.interference_beside(parameters, self.setting.tuning.interference),
         )  # fmt: skip
 

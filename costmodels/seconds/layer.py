@@ -98,6 +98,7 @@ class Pricer:
     products_apart  whether the host issues a product for each expert
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
+    launch_share    see `KernelHabits`
     """
 
     device: Device
@@ -115,6 +116,7 @@ class Pricer:
     products_apart: bool = False
     drops_unread: bool = False
     keeps_unread: bool = False
+    launch_share: float = 1.0
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -268,7 +270,8 @@ class Pricer:
 
     def _issue_s(self, op: Operation, direction: Direction) -> Number:
         """Of one."""
-        kernels_s = self.device.tuning.launch_s * self._launches(op, direction)
+        launch_s = self.device.tuning.launch_s * self.launch_share
+        kernels_s = launch_s * self._launches(op, direction)
         operators_s = OPERATOR_S * self._operators(op, direction)
         issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
         return issuing_s + self._waiting_s(op, direction)

@@ -45,6 +45,12 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, State
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
 
+SMALL_HOP = 0.19
+"""Of a ring's latency, that of a message of some kilobytes, for which NCCL takes its LL protocol:
+0.6 us over NVLink, 1.0 over PCIe and 2.7 over a network, where Simple takes 3.4, 5.7 and 14
+(NVIDIA/nccl src/graph/tuning.cc, hwLat).
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Sharers:
@@ -131,6 +137,19 @@ class WeightTraffic:
         ranks = where(self.dense.shard.size > 1, self.dense.shard.size, 0.0)
         listed = self.state.listed_rank_s * ranks * self._pieces(parameters)
         return where(self.sharding.zero_stage >= 3, listed, 0.0)
+
+    def units_s(self, parameters: RankParameters) -> Number:
+        """Seconds for which the device waits at each gathering of adapters that are units of their
+        own: FSDP lets no more than two gathers be under way, so the host, which takes so long for a
+        unit, is at most two units ahead; a ring over many ranks takes longer than the host.
+        """
+        if not self.state.adapter_unit_s:
+            return 0.0
+        group = self.dense.shard
+        host_s = self.state.adapter_unit_s * self.cluster.host_slowdown
+        ring_s = self.scale * SMALL_HOP * hops_s(self.cluster, "all_gather", group)
+        each_s = where(group.size > 1, maximum(host_s, ring_s), 0.0)
+        return where(self.sharding.zero_stage >= 3, parameters.adapters * each_s, 0.0)
 
     def once_s(self, parameters: RankParameters) -> Number:
         """The gradients that are left for the end of the step."""

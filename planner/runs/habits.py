@@ -80,6 +80,12 @@ FIRST_CHUNKED = 2026
 (pytorch/torchtitan@786e26f8); rows of that year from before say `whole`.
 """
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+PLAIN = {"launch_share": 0.24}
+"""An nn.Linear is issued in 13.48 us on a DGX H100 (NVIDIA/TransformerEngine issue 2053); a module
+of the engines that taught all engines' `launch_s` takes 56.2 (hardware_profiles/fits/generic.toml).
+What nothing compiles and nobody wraps in modules of his own is issued so.
+"""
+PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
 (pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
@@ -214,7 +220,8 @@ def engine_of(row: Row) -> Engine:
             if engine.name == "torchtitan"
             else {}
         )
-        kernels = NOT_COMPILED | eager | kernels
+        plain = PLAIN if engine.name in PLAIN_LOOPS else {}
+        kernels = NOT_COMPILED | eager | plain | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     kernels |= _replay_said(row, engine)
@@ -226,6 +233,8 @@ def engine_of(row: Row) -> Engine:
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
     states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
     states |= _sums_said(row) | _packing_said(row) | _gathers_said(row)
+    if WHOLE_ADAPTERS in row.facts.fused_kernels.split():
+        states |= {"adapter_unit_s": 0.0}
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
@@ -235,6 +244,7 @@ def engine_of(row: Row) -> Engine:
     )
 
 
+WHOLE_ADAPTERS = "whole_adapters"
 NARROW_SUMS = {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0}
 
 

@@ -45,7 +45,8 @@ FACTS = {
     " attention's inputs and output are copied;"
     " sums_biases: a kernel sums the gradient of each bias; returned_keys: the model's output holds"
     " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
-    " PyTorch's that are not reentrant",
+    " PyTorch's that are not reentrant; whole_adapters: no weight of an adapter is a unit of"
+    " FSDP's by itself",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
@@ -77,7 +78,8 @@ FACTS = {
     "optimizer_offload": "1: the optimizer ran on the host",
     "optimizer_states": "bf16: weights, gradients and moments in 16 bits, as `plan` has it",
     "activation_offload": "the share of what layers keep for the backward that waited on the host",
-    "adapters": "lora, or lora RANK TARGETS BASE in `plan`'s words: trained beside frozen weights",
+    "adapters": "lora, or lora RANK TARGETS BASE DROPOUT in `plan`'s words: trained beside frozen"
+    " weights",
     "other_config": "1: the layout is that of a config file beside the published result",
     "allocated_gib": "peak of allocated memory",
     "reserved_gib": "peak of memory that the allocator reserved",

@@ -178,13 +178,13 @@ def _lora(row: Row, engine: Engine) -> Lora | None:
     """What is trained where the row says that the rest is frozen; as its engine's recipes do it, of
     what the row leaves out.
     """
-    kind, *said = row.facts.adapters.split()[:4] or [""]
+    kind, *said = row.facts.adapters.split()[:5] or [""]
     if kind != "lora":
         return None
     usual = engine.legality.lora_targets or ("attention",)
-    words = [*said, *(str(USUAL_RANK), usual[0], "bf16")[len(said) :]]
+    words = [*said, *(str(USUAL_RANK), usual[0], "bf16", "0")[len(said) :]]
     try:
-        named = dict(zip(("rank", "targets", "base_precision"), words, strict=True))
+        named = dict(zip(("rank", "targets", "base_precision", "dropout"), words, strict=True))
         return TypeAdapter(Lora).validate_python(named)
     except ValidationError:
         raise SkippedRow(

@@ -12,7 +12,7 @@ from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.operations.adapters import adapter_parameters
+from meshplan.costmodels.operations.adapters import adapter_parameters, adapter_weights
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.ranks.memory import unpacked_bytes
@@ -83,6 +83,8 @@ def test_adapters_by_hand(targets: str, engine: str, tp: int, trained: int) -> N
     parameters, full = model.layer_parameters(0), step(None, layout, engine).layer_parameters(0)
     assert parameters.dense == trained
     assert (parameters.expert, parameters.frozen) == (0, full.dense)
+    assert parameters.adapters % 2 == 0
+    assert full.adapters == 0 < parameters.adapters
     assert model.end_parameters[0].dense == model.end_parameters[1].dense == 0
 
 
@@ -99,7 +101,9 @@ def test_adapters_of_a_low_rank_query(targets: LoraTargets, by_hand: int) -> Non
     rank = site(model, b=1, t=1, sequence_parallel=False)
     every = layer_operations(rank, model.kinds[0])
     query_and_key = [op for op in every if op.name in ("q_down", "q_up", "qkv")]
-    assert adapter_parameters(query_and_key, Lora(rank=16, targets=targets)) == 16 * by_hand
+    lora = Lora(rank=16, targets=targets)
+    assert adapter_parameters(query_and_key, lora) == 16 * by_hand
+    assert adapter_weights(query_and_key, lora) == (6 if targets == "qkv" else 4)
 
 
 @pytest.mark.parametrize(

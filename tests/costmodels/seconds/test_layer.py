@@ -144,7 +144,7 @@ def test_costs_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObje
 @settings(max_examples=20)
 @given(data=st.data())
 def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """With a second per launch a pass lasts its launches: one product per weight gradient, and
+    """With a second for each launch a pass lasts its launches: one product per weight gradient, and
     what brings it to its buffer.
     """
     case = data.draw(cases(pipelined=False))
@@ -153,7 +153,8 @@ def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: s
     operations = layer_operations(slow.site, case.setting.model.kinds[0])
     matmuls = sum(isinstance(op, Matmul) for op in operations)
     weight_grad = float(slow.layer_cost(0, "none").weight_grad.total_s)
-    each = 1 if case.setting.engine.kernels.gradient_add == "fused" else 2
+    kernels = case.setting.engine.kernels
+    each = (1 if kernels.gradient_add == "fused" else 2) * kernels.launch_share
     frozen = case.setting.training.lora is not None
     assert weight_grad == pytest.approx(0 if frozen else each * matmuls)
 
@@ -304,6 +305,19 @@ def test_operators_of_pytorch_cost_the_host_less_than_modules() -> None:
     )
     issued = [pricer.issued_s([op], way) for way in ("forward", "input_grad", "weight_grad")]
     assert issued == pytest.approx([3 + 5 * 8e-6, 3 + 7 * 8e-6, 0])
+
+
+def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:
+    """3 launches of a quarter of a second, and operators at their own rate."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone, launch_share=0.25)
+    op = Pointwise(
+        name="rotary", forward_bytes=0.0, backward_bytes=0.0, kernels=3, operators=(5.0, 7.0)
+    )
+    assert pricer.issued_s([op], "forward") == pytest.approx(0.75 + 5 * 8e-6)
 
 
 def test_a_slower_host_issues_kernels_and_operators_as_much_later() -> None:

@@ -299,6 +299,31 @@ def test_weights_sent_one_by_one(
     assert sent.listed_s(layer) == pytest.approx(listed_s)
 
 
+@pytest.mark.parametrize(
+    ("traits", "hop_s", "units_s"),
+    [
+        pytest.param({"data_parallel": 8}, 10e-6, 14 * 3.3e-4, id="the host's time for each"),
+        pytest.param({"data_parallel": 8}, 1e-3, 14 * 7 * 0.19e-3, id="a ring that takes longer"),
+        pytest.param({"data_parallel": 8, "zero_stage": 2}, 1e-3, 0.0, id="gathered once a step"),
+        pytest.param({"data_parallel": 1}, 1e-3, 0.0, id="one rank gathers nothing"),
+    ],
+)
+def test_each_weight_of_an_adapter_is_a_unit(
+    cluster: Cluster, traits: dict[str, int], hop_s: float, units_s: float
+):
+    """14 weights over eight ranks: seven hops of a ring, a fifth of them for a small message; a
+    host that is slower takes as much longer.
+    """
+    slow = cluster.model_copy(update={"network": link(hop_s, 200e9)})
+    layer = RankParameters(dense=1e6, frozen=1e9, adapters=14)
+    sent = traffic(slow, "llm-foundry", **{"zero_stage": 3, **traits})
+    assert sent.units_s(layer) == pytest.approx(units_s)
+    assert traffic(slow, "torchtitan", **{"zero_stage": 3, **traits}).units_s(layer) == 0
+    grace = slow.model_copy(update={"host_slowdown": 1000.0})
+    behind = traffic(grace, "llm-foundry", **{"zero_stage": 3, **traits}).units_s(layer)
+    assert behind == pytest.approx(14 * 0.33 * (units_s > 0))
+
+
 def test_large_layers_are_gathered_a_third_time(models, cluster: Cluster):
     """Replayed, a layer of 1e9 numbers gives back the half with more than 5e8 behind it, which the
     backward meets after twice as many; without a replay there is nothing to give back.

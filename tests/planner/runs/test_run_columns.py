@@ -109,7 +109,11 @@ def test_cells_are_typed_once(cell: dict[str, str], reason: str) -> None:
         pytest.param("nemo", "lora 8", Lora(rank=8, targets="qkv"), id="rank stated"),
         pytest.param(
             "deepspeed", "lora 64 attention nf4",
-            Lora(rank=64, targets="attention", base_precision="nf4"), id="all stated",
+            Lora(rank=64, targets="attention", base_precision="nf4"), id="all but dropout stated",
+        ),
+        pytest.param(
+            "deepspeed", "lora 8 qv bf16 0.1", Lora(rank=8, targets="qv", dropout=0.1),
+            id="all stated",
         ),
     ],
 )  # fmt: skip
@@ -121,7 +125,7 @@ def test_a_row_says_what_was_trained(framework: str, said: str, lora: Lora) -> N
     assert training.packed_mean_length == 256
 
 
-@pytest.mark.parametrize("said", ["lora x", "lora 16 mlp", "lora 16 qkv int3"])
+@pytest.mark.parametrize("said", ["lora x", "lora 16 mlp", "lora 16 qkv int3", "lora 8 qv bf16 2"])
 def test_adapters_that_make_no_sense_skip_the_row(said: str) -> None:
     """With the cell, and what it takes."""
     with pytest.raises(SkippedRow, match="lora 16 attention nf4"):
