@@ -31,7 +31,7 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stated_layout import stated_layout
 from meshplan.planner.case.trained import not_priced
 from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
-from meshplan.planner.space.exchange_rules import check_exchanges
+from meshplan.planner.space.exchange_rules import check_exchanges, levels_unpriced
 
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
 WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
@@ -91,13 +91,19 @@ def resolve(
     engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
     recompute, said = _recompute(given, near, reading)
     layout, training = stated_layout(facts, replace(reading, recompute=recompute), model)
-    if waits := reading.unread_of(layout, training):
+    cluster = cluster_named(str(settings.cluster))
+    levels = levels_unpriced(layout, engine, cluster)
+    waits = reading.unread_of(layout, training)
+    if levels:
+        kind = f"context_kind {layout.context_kind} ({levels})"
+        waits = (*waits, Fact(kind, reading.line("context_kind")))
+    if waits:
         raise MissingFacts((), waits)
     return Case(
         model=model,
         layout=layout,
         training=training,
-        cluster=cluster_named(str(settings.cluster)),
+        cluster=cluster,
         engine=engine,
         assumed=_assumed(reading, given, model, layout),
         notes=(

@@ -272,8 +272,16 @@ def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[s
     return (*unread, *more), noted
 
 
+_ALL_OF_A_MACHINE = ("gpu", "auto", "cuda")
+
+
 def _processes(values: Values) -> Fact | None:
-    """GPUs; -1 is Accelerate's word for what the launcher says."""
+    """GPUs; -1 is Accelerate's word for what the launcher says, `gpu` torchrun's for all of a
+    machine (accelerate 1.15 utils/launch.py hands it to `--nproc_per_node`).
+    """
+    stated = values.get("num_processes")
+    if stated is not None and stated.value in _ALL_OF_A_MACHINE:
+        return None
     count = values.count("num_processes", least=-1)
     return count if count and count.value > 0 else None
 

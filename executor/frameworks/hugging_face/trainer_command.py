@@ -28,7 +28,11 @@ from meshplan.executor.frameworks.hugging_face.trainers import (
     Trainer,
     read_values,
 )
-from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.arguments import (
+    Arguments,
+    arguments,
+    launcher_arguments,
+)
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
@@ -83,7 +87,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
-    launcher, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    launcher, near = with_options(launcher_arguments(words[:at]), Nearby(Path(path), script.files))
     stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")

@@ -37,7 +37,11 @@ from meshplan.executor.frameworks.hugging_face.trainers import (
     claims_of,
     read_values,
 )
-from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.arguments import (
+    Arguments,
+    arguments,
+    launcher_arguments,
+)
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
 from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
@@ -126,7 +130,7 @@ def _case(
     at = program_at(words)
     assert at is not None
     own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
-    given, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    given, near = with_options(launcher_arguments(words[:at]), Nearby(Path(path), script.files))
     facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
     values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)

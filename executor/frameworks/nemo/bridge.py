@@ -49,6 +49,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
+from meshplan.executor.frameworks.nemo.devices import gpus_of_file
 from meshplan.executor.frameworks.nemo.overrides import (
     Entries,
     as_word,
@@ -293,7 +294,7 @@ def _reading(run: Run, path: str) -> Reading:
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, more = (None, []) if nemo else of_bridge(found)
     unread += more
-    put(facts, gpus=_gpus(values, nemo=nemo) or run.gpus, lora=lora)
+    put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora)
     config = model_config_of(values)
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
@@ -382,11 +383,3 @@ def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
         if stated and (last not in plain or root == "model"):
             plain[last] = fact
     return plain
-
-
-def _gpus(values: Values, *, nemo: bool) -> Fact | None:
-    """GPUs; of NeMo only where the file states the nodes, which its launcher else says."""
-    each, nodes = values.count("devices", "num_gpus_per_node"), values.count("num_nodes")
-    if each is None or (nodes is None and nemo):
-        return None
-    return Fact(each.value * (nodes.value if nodes else 1), each.line)

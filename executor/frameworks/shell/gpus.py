@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.shell.ranks import ranks_of
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
@@ -24,7 +25,8 @@ def gpus_of(launcher: Values, text: str) -> Fact | None:
             others = launcher.count(nodes_name) if nodes else None
             if count is not None:
                 return Fact(count.value * (others.value if others else 1), count.line)
-    return _srun_gpus(launcher) or _slurm_gpus(text)
+    ranks = ranks_of(launcher) or _srun_gpus(launcher) or _slurm_gpus(text)
+    return ranks or _slurm_tasks(launcher, text)
 
 
 def _srun_gpus(launcher: Values) -> Fact | None:
@@ -73,6 +75,12 @@ def _slurm_gpus(text: str) -> Fact | None:
     if not gpus:
         raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
     return Fact(gpus, line)
+
+
+def _slurm_tasks(launcher: Values, text: str) -> Fact | None:
+    """The job's tasks, where `srun` starts the program in each of them."""
+    tasks = slurm_variables(text).get("SLURM_NTASKS") if "tasks_of_job" in launcher.found else None
+    return Fact(int(tasks), _header(text)[1]) if tasks and int(tasks) else None
 
 
 _NUMBER = re.compile(r"[0-9]{1,6}")

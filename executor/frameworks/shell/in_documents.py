@@ -1,0 +1,68 @@
+"""Scripts that a YAML or JSON document holds: the command of a job (Kubernetes, SkyPilot, Azure).
+
+A string is a script of its own. A list of strings is one command, as `args` of a container are,
+unless one of its strings holds the flags itself (`["bash", "-c", "torchrun ... --num-layers 32"]`).
+What else the document says, such as GPUs and variables, is not read.
+"""
+
+import shlex
+from collections.abc import Iterator
+
+import yaml
+
+from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
+from meshplan.planner.case.yaml_text import CYAML, check_yaml
+
+DOCUMENTS = (".yaml", ".yml", ".json")
+
+
+def script_of(text: str, mark: str) -> str:
+    """The scripts of a document that hold the flag `mark`, each at the line it has there.
+
+    Raises `NothingToRead` where none does, `UnreadableConfig` on what is no YAML.
+    """
+    lines: list[str] = []
+    for line, script in sorted(_scripts(text, mark)):
+        lines += [""] * (line - 1 - len(lines))
+        lines += script.splitlines()
+    if not lines:
+        raise NothingToRead(f"no command in this document takes {mark}")
+    return "\n".join(lines) + "\n"
+
+
+def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
+    try:
+        check_yaml(text)
+        pending: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=CYAML))
+    except yaml.YAMLError as error:
+        mark_of = getattr(error, "problem_mark", None)
+        line = mark_of.line + 1 if mark_of else 1
+        raise UnreadableConfig(
+            f"not YAML: {getattr(error, 'problem', None) or 'no text'}", line
+        ) from None
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or id(node) in seen:
+            continue  # an alias stands for what was looked at already
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            pending += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode) and not _is_command(node, mark):
+            pending += node.value
+        elif isinstance(node, yaml.SequenceNode):
+            words = [shlex.quote(word.value) for word in node.value]
+            yield node.start_mark.line + 1, " ".join(words)
+        elif isinstance(node, yaml.ScalarNode) and _holds(node.value, mark):
+            yield node.start_mark.line + 1 + (node.style in ("|", ">")), node.value
+
+
+def _is_command(node: yaml.SequenceNode, mark: str) -> bool:
+    """Whether a list's strings are the words of one command."""
+    words = [each.value for each in node.value if isinstance(each, yaml.ScalarNode)]
+    whole = len(words) == len(node.value) and not any(" " in word.strip() for word in words)
+    return whole and any(_holds(word, mark) for word in words)
+
+
+def _holds(text: str, mark: str) -> bool:
+    return any(word.partition("=")[0] == mark for word in text.split())
