@@ -30,10 +30,8 @@ def windows(model: Model) -> list[int | None]:
 
 def test_every_family_is_in_the_catalogue_or_counted() -> None:
     """Each entry of the table is exercised by a catalogue model or by transformers' own count."""
-    files = (
-        Path(__file__).with_name(f"{kind}_configs.json")
-        for kind in ("family", "published", "tower")
-    )
+    here = Path(__file__)
+    files = (here.with_name(f"{kind}_configs.json") for kind in ("family", "published", "tower"))
     counted = [each for file in files for each in json.loads(file.read_text()).values()]
     types = {family_of(each["config"]) for each in counted}
     types |= {str(config["model_type"]) for config in CONFIGS.values()}
