@@ -40,14 +40,14 @@ def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
         raise UnreadableConfig(
             f"not YAML: {getattr(error, 'problem', None) or 'no text'}", line
         ) from None
-    seen: set[int] = set()
+    seen: dict[int, yaml.Node] = {}  # by identity, and kept so that none is used twice
     while pending:
         node = pending.pop()
         if node is None or id(node) in seen:
             continue  # an alias stands for what was looked at already
-        seen.add(id(node))
+        seen[id(node)] = node
         if isinstance(node, yaml.MappingNode):
-            pending += [value for _, value in node.value]
+            pending += _entries(node)
         elif isinstance(node, yaml.SequenceNode) and not _is_command(node, mark):
             pending += node.value
         elif isinstance(node, yaml.SequenceNode):
@@ -55,6 +55,17 @@ def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
             yield node.start_mark.line + 1, " ".join(words)
         elif isinstance(node, yaml.ScalarNode) and _holds(node.value, mark):
             yield node.start_mark.line + 1 + (node.style in ("|", ">")), node.value
+
+
+def _entries(node: yaml.MappingNode) -> list[yaml.Node]:
+    """The values of a mapping; the words of a container's `command` and `args` are one list."""
+    named = {str(key.value): value for key, value in node.value}
+    first, rest = named.get("command"), named.get("args")
+    if isinstance(first, yaml.SequenceNode) and isinstance(rest, yaml.SequenceNode):
+        words = [*first.value, *rest.value]
+        del named["command"]
+        named["args"] = yaml.SequenceNode(rest.tag, words, rest.start_mark, rest.end_mark)
+    return list(named.values())
 
 
 def _is_command(node: yaml.SequenceNode, mark: str) -> bool:

@@ -56,6 +56,12 @@ def test_the_command_of_a_job_is_read_as_the_shell_reads_it(text: str, line: int
     assert not reading.others
 
 
+def test_a_container_takes_its_arguments_behind_its_command() -> None:
+    """The launcher stands in the one list, the program in the other."""
+    words = ", ".join(f'"{word}"' for word in GPT.split())
+    assert read_config(CONTAINER.format(words=words), "job.yaml").facts["gpus"].value == 8
+
+
 def test_a_document_that_only_mentions_a_flag_starts_nothing() -> None:
     """A comment, or a key."""
     text = "# --tensor-model-parallel-size 8\nlayers: 4\n"
