@@ -31,30 +31,32 @@ def script_of(text: str, mark: str) -> str:
 
 
 def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
-    try:
-        check_yaml(text)
-        pending: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=CYAML))
-    except yaml.YAMLError as error:
-        mark_of = getattr(error, "problem_mark", None)
-        line = mark_of.line + 1 if mark_of else 1
-        raise UnreadableConfig(
-            f"not YAML: {getattr(error, 'problem', None) or 'no text'}", line
-        ) from None
+    pending = _documents(text)
     seen: dict[int, yaml.Node] = {}  # by identity, and kept so that none is used twice
     while pending:
         node = pending.pop()
         if node is None or id(node) in seen:
             continue  # an alias stands for what was looked at already
         seen[id(node)] = node
+        line = node.start_mark.line + 1
         if isinstance(node, yaml.MappingNode):
             pending += _entries(node)
         elif isinstance(node, yaml.SequenceNode) and not _is_command(node, mark):
             pending += node.value
         elif isinstance(node, yaml.SequenceNode):
-            words = [shlex.quote(word.value) for word in node.value]
-            yield node.start_mark.line + 1, " ".join(words)
+            yield line, shlex.join(word.value for word in node.value)
         elif isinstance(node, yaml.ScalarNode) and _holds(node.value, mark):
-            yield node.start_mark.line + 1 + (node.style in ("|", ">")), node.value
+            yield line + (node.style in ("|", ">")), node.value
+
+
+def _documents(text: str) -> list[yaml.Node | None]:
+    try:
+        check_yaml(text)
+        return list(yaml.compose_all(text, Loader=CYAML))
+    except yaml.YAMLError as error:
+        place, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = place.line + 1 if place else 1
+        raise UnreadableConfig(f"not YAML: {what or 'no text'}", line) from None
 
 
 def _entries(node: yaml.MappingNode) -> list[yaml.Node]:
