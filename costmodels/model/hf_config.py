@@ -19,7 +19,7 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
-from meshplan.costmodels.model.text_parts import THINKER, text_part, thinker
+from meshplan.costmodels.model.text_parts import THINKER, has_flat_tower, text_part, thinker
 from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
@@ -140,6 +140,8 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
         for key, part in outer.config.items()
         if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in outer.config)
     ]
+    if has_flat_tower(config):
+        towers.append("vision tower")
     if THINKER in config:
         towers.append("part that speaks")
     fields, model_type = _typed(outer)

@@ -141,3 +141,20 @@ def test_what_is_not_read_is_refused(
 def test_the_tower_of_step_3_is_named() -> None:
     """Its text is priced without it."""
     assert left_out(STEP3) == ("vision tower",)
+
+
+def test_the_text_of_a_file_of_llava() -> None:
+    """Vicuna's 6,738,415,616 parameters; what stands beside them of images is named, once."""
+    config = {
+        "model_type": "llava_llama", "hidden_size": 4096, "intermediate_size": 11008,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "num_hidden_layers": 32,
+        "vocab_size": 32000, "tie_word_embeddings": False, "mm_hidden_size": 1024,
+        "mm_vision_tower": "openai/clip-vit-large-patch14-336", "image_aspect_ratio": "pad",
+        "mm_projector_type": "mlp2x_gelu", "tune_mm_mlp_adapter": False, "use_mm_proj": True,
+        "mm_vision_select_layer": -2, "freeze_mm_mlp_adapter": False,
+    }  # fmt: skip
+    assert model_parameters(model_from_config(config, "x")).total == 6_738_415_616
+    assert left_out(config) == ("vision tower",)
+    del config["mm_vision_tower"]
+    with pytest.raises(UnsupportedModel, match="llava_llama"):
+        model_from_config(config, "x")
