@@ -191,3 +191,42 @@ def test_levels_of_context_parallelism_within_a_node_are_not_priced(
         return
     with pytest.raises(MissingFacts, match="the 8 ranks are within one node"):
         resolve(reading, given, Settings())
+
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = {tp}
+{switch} = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "tp", "unread", "noted"),
+    [
+        ("disable_loss_parallel", 8, 1, 0),
+        ("disable_loss_parallel", 1, 0, 0),  # of nothing
+        ("enable_async_tensor_parallel", 8, 0, 1),  # janEbert/torchtitan llama3_405b.toml
+        ("enable_async_tensor_parallel", 1, 0, 0),
+    ],
+)
+def test_switches_of_tensor_parallelism_are_said(
+    switch: str, tp: int, unread: int, noted: int
+) -> None:
+    """All logits on each rank are bytes that no price holds; pieces beside exchanges, seconds."""
+    reading = read_config(TITAN.format(switch=switch, tp=tp), "llama3.toml")
+    assert len(reading.unread) == unread
+    assert sum(switch in note for note in reading.notes) == noted
+
+
+def test_a_number_that_waits_for_a_variable_is_asked_for() -> None:
+    """aws-neuron/neuronx-nemo-megatron test.sh: called no whole number."""
+    words = "model.tensor_model_parallel_size=2 model.micro_batch_size=1 trainer.devices=8"
+    text = f"GBS=$((NTASKS*32))\npython a.py {words} model.global_batch_size=$GBS\n"
+    with pytest.raises(UnreadableConfig, match="--env NTASKS=VALUE"):
+        read_config(text, "run.sh")
