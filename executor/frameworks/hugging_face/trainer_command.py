@@ -18,6 +18,7 @@ from pathlib import Path
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.launch_options import (
     launcher_of,
+    processes_of,
     with_options,
     with_precision,
 )
@@ -100,7 +101,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
-    put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
+    put(facts, gpus=processes_of(Values(launcher)))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))

@@ -22,7 +22,11 @@ from meshplan.executor.frameworks import refused
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
-from meshplan.executor.frameworks.hugging_face.launch_options import with_options, with_precision
+from meshplan.executor.frameworks.hugging_face.launch_options import (
+    processes_of,
+    with_options,
+    with_precision,
+)
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
@@ -137,7 +141,7 @@ def _case(
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
     gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
-    put(found, gpus=gpus or Values(given).count("num_processes"))
+    put(found, gpus=gpus or processes_of(Values(given)))
     assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
     notes = (
         *script.notes,

@@ -122,6 +122,18 @@ def test_all_gpus_of_a_machine_are_left_to_the_option() -> None:
     assert "gpus" not in read_config(text, "zero3.yaml").facts
 
 
+def test_processes_that_a_command_counts_are_left_to_the_option() -> None:
+    """aws-samples/sagemaker-distributed-training-workshop run_training_sft.sh: unreadable."""
+    text = (
+        "accelerate launch --num_processes $(nvidia-smi --list-gpus | wc -l) --use_deepspeed "
+        "--zero_stage 2 train.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 "
+        "--per_device_train_batch_size 2 --max_seq_length 2048\n"
+    )
+    reading = read_config(text, "run.sh")
+    assert "gpus" not in reading.facts
+    assert reading.facts["zero_stage"].value == 2
+
+
 def test_a_group_that_words_change_says_the_rest() -> None:
     """NVIDIA/NeMo-Megatron-Launcher examples/training/gpt/h100/20b_fp8_8node.sh: priced as the
     settings' model, without a word of the file.
