@@ -203,7 +203,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     `UnreadableConfig` and `IllegalConfig`.
     """
     if _TEST_CASE.search(text):
-        return _joined(_test_cases(text), path, text, ())
+        _check_test(path)
+        return _joined(_test_cases(text), path, text, (_ASSUMED,))
     marks = [mark for mark in _CLAIMED if mark in text]
     if marks and path.endswith(DOCUMENTS):
         text = script_of(text, marks[0])
@@ -221,6 +222,18 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     ]  # fmt: skip
     reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
+
+
+_TEST = re.compile(r"test_cases/([\w-]+)/")
+"""Where Megatron-LM keeps a model's test cases (tests/functional_tests/README.md)."""
+_ASSUMED = "the program is in the test's recipe, and taken to train a GPT: assumed"
+
+
+def _check_test(path: str) -> None:
+    """Refuse a test case of another model than a GPT, which only its folder names."""
+    model = _TEST.search(path)
+    if model and (other := _OTHER_PROGRAMS.search(model[1])):
+        raise NothingToRead(f"a test case of {shown(model[1])} ({other[0]}): not modelled")
 
 
 _SAID_BY = {

@@ -242,3 +242,21 @@ def test_a_number_that_waits_for_a_variable_is_asked_for() -> None:
     text = f"GBS=$((NTASKS*32))\npython a.py {words} model.global_batch_size=$GBS\n"
     with pytest.raises(UnreadableConfig, match="--env NTASKS=VALUE"):
         read_config(text, "run.sh")
+
+
+CASE = "MODEL_ARGS:\n" + "".join(
+    f"  {flag}: {value}\n"
+    for flag, value in (
+        ("--num-layers", 24), ("--hidden-size", 1024), ("--num-attention-heads", 16),
+        ("--micro-batch-size", 4), ("--global-batch-size", 128), ("--seq-length", 512),
+        ("--tensor-model-parallel-size", 4), ("--bf16", "true"),
+    )
+)  # fmt: skip
+
+
+def test_a_test_case_names_its_model_by_its_folder() -> None:
+    """rioyokotalab/optimal-sparsity test_cases/bert/bert_nightly_...: read as a GPT."""
+    with pytest.raises(NothingToRead, match="'bert'"):
+        read_config(CASE, "tests/functional_tests/test_cases/bert/nightly/model_config.yaml")
+    reading = read_config(CASE, "tests/functional_tests/test_cases/gpt/x/model_config.yaml")
+    assert any("taken to train a GPT" in note for note in reading.notes)
