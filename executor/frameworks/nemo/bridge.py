@@ -63,6 +63,7 @@ from meshplan.executor.frameworks.nemo.recipe import (
     lengths,
     of_towers,
 )
+from meshplan.executor.frameworks.nemo.run_settings import of_run, sums_narrow
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import (
     check_trains,
@@ -310,6 +311,8 @@ def _reading(run: Run, path: str) -> Reading:
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
+    of_trainer, beside = of_run(found) if nemo else ([], [])
+    sums = sums and not (nemo and sums_narrow(found))
     return Reading(
         framework="bridge",
         engine="megatron" if sums and lora is None else "megatron-bridge",  # which has LoRA
@@ -323,8 +326,8 @@ def _reading(run: Run, path: str) -> Reading:
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
         left_to_recipe={} if nemo and waits is None else left_to_recipe(plain if nemo else found),
-        notes=(*run_notes, *notes, *noted, *values.suspects(COUNTS.values())),
-        unread=(*run.unread, *unread, *model_unread(values), *not_understood),
+        notes=(*run_notes, *notes, *noted, *beside, *values.suspects(COUNTS.values())),
+        unread=(*run.unread, *unread, *model_unread(values), *not_understood, *of_trainer),
     )
 
 

@@ -112,3 +112,55 @@ def test_an_unfused_optimizer_shards_nothing() -> None:
     """Without the distributed optimizer NeMo's states are whole on each rank."""
     reading = read_config(NEMO.replace("mcore_distributed_optim", "fused_adam"), "a.yaml")
     assert reading.facts["zero_stage"].value == 0
+
+
+RUN = """\
+trainer:
+  devices: 8
+  num_nodes: 1
+  precision: bf16
+{trainer}
+model:
+  tensor_model_parallel_size: 1
+  micro_batch_size: 1
+  global_batch_size: 8
+  optim:
+    name: distributed_fused_adam
+    sched:
+      warmup_steps: 5
+{optim}
+"""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "optim", "unread", "engine"),
+    [
+        ("  accumulate_grad_batches: 1", "    lr: 1e-4", 0, "megatron"),
+        ("  accumulate_grad_batches: 4", "", 1, "megatron"),
+        ("  strategy: ddp", "", 0, "megatron"),
+        ("  strategy: fsdp", "", 1, "megatron"),
+        ("  shards_of_a_fork: 4", "", 1, "megatron"),
+        ("", "    dtype: float32", 0, "megatron"),
+        ("", "    dtype: bf16", 1, "megatron"),
+        ("", "    store_param_remainders: true", 1, "megatron"),
+        ("", "    bytes_of_a_fork: 4", 1, "megatron"),
+        ("", "    grad_sync_dtype: bf16", 0, "megatron-bridge"),  # gradients of 16 bits
+    ],
+)
+def test_what_the_trainer_and_the_optimizer_say(
+    trainer: str, optim: str, unread: int, engine: str
+) -> None:
+    """All of them were passed over; a list has what changes bytes, sharding or seconds."""
+    reading = read_config(RUN.format(trainer=trainer, optim=optim), "nemo.yaml")
+    assert len(reading.unread) == unread
+    assert reading.engine == engine
+
+
+def test_a_switch_of_overlap_is_noted() -> None:
+    """Off, which is not as usual; on it is."""
+    off, on = (
+        read_config(RUN.format(trainer="", optim=f"    overlap_grad_sync: {word}"), "nemo.yaml")
+        for word in ("false", "true")
+    )
+    assert sum("overlap_grad_sync" in note for note in off.notes) == 1
+    assert not any("overlap_grad_sync" in note for note in on.notes)

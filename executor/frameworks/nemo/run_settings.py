@@ -1,0 +1,32 @@
+"""What NeMo 1's `trainer` and `model.optim` say that no reader takes.
+
+Apex's distributed Adam of NeMo has switches that change the bytes of gradients and states; a
+strategy of Lightning's another sharding. The lists are `keys/nemo_run_keys.toml`.
+"""
+
+from collections.abc import Mapping
+
+from meshplan.executor.frameworks.keys.lists import judged
+from meshplan.planner.case.reading import Fact
+
+_LISTS = ("nemo_run_keys.toml",)
+_SECTIONS = {"trainer": "trainer.", "model.optim": "optim."}
+_NARROW = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "16")
+
+
+def of_run(found: Mapping[str, Fact]) -> tuple[list[Fact], list[str]]:
+    """What is not understood of both sections, and notes of what is priced as usual."""
+    sections = {name.rpartition(".")[0] for name in found}
+    stated = [
+        (_SECTIONS[section] + last, Fact(True, fact.line) if name in sections else fact)
+        for name, fact in found.items()
+        for section, _, last in [name.rpartition(".")]
+        if section in _SECTIONS and (fact.value is not None or name in sections)
+    ]
+    return judged(stated, _LISTS, "{}")
+
+
+def sums_narrow(found: Mapping[str, Fact]) -> bool:
+    """Whether gradients are exchanged, and kept, in 16 bits."""
+    stated = found.get("model.optim.grad_sync_dtype")
+    return stated is not None and str(stated.value).lower() in _NARROW
