@@ -88,7 +88,8 @@ def resolve(
         model = model_named(near.model)  # the config states the shape; this one fills in its vocab
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
-    engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
+    engine = engine_named(settings.engine or reading.engine)
+    engine = _with_gradients(_overlapping(engine, reading), reading)
     recompute, said = _recompute(given, near, reading)
     layout, training = stated_layout(facts, replace(reading, recompute=recompute), model)
     cluster = cluster_named(str(settings.cluster))
@@ -176,6 +177,15 @@ def _overlapping(engine: Engine, reading: Reading) -> Engine:
     if not said:
         return engine
     return engine.model_copy(update={"overlap": engine.overlap.model_copy(update=said)})
+
+
+def _with_gradients(engine: Engine, reading: Reading) -> Engine:
+    """The engine with gradients of the bytes that the config states."""
+    if not reading.gradient_bytes:
+        return engine
+    size = reading.gradient_bytes
+    state = engine.state.model_copy(update={"gradient_bytes": size, "reduce_bytes": size})
+    return engine.model_copy(update={"state": state})
 
 
 def has_userbuffers(engine: Engine) -> bool:

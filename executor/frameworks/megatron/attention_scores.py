@@ -19,6 +19,15 @@ def engine_of(values: FlagArguments) -> str:
     return "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
 
 
+def gradient_bytes(values: FlagArguments) -> float:
+    """Of one gradient, 0: as the engine keeps it. With fp16 it has the weights' format unless
+    --accumulate-allreduce-grads-in-fp32 is there; of bf16 Megatron sets that itself
+    (NVIDIA/Megatron-LM megatron/training/arguments.py, validate_args).
+    """
+    in_fp32 = values.on("accumulate_allreduce_grads_in_fp32")
+    return 2.0 if values.on("fp16") and not in_fp32 and not values.on("deepspeed") else 0.0
+
+
 def keeps_scores(values: FlagArguments) -> Fact | None:
     """BigCode's fork of 2022, which `--attention-head-type` marks, without its FlashAttention
     (bigcode-project/Megatron-LM megatron/model/transformer.py).

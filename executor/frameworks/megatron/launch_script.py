@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, ans
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.attention_scores import (
     engine_of,
+    gradient_bytes,
     keeps_scores,
     scores_of_2023,
 )
@@ -363,6 +364,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         facts=facts,
         placement=placement,
         recompute=recompute,
+        gradient_bytes=gradient_bytes(values),
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if values.on("deepspeed") else userbuffers,

@@ -312,7 +312,6 @@ def _reading(run: Run, path: str) -> Reading:
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
     of_trainer, beside = of_run(found) if nemo else ([], [])
-    sums = sums and not (nemo and sums_narrow(found))
     return Reading(
         framework="bridge",
         engine="megatron" if sums and lora is None else "megatron-bridge",  # which has LoRA
@@ -320,6 +319,7 @@ def _reading(run: Run, path: str) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
+        gradient_bytes=2.0 if nemo and sums_narrow(found) else 0.0,
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if userbuffers is None else bool(userbuffers.value),

@@ -260,3 +260,20 @@ def test_a_test_case_names_its_model_by_its_folder() -> None:
         read_config(CASE, "tests/functional_tests/test_cases/bert/nightly/model_config.yaml")
     reading = read_config(CASE, "tests/functional_tests/test_cases/gpt/x/model_config.yaml")
     assert any("taken to train a GPT" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gradient"),
+    [
+        ("--fp16", 2.0),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", 4.0),
+        ("--bf16", 4.0),  # for which Megatron sets it itself
+        ("--bf16 --grad-reduce-in-bf16", 2.0),
+    ],
+)
+def test_gradients_have_the_bits_that_megatron_gives_them(flags: str, gradient: float) -> None:
+    """NVIDIA/Megatron-LM megatron/training/arguments.py: with fp16 they were counted with 32."""
+    text = f"torchrun --nproc-per-node 8 {GPT.replace('--bf16', flags)}\n"
+    given = Settings(cluster="dgx-h100", vocab_size=32000)
+    state = resolve(read_config(text, "run.sh"), given, Settings()).engine.state
+    assert (state.gradient_bytes, state.reduce_bytes) == (gradient, gradient)

@@ -133,27 +133,27 @@ model:
 
 
 @pytest.mark.parametrize(
-    ("trainer", "optim", "unread", "engine"),
+    ("trainer", "optim", "unread", "gradient"),
     [
-        ("  accumulate_grad_batches: 1", "    lr: 1e-4", 0, "megatron"),
-        ("  accumulate_grad_batches: 4", "", 1, "megatron"),
-        ("  strategy: ddp", "", 0, "megatron"),
-        ("  strategy: fsdp", "", 1, "megatron"),
-        ("  shards_of_a_fork: 4", "", 1, "megatron"),
-        ("", "    dtype: float32", 0, "megatron"),
-        ("", "    dtype: bf16", 1, "megatron"),
-        ("", "    store_param_remainders: true", 1, "megatron"),
-        ("", "    bytes_of_a_fork: 4", 1, "megatron"),
-        ("", "    grad_sync_dtype: bf16", 0, "megatron-bridge"),  # gradients of 16 bits
+        ("  accumulate_grad_batches: 1", "    lr: 1e-4", 0, 0.0),
+        ("  accumulate_grad_batches: 4", "", 1, 0.0),
+        ("  strategy: ddp", "", 0, 0.0),
+        ("  strategy: fsdp", "", 1, 0.0),
+        ("  shards_of_a_fork: 4", "", 1, 0.0),
+        ("", "    dtype: float32", 0, 0.0),
+        ("", "    dtype: bf16", 1, 0.0),
+        ("", "    store_param_remainders: true", 1, 0.0),
+        ("", "    bytes_of_a_fork: 4", 1, 0.0),
+        ("", "    grad_sync_dtype: bf16", 0, 2.0),  # gradients of 16 bits
     ],
 )
 def test_what_the_trainer_and_the_optimizer_say(
-    trainer: str, optim: str, unread: int, engine: str
+    trainer: str, optim: str, unread: int, gradient: float
 ) -> None:
     """All of them were passed over; a list has what changes bytes, sharding or seconds."""
     reading = read_config(RUN.format(trainer=trainer, optim=optim), "nemo.yaml")
     assert len(reading.unread) == unread
-    assert reading.engine == engine
+    assert reading.gradient_bytes == gradient
 
 
 def test_a_switch_of_overlap_is_noted() -> None:
