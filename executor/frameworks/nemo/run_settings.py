@@ -6,6 +6,7 @@ strategy of Lightning's another sharding. The lists are `keys/nemo_run_keys.toml
 
 from collections.abc import Mapping
 
+from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.planner.case.reading import Fact
 
@@ -30,3 +31,16 @@ def sums_narrow(found: Mapping[str, Fact]) -> bool:
     """Whether gradients are exchanged, and kept, in 16 bits."""
     stated = found.get("model.optim.grad_sync_dtype")
     return stated is not None and str(stated.value).lower() in _NARROW
+
+
+_LONGEST = "model.data.train_ds.max_seq_length"
+
+
+def tuning_length(found: Mapping[str, Fact], facts: dict[str, Fact]) -> list[str]:
+    """Adds the length of samples to fine-tune on, where the file states no other; a note of it."""
+    length = None if "seq_len" in facts else Values(found).count(_LONGEST)
+    if length is None:
+        return []
+    facts["seq_len"] = length
+    said = "samples are priced with as many tokens each, the most; fewer need less"
+    return [f"line {length.line}: train_ds.max_seq_length {length.value}: {said}"]

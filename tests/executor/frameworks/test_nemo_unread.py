@@ -164,3 +164,20 @@ def test_a_switch_of_overlap_is_noted() -> None:
     )
     assert sum("overlap_grad_sync" in note for note in off.notes) == 1
     assert not any("overlap_grad_sync" in note for note in on.notes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "length", "said"),
+    [
+        ("  encoder_seq_length: 8192\n", 8192, 0),
+        ("", 2048, 1),  # NVIDIA/NeMo-Megatron-Launcher conf/fine_tuning: left to a settings file
+    ],
+)
+def test_samples_to_tune_on_are_as_long_as_the_data_says(
+    lines: str, length: int, said: int
+) -> None:
+    """Where the file has no length of the model's."""
+    data = f"{lines}  data:\n    train_ds:\n      max_seq_length: 2048\n"
+    reading = read_config(RUN.format(trainer="", optim="").rstrip() + "\n" + data, "sft.yaml")
+    assert reading.facts["seq_len"].value == length
+    assert sum("max_seq_length" in note for note in reading.notes) == said
