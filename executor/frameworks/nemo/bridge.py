@@ -63,7 +63,12 @@ from meshplan.executor.frameworks.nemo.recipe import (
     lengths,
     of_towers,
 )
-from meshplan.executor.frameworks.nemo.run_settings import of_run, sums_narrow, tuning_length
+from meshplan.executor.frameworks.nemo.run_settings import (
+    keeps_scores,
+    of_run,
+    sums_narrow,
+    tuning_length,
+)
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import (
     check_trains,
@@ -313,6 +318,7 @@ def _reading(run: Run, path: str) -> Reading:
     not_understood, noted = judged(settings, NEMO, "{}")
     of_trainer, beside = of_run(found) if nemo else ([], [])
     beside += tuning_length(found, facts) if nemo else []
+    of_trainer += keeps_scores(found, recompute.mode) if nemo else []
     return Reading(
         framework="bridge",
         engine="megatron" if sums and lora is None else "megatron-bridge",  # which has LoRA

@@ -44,3 +44,18 @@ def tuning_length(found: Mapping[str, Fact], facts: dict[str, Fact]) -> list[str
     facts["seq_len"] = length
     said = "samples are priced with as many tokens each, the most; fewer need less"
     return [f"line {length.line}: train_ds.max_seq_length {length.value}: {said}"]
+
+
+def keeps_scores(found: Mapping[str, Fact], mode: str) -> list[Fact]:
+    """NeMo's own layers, which a file asks for with `transformer_engine: false`, keep the scores of
+    attention unless they are recomputed or FlashAttention is asked for (NVIDIA/NeMo@8cfedd72
+    nemo/collections/nlp/modules/common/megatron/attention.py, CoreAttention).
+    """
+    layers = found.get("model.transformer_engine")
+    others = (found.get(f"model.{name}") for name in ("mcore_gpt", "use_flash_attention"))
+    if layers is None or layers.value is not False or mode != "none":
+        return []
+    if any(fact is not None and fact.value is True for fact in others):
+        return []
+    why = "NeMo's own layers keep the scores of attention, which is not modelled"
+    return [Fact(f"transformer_engine false ({why})", layers.line)]

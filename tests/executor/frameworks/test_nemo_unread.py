@@ -181,3 +181,21 @@ def test_samples_to_tune_on_are_as_long_as_the_data_says(
     reading = read_config(RUN.format(trainer="", optim="").rstrip() + "\n" + data, "sft.yaml")
     assert reading.facts["seq_len"].value == length
     assert sum("max_seq_length" in note for note in reading.notes) == said
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("transformer_engine: false", 1),
+        ("transformer_engine: false\n  use_flash_attention: true", 0),
+        ("transformer_engine: false\n  mcore_gpt: true", 0),  # Megatron-Core's, fused
+        ("transformer_engine: false\n  activations_checkpoint_granularity: selective", 0),
+        ("transformer_engine: true", 0),
+        ("mcore_gpt: false", 0),
+    ],
+)
+def test_layers_of_nemo_that_keep_scores(lines: str, named: int) -> None:
+    """They were priced as fused attention."""
+    text = RUN.format(trainer="", optim="").rstrip() + f"\n  {lines}\n"
+    unread = read_config(text, "nemo.yaml").unread
+    assert sum("keep the scores" in str(fact.value) for fact in unread) == named == len(unread)
