@@ -71,10 +71,11 @@ def _entries(node: yaml.MappingNode) -> list[yaml.Node]:
 
 
 def _is_command(node: yaml.SequenceNode, mark: str) -> bool:
-    """Whether a list's strings are the words of one command."""
+    """Whether a list's strings are the words of one command: none holds the flag among others."""
     words = [each.value for each in node.value if isinstance(each, yaml.ScalarNode)]
-    whole = len(words) == len(node.value) and not any(" " in word.strip() for word in words)
-    return whole and any(_holds(word, mark) for word in words)
+    if len(words) < len(node.value) or not any(_holds(word, mark) for word in words):
+        return False
+    return not any(_holds(word, mark) and len(word.split()) > 1 for word in words)
 
 
 def _holds(text: str, mark: str) -> bool:

@@ -62,6 +62,14 @@ def test_a_container_takes_its_arguments_behind_its_command() -> None:
     assert read_config(CONTAINER.format(words=words), "job.yaml").facts["gpus"].value == 8
 
 
+def test_a_word_of_a_list_may_hold_spaces() -> None:
+    """It is one word, and no command of the shell's."""
+    words = [*GPT.split(), "--data-path", "my data", "--save", "$(touch x)"]
+    listed = ", ".join(f'"{word}"' for word in words)
+    reading = read_config(f"args: [{listed}]\n", "job.yaml")
+    assert reading.facts["global_batch_size"].value == 64
+
+
 def test_a_document_that_only_mentions_a_flag_starts_nothing() -> None:
     """A comment, or a key."""
     text = "# --tensor-model-parallel-size 8\nlayers: 4\n"
