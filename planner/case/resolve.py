@@ -92,19 +92,13 @@ def resolve(
     engine = _with_gradients(_overlapping(engine, reading), reading)
     recompute, said = _recompute(given, near, reading)
     layout, training = stated_layout(facts, replace(reading, recompute=recompute), model)
-    cluster = cluster_named(str(settings.cluster))
-    levels = levels_unpriced(layout, engine, cluster)
-    waits = reading.unread_of(layout, training)
-    if levels:
-        kind = f"context_kind {layout.context_kind} ({levels})"
-        waits = (*waits, Fact(kind, reading.line("context_kind")))
-    if waits:
+    if waits := reading.unread_of(layout, training):
         raise MissingFacts((), waits)
     return Case(
         model=model,
         layout=layout,
         training=training,
-        cluster=cluster,
+        cluster=cluster_named(str(settings.cluster)),
         engine=engine,
         assumed=_assumed(reading, given, model, layout),
         notes=(
@@ -191,6 +185,16 @@ def _with_gradients(engine: Engine, reading: Reading) -> Engine:
 def has_userbuffers(engine: Engine) -> bool:
     """Whether it hides more of tensor parallelism than Transformer Engine always does."""
     return engine.overlap.tensor > engine_named(WITHOUT).overlap.tensor
+
+
+def check_levels(case: Case, reading: Reading) -> None:
+    """Raise `MissingFacts` where the file's context parallelism has levels that no price knows:
+    its framework runs them, so they are not illegal.
+    """
+    why = levels_unpriced(case.layout, case.engine, case.cluster)
+    if why:
+        kind = f"context_kind {case.layout.context_kind} ({why})"
+        raise MissingFacts((), (Fact(kind, reading.line("context_kind")),))
 
 
 def check_case(case: Case) -> None:

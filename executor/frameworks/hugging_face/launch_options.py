@@ -42,7 +42,7 @@ def processes_of(values: Values) -> Fact | None:
     """
     values.asked.add("num_processes")
     stated = values.found.get("num_processes")
-    if stated is None or stated.value in ALL_OF_A_MACHINE or "$" in str(stated.value):
+    if stated is None or stated.value in ALL_OF_A_MACHINE or "$(" in str(stated.value):
         return None
     count = values.count("num_processes", least=-1)
     return count if count and count.value > 0 else None

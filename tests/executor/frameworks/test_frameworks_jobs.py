@@ -8,7 +8,7 @@ import pytest
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import IllegalConfig, NothingToRead, UnreadableConfig
-from meshplan.planner.case.resolve import resolve
+from meshplan.planner.case.resolve import check_levels, resolve
 from meshplan.planner.case.settings import Settings
 
 GPT = (
@@ -212,11 +212,13 @@ def test_levels_of_context_parallelism_within_a_node_are_not_priced(
     text = f"torchrun --nproc-per-node {gpus} {GPT.replace('size 2', 'size 1', 1)} {flags}\n"
     given = Settings(cluster="dgx-h100", vocab_size=32000)
     reading = read_config(text, "run.sh")
+    case = resolve(reading, given, Settings())
+    assert case.layout.context_kind == "hierarchical"
     if not incomplete:
-        assert resolve(reading, given, Settings()).layout.context_kind == "hierarchical"
+        check_levels(case, reading)
         return
     with pytest.raises(MissingFacts, match="the 8 ranks are within one node"):
-        resolve(reading, given, Settings())
+        check_levels(case, reading)
 
 
 TITAN = """\
