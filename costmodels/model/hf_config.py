@@ -19,7 +19,7 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
-from meshplan.costmodels.model.text_parts import THINKER, text_part, thinker
+from meshplan.costmodels.model.text_parts import THINKER, has_flat_tower, text_part, thinker
 from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
@@ -47,7 +47,7 @@ NOT_PRICED = {
         "qwen4_exp",
         "qwen4_exp_text",
     ),
-    "differential attention, two softmaxes for each head,": ("diffllama",),
+    "differential attention, two softmaxes for each head,": ("diffllama", "motif", "Motif"),
     "layers that attend to an image": ("mllama_text_model", "git", "idefics", "evolla"),
     "its attention has routed experts": ("jetmoe",),
     "its attention has convolutions and learnt relative positions": (
@@ -58,9 +58,21 @@ NOT_PRICED = {
     "its norms have low-rank gates, and its queries and gates two latents": ("axk2",),
     "its indexer and its key ranks differ from layer to layer": ("mistral_large4_text",),
     "image tokens have experts of their own": ("ernie4_5_vl_moe_text",),
-    "adapters in each layer for images and sound": ("phi4_multimodal",),
+    "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),
     "a norm that reads the time of a sound": ("voxtral_realtime_text",),
-    "it denoises whole blocks of tokens": ("diffusion_gemma_text",),
+    "it denoises tokens, of a block or all, with attention to later ones": (
+        *("diffusion_gemma_text", "Dream", "dream", "llada", "llada_moe", "sdar", "sdar_moe"),
+    ),
+    "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
+    "a dense feed-forward beside the experts of each layer": ("arctic",),
+    "block-sparse attention": ("phi3small",),
+    "its layers attend to the residuals of earlier ones": ("kimi_k3",),
+    "its fields are those of DeepSeek's own inference; the model's config.json says deepseek_v4": (
+        "deepseek_ref",
+    ),
+    "its version says which language model it holds; price that one's config.json": (
+        *("minicpmv", "minicpmo", "ovis", "ovis2_5"),
+    ),
     "it attends to reference tokens beside a window": ("unlimited_ocr_text",),
     "its layers read patches of bytes": ("blt",),
     "hashed attention and reversible layers": ("reformer",),
@@ -132,6 +144,8 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
         for key, part in outer.config.items()
         if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in outer.config)
     ]
+    if has_flat_tower(config):
+        towers.append("vision tower")
     if THINKER in config:
         towers.append("part that speaks")
     fields, model_type = _typed(outer)

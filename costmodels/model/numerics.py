@@ -280,7 +280,8 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     "jamba": lambda _f: Router(score="softmax", normalised=False),
     **dict.fromkeys(
         ("mixtral", "gpt_oss", "gemma4", "gemma4_text", "gemma4_unified_text", "phimoe",
-         "granitemoe", "granitemoeshared", "granitemoehybrid", "minimax", "hunyuan_v1_moe"),
+         "granitemoe", "granitemoeshared", "granitemoehybrid", "minimax", "hunyuan_v1_moe",
+         "hunyuan", "minimax_text_01", "minimax_m1", "MiniMaxText01", "MiniMaxM1"),
         _chosen,
     ),
 }  # fmt: skip

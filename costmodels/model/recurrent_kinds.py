@@ -158,6 +158,24 @@ def time_mix(f: Fields) -> Recurrent:
     )  # fmt: skip
 
 
+def delta_mix(f: Fields) -> Recurrent:
+    """RWKV-7 (2503.14456): the delta rule with decay, gate, step and mixed values of low rank, a
+    norm over each head; the six shares of the token before, and that of its channel mix, are
+    counted here.
+    """
+    width = f.count("head_dim", default=64)
+    heads, h = f.divide(f.hidden, width, "hidden size over head_dim"), f.hidden
+    if f.count("value_dim", default=h) != h:
+        raise f.refuse("value_dim other than the hidden size is not priced")
+    f.asked.add("num_heads")  # its code takes head_dim where both are there
+    ranks = (f.count(f"{name}_low_rank_dim") for name in ("decay", "a", "v", "gate"))
+    return Recurrent(
+        kind="RWKV-7", heads=heads, key_dim=width, value_dim=width, groups=heads, chunk=16,
+        delta_rule=True, inner=h, projections=3 * h,
+        low_rank=tuple((rank, h) for rank in ranks), numbers=15 * h,
+    )  # fmt: skip
+
+
 def plain_mamba2(f: Fields) -> Recurrent:
     """Falcon-H1's: no norm over its output unless told, and a bias in one projection alone."""
     if f.flag("mamba_proj_bias", False) != f.flag("projectors_bias", False):

@@ -9,6 +9,7 @@ Source: the configuration classes in huggingface/transformers 5.24, which a test
 lists; types in neither say nothing of their own.
 """
 
+import re
 from collections.abc import Mapping
 
 from meshplan.costmodels.model.config_fields import Fields, names
@@ -38,6 +39,14 @@ TIED_BY_EITHER = names("""
 THINKER = "thinker_config"
 INTERNVL = "internvl_chat"
 
+LLAVA = {
+    "llava": "llama", "llava_llama": "llama", "llava_mistral": "mistral",
+    "llava_mixtral": "mixtral", "llava_qwen": "qwen2",
+}  # fmt: skip
+"""Types of LLaVA's own code, and of their language models (haotian-liu/LLaVA
+llava/model/language_model, LLaVA-VL/LLaVA-NEXT llava/model/language_model)."""
+OF_IMAGES = re.compile(r"(^|_)(mm|image|vision|video|frames|faster)(_|$)|^tokenizer_")
+
 
 def thinker(outer: Fields) -> Fields:
     """Of a model that speaks too (Qwen-Omni) the part that reads and answers, which has its own
@@ -58,11 +67,22 @@ def text_part(outer: Fields) -> Fields:
         return _of_internvl(outer)
     text = outer.section("text_config")
     if text is None:
-        return outer
+        return _beside_images(outer) if has_flat_tower(outer.config) else outer
     given = {key: value for key, value in text.config.items() if value is not None}
     tied = _tied(outer, given)
     told = {} if tied is None else {"tie_word_embeddings": tied}
     return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
+
+
+def has_flat_tower(config: Mapping[str, object]) -> bool:
+    """Whether fields of images stand beside those of the text, as LLaVA's own code writes them."""
+    return config.get("model_type") in LLAVA and "mm_vision_tower" in config
+
+
+def _beside_images(outer: Fields) -> Fields:
+    """The language model of LLaVA's own files, without their fields of images."""
+    text = {key: value for key, value in outer.config.items() if not OF_IMAGES.search(str(key))}
+    return Fields(text | {"model_type": LLAVA[str(outer.config["model_type"])]}, outer.name)
 
 
 def _of_internvl(outer: Fields) -> Fields:

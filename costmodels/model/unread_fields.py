@@ -111,7 +111,19 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "cohere2": COHERE2,
     "cohere2_moe": COHERE2 | names("shared_expert_combination_strategy"),
     "minimax_m2": names("use_routing_bias mlp_intermediate_size") | MINIMAX_SCALES,
-    "minimax": MINIMAX_SCALES | names("block_size postnorm"),
+    **dict.fromkeys(
+        ("minimax", "minimax_text_01", "minimax_m1", "MiniMaxText01", "MiniMaxM1"),
+        MINIMAX_SCALES | names("block_size postnorm"),
+    ),
+    "rwkv7": names("attn_mode fuse_norm fuse_cross_entropy"),
+    **dict.fromkeys(
+        ("step3_text", "step3_vl"), names("max_seq_len norm_expert_weight max_position_embedding")
+    ),
+    "qwen": names("seq_length use_logn_attn use_cache_kernel use_cache_quantization"),
+    "hunyuan": names(
+        "cla_share_factor org_vocab_size dense_list anyres_pooling_size num_media_embeds class_num "
+        "vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_token"
+    ),
     "ernie4_5_moe": names("moe_capacity"),  # of inference: transformers drops no token
     "hunyuan_v1_moe": names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
     **dict.fromkeys(
@@ -147,6 +159,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
 }
 """Fields that a family's modules leave alone or that repeat others, for that family only."""
 
+HUNYUAN: dict[str, object] = {"norm_type": "rms", "use_mixed_mlp_moe": True, "num_shared_expert": 1}
 SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "glm4v_text": {"attention_bias": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
@@ -154,7 +167,10 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     **{name: {"qk_norm": True} for name in ("apertus", "apertus1p5_text")},
     **{name: {"reorder_and_qk_norm": True} for name in ("exaone4", "exaone4_5_text")},
     "ernie4_5_moe": {"moe_use_aux_free": True, "moe_gate": "topk"},
-    "hunyuan_v1_moe": {"norm_type": "rms", "use_mixed_mlp_moe": True, "num_shared_expert": 1},
+    "hunyuan_v1_moe": HUNYUAN,
+    "hunyuan": HUNYUAN,
+    "qwen": {"no_bias": True},
+    "rwkv7": {"norm_first": True, "norm_bias": True},
     "hunyuan_v1_dense": {"norm_type": "rms"},
     "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},
     "mamba": {"rms_norm": True},

@@ -77,7 +77,7 @@ def recurrent_operations(site: Site, mixer: Recurrent) -> Iterator[Operation]:
         yield _convolution(site, mixer, mixer.convolved / tp)
     yield from _selection(site, mixer, r)
     if mixer.key_dim:
-        if mixer.delta_rule:
+        if mixer.delta_rule and mixer.convolution:
             yield from _copies(site, mixer)
         yield from _state_exchange(site, mixer)
         yield scan(site, mixer)

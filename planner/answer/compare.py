@@ -31,7 +31,7 @@ from meshplan.planner.answer.explain import (
 )
 from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.reading import Reading
-from meshplan.planner.case.resolve import Case, check_case, resolve
+from meshplan.planner.case.resolve import Case, check_case, check_levels, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.trained import BASE_WORDS, lora_words
 from meshplan.planner.search.rows.priced_space import Question
@@ -122,6 +122,7 @@ def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
     if q.engine.name == engine.name:
         engine = _switched(q.engine, engine)
     case = replace(case, training=training, cluster=q.cluster, engine=engine)
+    check_levels(case, reading)
     check_case(case)
     return Yours(path=reading.path, case=case, assumed=tuple(_assumed(case, reading)))
 
@@ -136,10 +137,15 @@ def yours_of_plan(question: Question, path: str, case: Case) -> Yours:
 
 
 def _switched(engine: Engine, own: Engine) -> Engine:
-    """`engine` with what a config has replicas exchange beside nothing, as in its `own`."""
+    """`engine` with what a config has replicas exchange beside nothing, as in its `own`, and with
+    gradients of its bytes.
+    """
     names = ("data_reduce", "weight_gather")
     shown = {name: min(getattr(each.overlap, name) for each in (engine, own)) for name in names}
-    return engine.model_copy(update={"overlap": engine.overlap.model_copy(update=shown)})
+    sizes = {name: getattr(own.state, name) for name in ("gradient_bytes", "reduce_bytes")}
+    overlap = engine.overlap.model_copy(update=shown)
+    state = engine.state.model_copy(update=sizes)
+    return engine.model_copy(update={"overlap": overlap, "state": state})
 
 
 BATCH = {"global_batch_size", "micro_batch_size", "num_micro_batches"}

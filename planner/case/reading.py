@@ -163,6 +163,7 @@ class Reading:
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
     exposed         of `Overlap`, what its switches have the replicas exchange beside nothing
+    gradient_bytes  of one gradient, kept and exchanged, 0: as the engine has it
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
@@ -188,6 +189,7 @@ class Reading:
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
     exposed: tuple[str, ...] = ()
+    gradient_bytes: float = 0.0
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     left_to_recipe: Mapping[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stated_layout import stated_layout
 from meshplan.planner.case.trained import not_priced
 from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
-from meshplan.planner.space.exchange_rules import check_exchanges
+from meshplan.planner.space.exchange_rules import check_exchanges, levels_unpriced
 
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
 WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
@@ -88,7 +88,8 @@ def resolve(
         model = model_named(near.model)  # the config states the shape; this one fills in its vocab
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
-    engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
+    engine = engine_named(settings.engine or reading.engine)
+    engine = _with_gradients(_overlapping(engine, reading), reading)
     recompute, said = _recompute(given, near, reading)
     layout, training = stated_layout(facts, replace(reading, recompute=recompute), model)
     if waits := reading.unread_of(layout, training):
@@ -172,9 +173,28 @@ def _overlapping(engine: Engine, reading: Reading) -> Engine:
     return engine.model_copy(update={"overlap": engine.overlap.model_copy(update=said)})
 
 
+def _with_gradients(engine: Engine, reading: Reading) -> Engine:
+    """The engine with gradients of the bytes that the config states."""
+    if not reading.gradient_bytes:
+        return engine
+    size = reading.gradient_bytes
+    state = engine.state.model_copy(update={"gradient_bytes": size, "reduce_bytes": size})
+    return engine.model_copy(update={"state": state})
+
+
 def has_userbuffers(engine: Engine) -> bool:
     """Whether it hides more of tensor parallelism than Transformer Engine always does."""
     return engine.overlap.tensor > engine_named(WITHOUT).overlap.tensor
+
+
+def check_levels(case: Case, reading: Reading) -> None:
+    """Raise `MissingFacts` where the file's context parallelism has levels that no price knows:
+    its framework runs them, so they are not illegal.
+    """
+    why = levels_unpriced(case.layout, case.engine, case.cluster)
+    if why:
+        kind = f"context_kind {case.layout.context_kind} ({why})"
+        raise MissingFacts((), (Fact(kind, reading.line("context_kind")),))
 
 
 def check_case(case: Case) -> None:

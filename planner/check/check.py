@@ -37,7 +37,13 @@ from meshplan.planner.case.reading import (
     Start,
     UnreadableConfig,
 )
-from meshplan.planner.case.resolve import Case, cluster_named, engine_named, resolve
+from meshplan.planner.case.resolve import (
+    Case,
+    check_levels,
+    cluster_named,
+    engine_named,
+    resolve,
+)
 from meshplan.planner.case.settings import (
     Settings,
     UnreadableSettings,
@@ -230,6 +236,7 @@ def _check_reading(
     reading: Reading, path: Path, tools: Tools, given: Settings, limits: Limits
 ) -> Finding:
     case = resolve(reading, given, settings_near(path))
+    check_levels(case, reading)
     _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
 
     def line_of(text: str) -> int:

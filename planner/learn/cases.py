@@ -15,7 +15,13 @@ from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import UNRECOGNISED, IllegalConfig, UnreadableConfig
-from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
+from meshplan.planner.case.resolve import (
+    Case,
+    check_case,
+    check_levels,
+    engine_named,
+    resolve,
+)
 from meshplan.planner.case.seal import UNSEALED
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
@@ -192,6 +198,7 @@ def case_at(path: Path, source: LogSource) -> Case:
             if reading is None:
                 raise UnreadableConfig(UNRECOGNISED)
             case = resolve(reading.alone(), source.given, settings_near(path))
+            check_levels(case, reading)
         check_case(case)
     except (
         UnreadableConfig, UnreadablePlan, MissingFacts, InvalidLayout, UnsupportedModel, *UNKNOWN,

@@ -131,6 +131,21 @@ def _is_own(la: Layout, axis: Literal["context_kind", "dispatcher"], engine: Eng
     return not rules.dispatchers and single == (kernels.dispatch != "all_to_all")
 
 
+def levels_unpriced(la: Layout, engine: Engine, cluster: Cluster) -> str:
+    """Why the levels of hierarchical context parallelism have no price here; "": they have one.
+
+    Megatron-Core takes any two sizes (`hierarchical_context_parallel_sizes`), within one node too;
+    priced are a node's ranks, and the nodes.
+    """
+    if la.context_kind != "hierarchical" or la.context_parallel == 1:
+        return ""
+    group = axis_group(la, "cp", engine.legality.rank_order, cluster.gpus_per_node)
+    if group.nodes > 1 and group.ranks_per_node > 1:
+        return ""
+    where = "within one node" if group.ranks_per_node > 1 else "each on a node of its own"
+    return f"the {la.context_parallel} ranks are {where}; priced are levels of a node and of nodes"
+
+
 def check_pinned_kinds(
     pins: Pins, model: Model, training: Training, engine: Engine, cluster: Cluster
 ) -> None:

@@ -13,11 +13,12 @@ from meshplan.costmodels.model.families.experts import EXPERTS
 from meshplan.costmodels.model.families.gpt import GPT_LIKE
 from meshplan.costmodels.model.families.latent import LATENT
 from meshplan.costmodels.model.families.recurrent import RECURRENT
+from meshplan.costmodels.model.families.remote import REMOTE
 from meshplan.costmodels.model.family import Family
 
 FAMILIES: dict[str, Family] = {
     name: replace(family, defaults=(*family.defaults, *class_defaults(name)))
-    for name, family in (DENSE | GPT_LIKE | LATENT | EXPERTS | RECURRENT).items()
+    for name, family in (DENSE | GPT_LIKE | LATENT | EXPERTS | RECURRENT | REMOTE).items()
 }
 for _whole in (
     "llama4",
@@ -29,3 +30,4 @@ for _whole in (
     FAMILIES[_whole] = FAMILIES[f"{_whole}_text"]
 FAMILIES["step3p7"] = FAMILIES["step3p5"]
 FAMILIES["minimax_m3"] = FAMILIES["minimax_m3_vl_text"]
+FAMILIES["step3_vl"] = FAMILIES["step3_text"]  # whose text part names no type

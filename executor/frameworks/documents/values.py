@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from meshplan.executor.frameworks.documents.parse import number
 from meshplan.planner.case.limits import MAX_COUNT as MOST
+from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import Fact, IllegalConfig, UnreadableConfig
 
 T = TypeVar("T")
@@ -82,16 +83,16 @@ class Values:
         return bool(fact and fact.value)
 
     def word(self, table: Mapping[str, T], *names: str) -> Fact | None:
-        """One of the framework's words, translated by `table`; raises `IllegalConfig` on others."""
+        """One of the framework's words, translated by `table`.
+
+        Another word may be a fork's or a later release's: it raises `MissingFacts`, which says that
+        it is not understood. Where all of them are numbers another one is none: `IllegalConfig`.
+        """
         fact = self.get(*names)
         if fact is None:
             return None
         if not isinstance(fact.value, str | int) or str(fact.value) not in table:
-            raise IllegalConfig(
-                f"{names[0]} is {shown(fact.value)}; known are {', '.join(table)}"
-                + near(str(fact.value), table),
-                fact.line,
-            )
+            raise _other_word(names[0], fact, table)
         return Fact(table[str(fact.value)], fact.line)
 
     def besides(self, usual: Collection[str], name: str, why: str) -> list[Fact]:
@@ -130,6 +131,13 @@ class Values:
                 line = self.found[name].line
                 notes.append(f"line {line}: {shown(name)} is not known; is {match[0]} meant?")
         return tuple(notes)
+
+
+def _other_word(name: str, fact: Fact, table: Mapping[str, T]) -> ValueError:
+    known = f"known are {', '.join(table)}{near(str(fact.value), table)}"
+    if all(word.isdecimal() for word in table):
+        return IllegalConfig(f"{name} is {shown(fact.value)}; {known}", fact.line)
+    return MissingFacts((), (Fact(f"{name} {shown(fact.value)} ({known})", fact.line),))
 
 
 def top_level(values: Values) -> list[tuple[str, Fact]]:

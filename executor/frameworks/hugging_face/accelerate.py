@@ -50,6 +50,7 @@ from meshplan.executor.frameworks.hugging_face.deepspeed import (
     bf16_without_zero,
     weights_on_the_host,
 )
+from meshplan.executor.frameworks.hugging_face.launch_options import processes_of
 from meshplan.executor.frameworks.hugging_face.script import (
     RECOMPUTE_IN_CODE,
     said_by_script,
@@ -198,7 +199,7 @@ def read(text: str, path: str) -> Reading:
     facts = _axes(values) | {"zero_stage": zero_stage(values, kind)}
     put(
         facts,
-        gpus=_processes(values),
+        gpus=processes_of(values),
         data_parallel=_data_parallel(values, replicas),
         precision=_precision(values),
     )
@@ -239,7 +240,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
     facts = _axes(values) | {"zero_stage": stage}
     put(
         facts,
-        gpus=_processes(values),
+        gpus=processes_of(values),
         num_micro_batches=values.count(f"{prefix}gradient_accumulation_steps"),
         precision=values.word(MIXED, "mixed_precision"),
         optimizer_offload=device and Fact(device.value != "none", device.line),
@@ -270,12 +271,6 @@ def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[s
         unread.append(Fact(f"{_ULYSSES} {heads.value} ({why})", heads.line))
     more, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return (*unread, *more), noted
-
-
-def _processes(values: Values) -> Fact | None:
-    """GPUs; -1 is Accelerate's word for what the launcher says."""
-    count = values.count("num_processes", least=-1)
-    return count if count and count.value > 0 else None
 
 
 def _axes(values: Values) -> dict[str, Fact]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from meshplan.executor.frameworks.documents.nested import as_yaml
 from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.planner.case.reading import Fact
 
@@ -30,6 +31,21 @@ _KINDS = {
     "multi_gpu": "MULTI_GPU",
 }  # fmt: skip
 _FILE = f"{_DEEPSPEED}.deepspeed_config_file"
+
+ALL_OF_A_MACHINE = ("gpu", "auto", "cuda")
+"""Accelerate's and torchrun's words for as many processes as a machine has GPUs."""
+
+
+def processes_of(values: Values) -> Fact | None:
+    """`num_processes`: GPUs of all machines; None where the machine, or a command that the script
+    runs (`$(nvidia-smi -L | wc -l)`), says how many.
+    """
+    values.asked.add("num_processes")
+    stated = values.found.get("num_processes")
+    if stated is None or stated.value in ALL_OF_A_MACHINE or "$(" in str(stated.value):
+        return None
+    count = values.count("num_processes", least=-1)
+    return count if count and count.value > 0 else None
 
 
 def with_options(given: Mapping[str, Fact], near: Nearby) -> tuple[dict[str, Fact], Nearby]:

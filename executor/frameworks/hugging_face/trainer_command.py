@@ -18,6 +18,7 @@ from pathlib import Path
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.launch_options import (
     launcher_of,
+    processes_of,
     with_options,
     with_precision,
 )
@@ -28,7 +29,11 @@ from meshplan.executor.frameworks.hugging_face.trainers import (
     Trainer,
     read_values,
 )
-from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.arguments import (
+    Arguments,
+    arguments,
+    launcher_arguments,
+)
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
@@ -83,7 +88,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
-    launcher, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    launcher, near = with_options(launcher_arguments(words[:at]), Nearby(Path(path), script.files))
     stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
@@ -96,7 +101,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
-    put(facts, gpus=Values(launcher).count("num_processes"))  # accelerate launch: all of them
+    put(facts, gpus=processes_of(Values(launcher)))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))

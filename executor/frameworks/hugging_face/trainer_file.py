@@ -22,7 +22,11 @@ from meshplan.executor.frameworks import refused
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
-from meshplan.executor.frameworks.hugging_face.launch_options import with_options, with_precision
+from meshplan.executor.frameworks.hugging_face.launch_options import (
+    processes_of,
+    with_options,
+    with_precision,
+)
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
@@ -37,7 +41,11 @@ from meshplan.executor.frameworks.hugging_face.trainers import (
     claims_of,
     read_values,
 )
-from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.arguments import (
+    Arguments,
+    arguments,
+    launcher_arguments,
+)
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
 from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
@@ -126,14 +134,14 @@ def _case(
     at = program_at(words)
     assert at is not None
     own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
-    given, near = with_options(arguments(words[:at]), Nearby(Path(path), script.files))
+    given, near = with_options(launcher_arguments(words[:at]), Nearby(Path(path), script.files))
     facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
     values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
     gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
-    put(found, gpus=gpus or Values(given).count("num_processes"))
+    put(found, gpus=gpus or processes_of(Values(given)))
     assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
     notes = (
         *script.notes,

@@ -22,7 +22,7 @@ Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meshplan.costmodels.units import counted
@@ -30,6 +30,12 @@ from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
+from meshplan.executor.frameworks.megatron.attention_scores import (
+    engine_of,
+    gradient_bytes,
+    keeps_scores,
+    scores_of_2023,
+)
 from meshplan.executor.frameworks.megatron.deepspeed_config import deepspeed_facts
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
 from meshplan.executor.frameworks.megatron.model import model_settings
@@ -37,6 +43,7 @@ from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
     model_unread,
     plain_experts,
+    routing_assumed,
     ungrouped,
 )
 from meshplan.executor.frameworks.megatron.settings import (
@@ -49,8 +56,13 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.shell.arguments import FlagArguments, arguments
+from meshplan.executor.frameworks.shell.arguments import (
+    FlagArguments,
+    arguments,
+    launcher_arguments,
+)
 from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, script_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,
@@ -65,7 +77,6 @@ from meshplan.planner.case.reading import (
     Fact,
     NothingToRead,
     Reading,
-    Recompute,
     Start,
     UnreadableConfig,
 )
@@ -103,13 +114,13 @@ _DEGREES = frozenset(
 _MARKS = frozenset(
     (*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer")
 )
+_CLAIMED = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size")
 
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like a script with Megatron's arguments."""
-    flags = "--tensor-model-parallel-size" in text or (
-        "--num-layers" in text and "--micro-batch-size" in text
-    )
+    degrees, layers, batch = (mark in text for mark in _CLAIMED)
+    flags = degrees or (layers and batch)
     return flags and not name.endswith(".py")  # a program that takes the flags is no config
 
 
@@ -193,7 +204,11 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     `UnreadableConfig` and `IllegalConfig`.
     """
     if _TEST_CASE.search(text):
-        return _joined(_test_cases(text), path, text, ())
+        _check_test(path)
+        return _joined(_test_cases(text), path, text, (_ASSUMED,))
+    marks = [mark for mark in _CLAIMED if mark in text]
+    if marks and path.endswith(DOCUMENTS):
+        text = script_of(text, marks[0])
     script = read_script(text, start.environment if start else None)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
@@ -208,6 +223,18 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     ]  # fmt: skip
     reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
+
+
+_TEST = re.compile(r"test_cases/([\w-]+)/")
+"""Where Megatron-LM keeps a model's test cases (tests/functional_tests/README.md)."""
+_ASSUMED = "the program is in the test's recipe, and taken to train a GPT: assumed"
+
+
+def _check_test(path: str) -> None:
+    """Refuse a test case of another model than a GPT, which only its folder names."""
+    model = _TEST.search(path)
+    if model and (other := _OTHER_PROGRAMS.search(model[1])):
+        raise NothingToRead(f"a test case of {shown(model[1])} ({other[0]}): not modelled")
 
 
 _SAID_BY = {
@@ -286,8 +313,8 @@ def _command(words: list[Fact]) -> _Command:
     if not set(found) & _MARKS:  # a wrapper's own file came first
         at, found = -1, arguments(words)
     if at < 0:
-        return _Command("", found, found)
-    return _Command(str(words[at].value), arguments(words[: at + 1]), found)
+        return _Command("", launcher_arguments(words), found)
+    return _Command(str(words[at].value), launcher_arguments(words[: at + 1]), found)
 
 
 def _check_program(name: str) -> None:
@@ -324,8 +351,8 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         put(facts, zero_stage=Fact(0, 1))
     if values.on("deepspeed") and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)
-    engine = _engine(values)
-    if unfused := _keeps_scores(values):
+    engine = engine_of(values)
+    if unfused := keeps_scores(values):
         unread.append(unfused)
     userbuffers = values.on("tp_comm_overlap")
     own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
@@ -337,6 +364,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         facts=facts,
         placement=placement,
         recompute=recompute,
+        gradient_bytes=gradient_bytes(values),
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if values.on("deepspeed") else userbuffers,
@@ -346,47 +374,10 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
             *notes,
             *more,
             *noted,
-            *_scores_of_2023(values, recompute),
+            *scores_of_2023(values, recompute),
             *ungrouped(values),
+            *routing_assumed(values),
             *values.suspects(_MARKS),
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
-
-
-_FLASH = (
-    "use_flash_attn",
-    *(f"use_flash_attn_{kind}" for kind in ("v1", "v2", "triton", "builder")),
-)
-
-
-def _engine(values: FlagArguments) -> str:
-    """The engine that prices the command; Megatron-DeepSpeed keeps scores unless it is told."""
-    flash = [values.on(name) for name in _FLASH]  # each counts as read
-    if values.on("deepspeed"):
-        return "megatron-deepspeed-flash" if any(flash) else "megatron-deepspeed"
-    return "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
-
-
-def _keeps_scores(values: FlagArguments) -> Fact | None:
-    """BigCode's fork of 2022, which `--attention-head-type` marks, without its FlashAttention
-    (bigcode-project/Megatron-LM megatron/model/transformer.py).
-    """
-    fork = values.found.get("attention_head_type")
-    if fork is None or any(values.on(name) for name in _FLASH):
-        return None
-    why = "BigCode's fork keeps the scores of attention without it, which is not modelled"
-    return Fact(f"--use-flash-attn, which is not there ({why})", fork.line)
-
-
-def _scores_of_2023(values: FlagArguments, recompute: Recompute) -> Iterator[str]:
-    """Megatron-LM up to October 2023, which `--data-impl` marks: its own layers, the default then,
-    keep the scores of attention unless FlashAttention is asked for (alibaba/Megatron-LLaMA, its
-    fork of 2023: megatron/arguments.py, megatron/model/transformer.py CoreAttention).
-    """
-    mark, layers = values.found.get("data_impl"), values.found.get("transformer_impl")
-    own = layers is None or layers.value == "local"
-    flash = any(values.on(name) for name in _FLASH)
-    if mark and own and not flash and not values.on("deepspeed") and recompute.mode == "none":
-        said = "is of releases whose attention keeps its scores without --use-flash-attn"
-        yield f"line {mark.line}: --data-impl {said}: priced as fused attention, which needs less"

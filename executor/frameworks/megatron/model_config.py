@@ -70,7 +70,8 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
         return config | _latent_config(values, layers.value, hidden.value)
     head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
     config["head_dim"] = head_dim.value if head_dim else hidden.value // heads.value
-    grouped = groups is not None and values.on("group_query_attention")
+    grouped = values.on("group_query_attention")
+    groups = groups or Fact(1, heads.line)  # Megatron's own default beside the switch
     forks = values.count("num_attention_heads_kv", "num_key_value_heads")  # need no switch
     groups = groups if grouped else forks
     multi = values.get("attention_head_type")  # bigcode's
@@ -105,6 +106,18 @@ def ungrouped(values: Values) -> list[str]:
         return []
     said = "experts are priced as one grouped product, and without --moe-grouped-gemm"
     return [f"line {experts.line}: {said} Megatron multiplies one after the other, which is slower"]
+
+
+def routing_assumed(values: Values) -> list[str]:
+    """That nothing says to how many experts a token goes: two by Megatron-Core's default, one in
+    releases before its router (NVIDIA/Megatron-LM core_v0.4.0 megatron/model/transformer.py,
+    SwitchMLP; core_v0.5.0 megatron/training/arguments.py).
+    """
+    experts = values.count("num_experts")
+    if experts is None or values.get("moe_router_topk") or values.on("deepspeed"):
+        return []
+    said = "--moe-router-topk is not stated: 2 experts for each token, Megatron-Core's default"
+    return [f"line {experts.line}: {said}; releases before 0.5 and some forks take 1"]
 
 
 def model_unread(values: Values) -> list[Fact]:

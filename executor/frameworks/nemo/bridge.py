@@ -49,6 +49,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
+from meshplan.executor.frameworks.nemo.devices import gpus_of_file
 from meshplan.executor.frameworks.nemo.overrides import (
     Entries,
     as_word,
@@ -61,6 +62,12 @@ from meshplan.executor.frameworks.nemo.recipe import (
     left_to_recipe,
     lengths,
     of_towers,
+)
+from meshplan.executor.frameworks.nemo.run_settings import (
+    keeps_scores,
+    of_run,
+    sums_narrow,
+    tuning_length,
 )
 from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
 from meshplan.executor.frameworks.nemo.sections import (
@@ -293,7 +300,7 @@ def _reading(run: Run, path: str) -> Reading:
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, more = (None, []) if nemo else of_bridge(found)
     unread += more
-    put(facts, gpus=_gpus(values, nemo=nemo) or run.gpus, lora=lora)
+    put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora)
     config = model_config_of(values)
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
@@ -309,6 +316,9 @@ def _reading(run: Run, path: str) -> Reading:
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
+    of_trainer, beside = of_run(found) if nemo else ([], [])
+    beside += tuning_length(found, facts) if nemo else []
+    of_trainer += keeps_scores(found, recompute.mode) if nemo else []
     return Reading(
         framework="bridge",
         engine="megatron" if sums and lora is None else "megatron-bridge",  # which has LoRA
@@ -316,14 +326,15 @@ def _reading(run: Run, path: str) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
+        gradient_bytes=2.0 if nemo and sums_narrow(found) else 0.0,
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
         left_to_recipe={} if nemo and waits is None else left_to_recipe(plain if nemo else found),
-        notes=(*run_notes, *notes, *noted, *values.suspects(COUNTS.values())),
-        unread=(*run.unread, *unread, *model_unread(values), *not_understood),
+        notes=(*run_notes, *notes, *noted, *beside, *values.suspects(COUNTS.values())),
+        unread=(*run.unread, *unread, *model_unread(values), *not_understood, *of_trainer),
     )
 
 
@@ -382,11 +393,3 @@ def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
         if stated and (last not in plain or root == "model"):
             plain[last] = fact
     return plain
-
-
-def _gpus(values: Values, *, nemo: bool) -> Fact | None:
-    """GPUs; of NeMo only where the file states the nodes, which its launcher else says."""
-    each, nodes = values.count("devices", "num_gpus_per_node"), values.count("num_nodes")
-    if each is None or (nodes is None and nemo):
-        return None
-    return Fact(each.value * (nodes.value if nodes else 1), each.line)

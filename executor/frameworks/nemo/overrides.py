@@ -45,7 +45,7 @@ class Entries(Values):
         if (
             fact is not None
             and isinstance(fact.value, str)
-            and re.search(r"\$\{|^\$\w+$", fact.value)
+            and re.search(r"\$[{(]|^\$\w+$", fact.value)
         ):
             name = next(name for name in names if name in self.found)
             how = f"; {self.start(fact.value)}" if self.start else ""

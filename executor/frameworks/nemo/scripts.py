@@ -17,6 +17,7 @@ from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, is_launched, launches, left_open
+from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, Start
 
@@ -93,12 +94,12 @@ def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str,
     for word in words:
         found |= override(str(word.value), word.line)
     given = arguments(words)
-    unread = (*_unread(given, found), *_program(words))
+    unread = (*_unread(given, found), *_program(words), *_groups(words))
     recipe = given.get("recipe")
     if recipe is not None:
         by_name, more = _named_by(recipe, found)
         found, unread = {**found, **by_name}, (*unread, *more)
-    return Run(found, gpus_of(Values(given), text), unread, notes, waits)
+    return Run(found, gpus_of(Values(started(words) | given), text), unread, notes, waits)
 
 
 _FORMATS = {
@@ -159,6 +160,20 @@ def _composed(given: Mapping[str, Fact]) -> Iterator[Fact]:
         if (stated := given.get(name)) is not None:
             why = "what these words do not replace is in that file; check it with them in it"
             yield Fact(f"--{name.replace('_', '-')} {shown(stated.value)} ({why})", stated.line)
+
+
+def _groups(words: list[Fact]) -> Iterator[Fact]:
+    """A file of Hydra's groups that overrides only change: `training=gpt3/20b` beside
+    `training.model.micro_batch_size=2` (facebookresearch/hydra,
+    `hydra/_internal/defaults_list.py`; NVIDIA/NeMo-Framework-Launcher `launcher_scripts/main.py`).
+    """
+    texts = [str(word.value).lstrip("+") for word in words]
+    changed = {text.partition(".")[0] for text in texts if _OVERRIDE.match(text)}
+    for word, text in zip(words, texts, strict=True):
+        name, _, value = text.partition("=")
+        if name in changed and value:
+            why = "what these words do not replace is in that file; check it with them in it"
+            yield Fact(f"{name}={shown(value)} ({why})", word.line)
 
 
 def _towers(given: Mapping[str, Fact]) -> Iterator[Fact]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _LISTS = (
@@ -63,6 +64,11 @@ def arguments(words: list[Fact]) -> dict[str, Fact]:
         name, line = flag.strip().replace("-", "_"), word.line
         collected = [value] if value else []
     return found
+
+
+def launcher_arguments(words: list[Fact]) -> dict[str, Fact]:
+    """The same of what starts a program, with the short options of `srun` and `mpirun`."""
+    return started(words) | arguments(words)
 
 
 def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.shell.ranks import ranks_of
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
@@ -24,7 +25,8 @@ def gpus_of(launcher: Values, text: str) -> Fact | None:
             others = launcher.count(nodes_name) if nodes else None
             if count is not None:
                 return Fact(count.value * (others.value if others else 1), count.line)
-    return _srun_gpus(launcher) or _slurm_gpus(text)
+    ranks = ranks_of(launcher) or _srun_gpus(launcher) or _slurm_gpus(text)
+    return ranks or _slurm_tasks(launcher, text) or _pbs_gpus(text)
 
 
 def _srun_gpus(launcher: Values) -> Fact | None:
@@ -68,11 +70,40 @@ def _slurm_gpus(text: str) -> Fact | None:
     each = _gpus_of_node(header)
     nodes = header.get("nodes", "" if _COUNTS_NODES.search(text) else "1")
     if each is None or not _NUMBER.fullmatch(nodes):
-        return None
+        whole = _gpus_of_job(header)
+        return Fact(whole, line) if whole else None
     gpus = int(each) * int(nodes)
     if not gpus:
         raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
     return Fact(gpus, line)
+
+
+_SELECT = re.compile(r"^#PBS\s+-l\s+select=(\d{1,6})((?::[\w=.-]+)*)", re.M)
+
+
+def _pbs_gpus(text: str) -> Fact | None:
+    """GPUs of `#PBS -l select=2:ngpus=4`, one chunk (PBS Professional, man page of qsub)."""
+    chunks = list(_SELECT.finditer(text))
+    each = re.search(r":ngpus=(\d{1,6})(?::|$)", chunks[0][2]) if len(chunks) == 1 else None
+    if each is None or not int(each[1]) or not int(chunks[0][1]):
+        return None
+    return Fact(int(chunks[0][1]) * int(each[1]), text.count("\n", 0, chunks[0].start()) + 1)
+
+
+def _gpus_of_job(header: Mapping[str, str]) -> int:
+    """`--gpus=16`, or `--gpus-per-task=1` of so many tasks; 0 where neither is a plain number."""
+    whole = _gpus_of_node({"gpus-per-node": header.get("gpus", "")})
+    each = _gpus_of_node({"gpus-per-node": header.get("gpus-per-task", "")})
+    tasks = header.get("ntasks", "")
+    if whole is None and each is not None and _NUMBER.fullmatch(tasks):
+        return int(each) * int(tasks)
+    return int(whole or 0)
+
+
+def _slurm_tasks(launcher: Values, text: str) -> Fact | None:
+    """The job's tasks, where `srun` starts the program in each of them."""
+    tasks = slurm_variables(text).get("SLURM_NTASKS") if "tasks_of_job" in launcher.found else None
+    return Fact(int(tasks), _header(text)[1]) if tasks and int(tasks) else None
 
 
 _NUMBER = re.compile(r"[0-9]{1,6}")

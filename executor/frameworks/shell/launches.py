@@ -92,9 +92,12 @@ def started_with(value: str, waits: tuple[str, ...]) -> str:
     if not names:
         return "set it in the script"
     options = " ".join(f"--env {name}=VALUE" for name in names[:_SHOWN])
-    number = next((name for name in names if name.isdecimal()), None)
-    arguments = f" ({number}: its argument ${number})" if number else ""
-    return f"say what it is started with: {options}{arguments}"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    first, *others = [name for name in names if name.isdecimal()] or [""]
+    arguments = f" ({first}: its argument ${first})" if first else ""
+    if others:
+        arguments = " (a number is its argument: `bash SCRIPT A B` is --env 1=A --env 2=B)"
+    return f"say what it is started with: {options}{more}{arguments}"
 
 
 def _numbers_first(name: str) -> tuple[bool, int]:

@@ -29,7 +29,7 @@ from typing import Any
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.hugging_face.launch_options import with_options
+from meshplan.executor.frameworks.hugging_face.launch_options import processes_of, with_options
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
@@ -119,7 +119,7 @@ def _case(
                                "start", words[0].line)  # fmt: skip
     given, near = with_options(arguments(words[:at]), near)
     known = Values(given)
-    gpus = (gpus_of(known, text) or known.count("num_processes")) if given else None
+    gpus = (gpus_of(known, text) or processes_of(known)) if given else None
     launch = {**in_file, **held, **({"gpus": gpus} if gpus else {})}
     named, unread = launcher_file(given, near, start) if given else ("", ())
     begun = replace(start or Start(), launched_by=named)

@@ -23,6 +23,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     model_named,
 )
 from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.executor.frameworks.torchtitan.switches import tensor_switches
 from meshplan.executor.frameworks.torchtitan.unread import (
     judged_settings,
     own_settings,
@@ -109,7 +110,8 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     exchanges = _read_exchanges(values, facts)
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], _graphed(values, facts)) if python else judged_settings(values)
-    notes += noted
+    whole, beside = tensor_switches(values, facts)
+    notes = [*notes, *noted, *beside]
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))
@@ -122,7 +124,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         recompute=recompute,
         unknown_model="" if "model" in facts else _named(values),
         ignored=values.ignored(),
-        unread=(*exchanges, *not_modelled, *unread_of(values)),
+        unread=(*exchanges, *whole, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
 

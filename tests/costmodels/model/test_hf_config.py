@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.models.published import family_of
 from meshplan.costmodels.model.config_fields import MAX_COUNT, MAX_LAYERS, UnsupportedModel
+from meshplan.costmodels.model.families.remote import REMOTE
 from meshplan.costmodels.model.hf_config import FAMILIES, left_out, model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Attention, Model
@@ -29,14 +30,12 @@ def windows(model: Model) -> list[int | None]:
 
 def test_every_family_is_in_the_catalogue_or_counted() -> None:
     """Each entry of the table is exercised by a catalogue model or by transformers' own count."""
-    files = (
-        Path(__file__).with_name(f"{kind}_configs.json")
-        for kind in ("family", "published", "tower")
-    )
+    here = Path(__file__)
+    files = (here.with_name(f"{kind}_configs.json") for kind in ("family", "published", "tower"))
     counted = [each for file in files for each in json.loads(file.read_text()).values()]
     types = {family_of(each["config"]) for each in counted}
     types |= {str(config["model_type"]) for config in CONFIGS.values()}
-    others = {"llama4", "gemma3"}  # names of their text parts
+    others = {"llama4", "gemma3", "step3_vl", *REMOTE}  # text parts' names; test_remote_families.py
     assert set(FAMILIES) - types == others
 
 

@@ -6,6 +6,7 @@ from meshplan.executor.frameworks.megatron.launch_script import read
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.launches import launches
 from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 
 
@@ -102,7 +103,7 @@ def test_a_misspelt_flag_is_noted() -> None:
         pytest.param("--tensor-model-parallel-size 0", IllegalConfig, id="degree 0"),
         pytest.param("--tensor-model-parallel-size 99999999999", IllegalConfig, id="over 1e9"),
         pytest.param(
-            "--num-layers 2 --recompute-granularity half", IllegalConfig, id="wrong vocabulary"
+            "--num-layers 2 --recompute-granularity half", MissingFacts, id="wrong vocabulary"
         ),
         pytest.param(
             "--num-layers 2 --pipeline-model-parallel-layout Etx|L", IllegalConfig, id="x"

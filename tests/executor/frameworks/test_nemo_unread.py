@@ -112,3 +112,90 @@ def test_an_unfused_optimizer_shards_nothing() -> None:
     """Without the distributed optimizer NeMo's states are whole on each rank."""
     reading = read_config(NEMO.replace("mcore_distributed_optim", "fused_adam"), "a.yaml")
     assert reading.facts["zero_stage"].value == 0
+
+
+RUN = """\
+trainer:
+  devices: 8
+  num_nodes: 1
+  precision: bf16
+{trainer}
+model:
+  tensor_model_parallel_size: 1
+  micro_batch_size: 1
+  global_batch_size: 8
+  optim:
+    name: distributed_fused_adam
+    sched:
+      warmup_steps: 5
+{optim}
+"""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "optim", "unread", "gradient"),
+    [
+        ("  accumulate_grad_batches: 1", "    lr: 1e-4", 0, 0.0),
+        ("  accumulate_grad_batches: 4", "", 1, 0.0),
+        ("  strategy: ddp", "", 0, 0.0),
+        ("  strategy: fsdp", "", 1, 0.0),
+        ("  shards_of_a_fork: 4", "", 1, 0.0),
+        ("", "    dtype: float32", 0, 0.0),
+        ("", "    dtype: bf16", 1, 0.0),
+        ("", "    store_param_remainders: true", 1, 0.0),
+        ("", "    bytes_of_a_fork: 4", 1, 0.0),
+        ("", "    grad_sync_dtype: bf16", 0, 2.0),  # gradients of 16 bits
+    ],
+)
+def test_what_the_trainer_and_the_optimizer_say(
+    trainer: str, optim: str, unread: int, gradient: float
+) -> None:
+    """All of them were passed over; a list has what changes bytes, sharding or seconds."""
+    reading = read_config(RUN.format(trainer=trainer, optim=optim), "nemo.yaml")
+    assert len(reading.unread) == unread
+    assert reading.gradient_bytes == gradient
+
+
+def test_a_switch_of_overlap_is_noted() -> None:
+    """Off, which is not as usual; on it is."""
+    off, on = (
+        read_config(RUN.format(trainer="", optim=f"    overlap_grad_sync: {word}"), "nemo.yaml")
+        for word in ("false", "true")
+    )
+    assert sum("overlap_grad_sync" in note for note in off.notes) == 1
+    assert not any("overlap_grad_sync" in note for note in on.notes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "length", "said"),
+    [
+        ("  encoder_seq_length: 8192\n", 8192, 0),
+        ("", 2048, 1),  # NVIDIA/NeMo-Megatron-Launcher conf/fine_tuning: left to a settings file
+    ],
+)
+def test_samples_to_tune_on_are_as_long_as_the_data_says(
+    lines: str, length: int, said: int
+) -> None:
+    """Where the file has no length of the model's."""
+    data = f"{lines}  data:\n    train_ds:\n      max_seq_length: 2048\n"
+    reading = read_config(RUN.format(trainer="", optim="").rstrip() + "\n" + data, "sft.yaml")
+    assert reading.facts["seq_len"].value == length
+    assert sum("max_seq_length" in note for note in reading.notes) == said
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("transformer_engine: false", 1),
+        ("transformer_engine: false\n  use_flash_attention: true", 0),
+        ("transformer_engine: false\n  mcore_gpt: true", 0),  # Megatron-Core's, fused
+        ("transformer_engine: false\n  activations_checkpoint_granularity: selective", 0),
+        ("transformer_engine: true", 0),
+        ("mcore_gpt: false", 0),
+    ],
+)
+def test_layers_of_nemo_that_keep_scores(lines: str, named: int) -> None:
+    """They were priced as fused attention."""
+    text = RUN.format(trainer="", optim="").rstrip() + f"\n  {lines}\n"
+    unread = read_config(text, "nemo.yaml").unread
+    assert sum("keep the scores" in str(fact.value) for fact in unread) == named == len(unread)

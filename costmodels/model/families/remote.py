@@ -1,0 +1,56 @@
+"""Families whose code lies beside their weights, and which transformers 5.24 does not have.
+
+Sources: RWKV-7, 2503.14456 section 4 and appendix (its formula of parameters), and
+fla-org/flash-linear-attention@1408c4a5 fla/models/rwkv7; Hunyuan-Large, 2411.02265 table 1 (keys
+and values of two layers, one after the other, are one: CLA), and Hunyuan-A13B,
+Tencent-Hunyuan/Hunyuan-A13B models/hunyuan.py; Step-3, 2507.19427 table 1 (its queries are of low
+rank), and configuration_step3.py as vllm-project/vllm quotes it; MiniMax-Text-01 and M1,
+2501.08313: the layers that transformers calls `minimax`; Qwen (the first), QwenLM/Qwen
+modeling_qwen.py (`intermediate_size` is that of the gate and of what it gates together).
+"""
+
+from dataclasses import replace
+
+from meshplan.costmodels.model import layer_patterns as layers
+from meshplan.costmodels.model import recurrent_kinds as recurrent
+from meshplan.costmodels.model import remote_rules as rules
+from meshplan.costmodels.model.families.experts import EXPERTS
+from meshplan.costmodels.model.families.parts import PLAIN
+from meshplan.costmodels.model.families.recurrent import RECURRENT
+from meshplan.costmodels.model.family import Family, Routed
+
+MINIMAX = replace(RECURRENT["minimax"], defaults=(("num_key_value_heads", 8),))
+HUNYUAN = EXPERTS["hunyuan_v1_moe"]
+assert HUNYUAN.experts is not None
+
+REMOTE: dict[str, Family] = {
+    "rwkv7": Family(
+        recurrent=recurrent.delta_mix,
+        mixers=layers.all_recurrent,
+        listed_as=(),
+        gated=False,
+        norm="layernorm",
+        embedding_norm=True,
+        ffn_of=rules.rwkv7_width,
+        adjust=rules.rwkv7,
+    ),
+    "hunyuan": replace(
+        HUNYUAN,
+        qk_normed=("use_qk_norm", False),
+        experts=replace(HUNYUAN.experts, layers=rules.hunyuan_sparse),
+        adjust=rules.hunyuan,
+    ),
+    "step3_text": replace(
+        PLAIN,
+        kv_heads=("num_attention_groups", "num_key_value_heads"),
+        adjust=rules.step3_queries,
+        experts=Routed(
+            experts=("moe_num_experts",),
+            top_k=("moe_top_k",),
+            shared_width=("share_expert_dim",),
+            layers=layers.step_sparse,
+        ),
+    ),
+    "qwen": Family(qkv_bias=True, out_bias=False, ffn_of=rules.half_width, adjust=rules.qwen),
+    **dict.fromkeys(("minimax_text_01", "minimax_m1", "MiniMaxText01", "MiniMaxM1"), MINIMAX),
+}

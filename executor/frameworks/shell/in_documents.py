@@ -1,0 +1,82 @@
+"""Scripts that a YAML or JSON document holds: the command of a job (Kubernetes, SkyPilot, Azure).
+
+A string is a script of its own. A list of strings is one command, as `args` of a container are,
+unless one of its strings holds the flags itself (`["bash", "-c", "torchrun ... --num-layers 32"]`).
+What else the document says, such as GPUs and variables, is not read.
+"""
+
+import shlex
+from collections.abc import Iterator
+
+import yaml
+
+from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
+from meshplan.planner.case.yaml_text import CYAML, check_yaml
+
+DOCUMENTS = (".yaml", ".yml", ".json")
+
+
+def script_of(text: str, mark: str) -> str:
+    """The scripts of a document that hold the flag `mark`, each at the line it has there.
+
+    Raises `NothingToRead` where none does, `UnreadableConfig` on what is no YAML.
+    """
+    lines: list[str] = []
+    for line, script in sorted(_scripts(text, mark)):
+        lines += [""] * (line - 1 - len(lines))
+        lines += script.splitlines()
+    if not lines:
+        raise NothingToRead(f"no command in this document takes {mark}")
+    return "\n".join(lines) + "\n"
+
+
+def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
+    pending = _documents(text)
+    seen: dict[int, yaml.Node] = {}  # by identity, and kept so that none is used twice
+    while pending:
+        node = pending.pop()
+        if node is None or id(node) in seen:
+            continue  # an alias stands for what was looked at already
+        seen[id(node)] = node
+        line = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            pending += _entries(node)
+        elif isinstance(node, yaml.SequenceNode) and not _is_command(node, mark):
+            pending += node.value
+        elif isinstance(node, yaml.SequenceNode):
+            yield line, shlex.join(word.value for word in node.value)
+        elif isinstance(node, yaml.ScalarNode) and _holds(node.value, mark):
+            yield line + (node.style in ("|", ">")), node.value
+
+
+def _documents(text: str) -> list[yaml.Node | None]:
+    try:
+        check_yaml(text)
+        return list(yaml.compose_all(text, Loader=CYAML))
+    except yaml.YAMLError as error:
+        place, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = place.line + 1 if place else 1
+        raise UnreadableConfig(f"not YAML: {what or 'no text'}", line) from None
+
+
+def _entries(node: yaml.MappingNode) -> list[yaml.Node]:
+    """The values of a mapping; the words of a container's `command` and `args` are one list."""
+    named = {str(key.value): value for key, value in node.value}
+    first, rest = named.get("command"), named.get("args")
+    if isinstance(first, yaml.SequenceNode) and isinstance(rest, yaml.SequenceNode):
+        words = [*first.value, *rest.value]
+        del named["command"]
+        named["args"] = yaml.SequenceNode(rest.tag, words, rest.start_mark, rest.end_mark)
+    return list(named.values())
+
+
+def _is_command(node: yaml.SequenceNode, mark: str) -> bool:
+    """Whether a list's strings are the words of one command: none holds the flag among others."""
+    words = [each.value for each in node.value if isinstance(each, yaml.ScalarNode)]
+    if len(words) < len(node.value) or not any(_holds(word, mark) for word in words):
+        return False
+    return not any(_holds(word, mark) and len(word.split()) > 1 for word in words)
+
+
+def _holds(text: str, mark: str) -> bool:
+    return any(word.partition("=")[0] == mark for word in text.split())
