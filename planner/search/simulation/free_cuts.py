@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.bounds.free_cuts import FreeCuts, Line, Multipliers, first_lines
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
@@ -91,7 +91,8 @@ class FreeCutBounds:
         bounds, space = self.proof.open.row_bounds, self.proof.space
         rows = space.listed(np.flatnonzero(bounds < self.limit_s))
         taken = self._taken(rows)
-        left = bounds[np.setdiff1d(rows, taken)].min(initial=math.inf)
+        rest = np.sort(rows)
+        left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
         if len(taken):
             self._prices = self._least_held(taken)
             self._rows, self._held = taken, self._prices.take(taken)
@@ -125,7 +126,7 @@ class FreeCutBounds:
             if vpp == 1 or lists_all(space.model, space.legality, pp, vpp):
                 continue
             m = space.layouts.num_micro_batches[same]
-            for number in np.unique(m).tolist():
+            for number in each_once(m).tolist():
                 some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
                 some = some[self._holds(np.searchsorted(rows, some), modes, shape)]
                 if not len(some):
