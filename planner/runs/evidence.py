@@ -26,13 +26,11 @@ import csv
 import heapq
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.errors.left_out_runs import ratios
@@ -41,12 +39,11 @@ from meshplan.planner.case.plan_file import MeasuredRun
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import BUILT_IN, Run, model_of, run_of
+from meshplan.planner.runs.runs import BUILT_IN, Run, run_of
 from meshplan.planner.runs.validate import predict_run
 
 SHOWN = 5
 NEAR = 3.0
-ROUNDING = 1 - 1e-9  # sums of the same numbers in another order
 CPU = "cpu"  # the name of every `local_cpu.detect_cpu`
 COMPLETE = ("A", "B")
 Cells = Mapping[str, str]
@@ -67,47 +64,37 @@ def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
 
 
 def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
-    """Runs with their framework and distance, the nearest first: only rows whose bound is next are
-    looked at more closely, and none that is surely like one that was told.
+    """Runs with their framework and distance, the nearest first.
+
+    What the cells of a row say of its distance is a lower bound, and what its GPU and engine alone
+    say one that costs less; only rows whose bound is next are looked at more closely, and none that
+    is surely like one that was told.
     """
-    rows, queue = _rows(), list[tuple[float, int, Run | None, Iterator[_Near]]]()
-    for index, cells in enumerate(rows.compared):
-        if (asked.cluster.gpu.name == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU):
-            closer = _closer(asked, rows, index)
-            queue.append((next(closer).distance, index, None, closer))
+    rows, parameters = _rows(), _parameters(asked.model)
+    queue: list[tuple[float, int, bool, Run | None]] = [
+        (_circumstances_bound(asked, cells), index, False, None)
+        for index, cells in enumerate(rows.compared)
+        if (asked.cluster.gpu.name == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
+    ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
     while queue:
-        distance, index, run, closer = heapq.heappop(queue)
+        distance, index, closely, run = heapq.heappop(queue)
         cells = rows.compared[index]
         alike = _alike(cells)
         if run is not None:
             told.add(alike)
             yield run, cells["framework"], distance
-        elif alike not in told and (near := next(closer, None)):
-            heapq.heappush(queue, (near.distance, index, near.run, closer))
-
-
-class _Near(NamedTuple):
-    """A lower bound of the distance of a row's run; with the run it is the distance."""
-
-    distance: float
-    run: Run | None = None
-
-
-def _closer(asked: Case, rows: "_Rows", index: int) -> Iterator[_Near]:
-    """What is known of a row's distance, each time more closely and at a higher cost: by its GPU
-    and engine alone, by what its cells say, with its model, which many rows share, and by the run;
-    no more of a row that cannot be priced.
-    """
-    cells, parameters = rows.compared[index], _parameters(asked.model)
-    yield _Near(_circumstances_bound(asked, cells))
-    apart = _bound(asked, cells)
-    yield _Near(apart + _least_model(asked.model.kind, parameters, cells))
-    with suppress(SkippedRow, UnsupportedModel):
-        yield _Near((apart + _models(asked.model, model_of(rows.whole(index)))) * ROUNDING)
-        run = run_of(rows.whole(index))
-        yield _Near(distance_of(asked, run), run)
+        if alike in told:
+            continue
+        if not closely:
+            heapq.heappush(queue, (_bound(asked, parameters, cells), index, True, None))
+            continue
+        try:
+            run = run_of(rows.whole(index))
+        except SkippedRow:
+            continue
+        heapq.heappush(queue, (distance_of(asked, run), index, True, run))
 
 
 def _alike(cells: Cells) -> tuple[str, ...]:
@@ -152,14 +139,13 @@ def _rows() -> _Rows:
 
 def distance_of(asked: Case, run: Run) -> float:
     """How far `run` is, as the module's docstring counts."""
-    models = _models(asked.model, run.model)
-    return models + _circumstances(asked, run) + _layouts(asked.layout, run.layout)
+    return _model(asked, run) + _circumstances(asked, run) + _layouts(asked.layout, run.layout)
 
 
-def _models(one: Model, other: Model) -> float:
-    sizes = zip(_parameters(one), _parameters(other), strict=True)
+def _model(one: Case, other: Run) -> float:
+    sizes = zip(_parameters(one.model), _parameters(other.model), strict=True)
     apart = sum(_octaves(own, its) / 2 for own, its in sizes)
-    return apart + 2 * (one.kind != other.kind)
+    return apart + 2 * (one.model.kind != other.model.kind)
 
 
 @cache
@@ -189,8 +175,8 @@ def _layouts(one: Layout, other: Layout) -> float:
     )
 
 
-def _bound(asked: Case, cells: Cells) -> float:
-    """What the row's cells say of its distance at least, its model apart."""
+def _bound(asked: Case, parameters: tuple[int, int], cells: Cells) -> float:
+    """At most the distance of the row's run; `parameters` are those of the model that is asked."""
     la, training = asked.layout, asked.training
     tensor = _octaves_of(cells, "tp", la.tensor_parallel, 1)
     pipeline = _octaves_of(cells, "pp", la.pipeline_parallel, 1)
@@ -202,6 +188,7 @@ def _bound(asked: Case, cells: Cells) -> float:
         + _octaves_of(cells, "seq_len", training.seq_len) / 2
         + (tensor + pipeline + inner) / 4
         + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
+        + _least_model(asked.model.kind, parameters, cells)
     )
 
 

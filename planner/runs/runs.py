@@ -26,7 +26,7 @@ from meshplan.costmodels.layout import (
     Schedule,
     Stage,
 )
-from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS, model_from_shape
+from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -121,7 +121,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
     row = row_of(cells)
     engine = engine_of(row)
     try:
-        model = _model(row.config, row.shape, row.model)
+        model = _model(row)
         model = _kept_in_16_bit(replace(model, mtp_layers=row.facts.mtp_modules), row)
         cluster = cluster_of(row)
         training = _training(row, model, engine)
@@ -137,17 +137,13 @@ def run_of(cells: Mapping[str, str]) -> Run:
     )  # fmt: skip
 
 
-def model_of(cells: Mapping[str, str]) -> Model:
-    """Of a row whose cells state all facts, but for prediction modules and layers in 16 bits."""
-    shape = {key: cells[key].strip() for key in SHAPE_FIELDS if key in cells}
-    return _model(cells["config"].strip(), shape, cells["model"].strip() or cells["id"].strip())
-
-
-def _model(config: str, shape: Mapping[str, str], name: str) -> Model:
-    """The model called `config` in the catalogue, or else described by its shape."""
-    if config and config not in model_names():
-        raise SkippedRow(f"config {config!r} is no model of the catalogue")
-    return _named(config, name) if config else _described(tuple(shape.items()), name)
+def _model(row: Row) -> Model:
+    """The model that the row names in the catalogue, or else describes."""
+    if not row.config:
+        return _described(tuple(row.shape.items()), row.model)
+    if row.config not in model_names():
+        raise SkippedRow(f"config {row.config!r} is no model of the catalogue")
+    return _named(row.config, row.model)
 
 
 @lru_cache(maxsize=MODELS_KEPT)
