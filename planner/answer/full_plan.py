@@ -60,9 +60,9 @@ class Beside:
             self.begin(own)
         assert self._of is not None
         anew = self._of_layout(own) if self._of.layout != own.layout else []
-        *others, reasons, runners_up = done_beside(*anew, chosen.reasons, chosen.runners_up)
-        *batches, runs, spare = self._begun.done()
-        runs, spare = others or (runs, spare)
+        reasons, runners_up, *others = done_beside(chosen.reasons, chosen.runners_up, *anew)
+        *batches, spare, runs = self._begun.done()
+        spare, runs = others or (spare, runs)
         return {
             "spare_memory": spare,
             "reasons": reasons,
@@ -73,8 +73,8 @@ class Beside:
 
     def _of_layout(self, plan: Fastest) -> list[Callable[[], Any]]:
         return [
-            partial(_nearest_runs, case_at(self.asked.question, plan.layout)),
             partial(spare_memory, self.asked, plan, self.deadline),
+            partial(_nearest_runs, case_at(self.asked.question, plan.layout)),
         ]
 
 
