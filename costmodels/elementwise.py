@@ -31,12 +31,26 @@ class Adds:
         names, values = self._columns()
         return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
+    def at(self, place: int) -> Self:
+        """What its columns say of one place; a single number is that of all."""
+        names, values = self._columns()
+        return type(self)(
+            **{name: at(n, place) for name, n in zip(names, values(self), strict=True)}
+        )
+
     @classmethod
     @cache
     def _columns(cls) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
         """The names of a class's fields, and a function that reads them all at once."""
         names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
         return names, attrgetter(*names)
+
+
+def at(value: Any, place: int) -> Any:
+    """One number of a column, or of what adds."""
+    if isinstance(value, Adds):
+        return value.at(place)
+    return float(value[place]) if isinstance(value, np.ndarray) else value
 
 
 def where(condition: Condition, yes: Number, no: Number) -> Number:

@@ -19,6 +19,7 @@ class UnknownEngine(ValueError):
     """No engine of that name; the text lists the known ones."""
 
 
+@cache
 def engine_names() -> tuple[str, ...]:
     """The engines that are listed."""
     return tuple(sorted(path.stem for path in HERE.glob("*.toml")))

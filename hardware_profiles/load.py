@@ -38,6 +38,7 @@ def _index() -> dict[str, dict[str, str]]:
     return read_toml(HERE / "index.toml")
 
 
+@cache
 def _names(folder: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (HERE / folder).glob("*.toml")))
 

@@ -18,10 +18,13 @@ be best of its kind under moved ones is not looked for.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.step.moved_figures import under_each
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.errors.figure_errors import CONSTANTS, OVERLAPS, figure_errors
 from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, is_tie
@@ -81,18 +84,26 @@ def moved_settings(question: Question) -> Iterator[MovedFigure]:
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
     """The worst loss of each layout."""
     every = list(moved_settings(question))
-    models = [StepModel(every[0].setting, each) for each in layouts]
-
-    def losses(moved: MovedFigure) -> list[float]:
-        steps = [each.with_figures(moved.setting).time().step_time_s for each in models]
-        return [step / min(steps) - 1 for step in steps]
-
-    lost, found = list(zip(*done_of_each(losses, every), strict=True)), list[Worst]()
-    for model, own in zip(models, lost, strict=True):
+    settings = [moved.setting for moved in every]
+    models = [StepModel(settings[0], each) for each in layouts]
+    steps_s = done_of_each(partial(_steps_s, settings), models)
+    least_s = [min(each) for each in zip(*steps_s, strict=True)]
+    found = list[Worst]()
+    for model, own_s in zip(models, steps_s, strict=True):
+        own = [step_s / least for step_s, least in zip(own_s, least_s, strict=True)]
         worst = max(range(len(every)), key=own.__getitem__)
         memory = stage_memory(model)
-        found.append(Worst(own[worst], every[worst].words, needed_bytes(memory)))
+        found.append(Worst(own[worst] - 1, every[worst].words, needed_bytes(memory)))
     return found
+
+
+def _steps_s(settings: Sequence[Setting], model: StepModel) -> list[float]:
+    """Of one layout under each setting: those of one engine differ in constants alone."""
+    return [
+        moved.time().step_time_s
+        for _, same in groupby(settings, key=lambda each: id(each.engine))
+        for moved in under_each(model, list(same), tuple(CONSTANTS))
+    ]
 
 
 def chosen(

@@ -45,6 +45,8 @@ class RowPrices:
              of the closed form that are below it (some of V shapes) are raised to it
     rows     those that may fit, of those that are priced, in order of `bounds`. The first of them
              are settled: no row that is not priced comes before
+
+    What is kept of each row is zeros at first, which take no memory until they are written.
     """
 
     def __init__(
@@ -56,8 +58,8 @@ class RowPrices:
         self.busy_ns = np.zeros(number) if busy_ns is None else busy_ns
         self._order = np.argsort(self.busy_ns, kind="stable")
         self._priced = 0  # of the order
-        self.rows, self.bounds = self._order[:0], np.full(number, np.inf)
-        self._slot, self._fits = np.full(number, -1, np.int32), np.zeros(number, np.int8)
+        self.rows, self.bounds = self._order[:0], np.zeros(number)
+        self._place, self._fits = np.zeros(number, np.int32), np.zeros(number, np.int8)
         self._seen = 0  # of the order: whether these may fit is known
         self._held: Coefficients | None = None
         if busy_ns is None:
@@ -141,7 +143,7 @@ class RowPrices:
         """Those of `rows` that may fit."""
         fits = self._fits[rows]
         new = rows[fits == UNKNOWN]
-        held = self._slot[new] >= 0
+        held = self._place[new] > 0
         found = [self._that_fit(each) for each in (new[held], new[~held]) if len(each)]
         return np.sort(np.concatenate([rows[fits == FITS], *found]))
 
@@ -156,7 +158,7 @@ class RowPrices:
 
     def of_each(self, rows: Ints) -> Coefficients:
         """The prices of `rows`, in their order: those that are not held are not kept."""
-        held = self._slot[rows] >= 0
+        held = self._place[rows] > 0
         if held.all() or not held.any():
             return self.take(rows) if held.any() else self._prices_of(rows)
         parts = [self.take(rows[held]), self._prices_of(rows[~held])]
@@ -171,18 +173,18 @@ class RowPrices:
 
     def hold(self, rows: Ints) -> None:
         """Price those of `rows`, all different, that are not priced yet."""
-        new = rows[self._slot[rows] < 0]
+        new = rows[self._place[rows] == 0]
         if len(new):
             self._keep(new, self._prices_of(new))
 
     def _keep(self, rows: Ints, prices: Coefficients) -> None:
         kept = 0 if self._held is None else len(self._held.fixed_kib)
-        self._slot[rows] = kept + np.arange(len(rows))
+        self._place[rows] = kept + 1 + np.arange(len(rows))
         self._held = prices if self._held is None else Coefficients.joined([self._held, prices])
 
     def holds(self, rows: Ints) -> bool:
         """Whether all of `rows` are priced."""
-        return bool((self._slot[rows] >= 0).all())
+        return bool(self._place[rows].all())
 
     def take(self, rows: Ints) -> Coefficients:
         """The prices of `rows`; of many that are not held they are not kept."""
@@ -191,7 +193,7 @@ class RowPrices:
                 return self._prices_of(rows)
             self.hold(each_once(rows))
         held = self._held if self._held is not None else self._prices_of(rows)
-        return held.take(self._slot[rows].astype(np.int64))
+        return held.take(self._place[rows].astype(np.int64) - 1)
 
     def _prices_of(self, rows: Ints) -> Coefficients:
         if not len(rows):

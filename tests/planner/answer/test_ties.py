@@ -55,21 +55,27 @@ def test_each_figure_is_moved_alone(asked: Asked) -> None:
         assert len(changed) + (setting.engine.overlap != before.engine.overlap) == 1
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "qwen3-vl-8b"])
-def test_a_moved_figure_is_priced_as_from_the_beginning(model: str) -> None:
-    """What is listed once for all figures is what each would list."""
+@pytest.mark.parametrize(
+    ("model", "experts"),
+    [("llama-3.1-8b", 1), ("deepseek-v3", 1), ("deepseek-v3", 8), ("qwen3-vl-8b", 1)],
+)
+def test_a_moved_figure_is_priced_as_from_the_beginning(model: str, experts: int) -> None:
+    """What is listed once for all figures is what each would list, and what stages cost under all
+    constants together is what they cost under each.
+    """
     asked = ask(
         Arguments(model=model, gpus=64, cluster="dgx-h100", engine="megatron", global_batch=256)
     )
     layers = asked.question.model.num_layers
     layout = Layout(
-        data_parallel=8, tensor_parallel=4, pipeline_parallel=2, expert_parallel=1, zero_stage=1,
-        stages=(Stage(layers // 2, 1, 1), Stage(layers - layers // 2)),
+        data_parallel=8, tensor_parallel=4, pipeline_parallel=2, expert_parallel=experts,
+        zero_stage=1, stages=(Stage(layers // 2, 1, 1), Stage(layers - layers // 2)),
     )  # fmt: skip
     moved = [each.setting for each in moved_settings(asked.question)]
     unmoved = StepModel(moved[0], layout)
     steps = [unmoved.with_figures(setting).time() for setting in moved]
     assert steps == [StepModel(setting, layout).time() for setting in moved]
+    assert ties._steps_s(moved, unmoved) == [step.step_time_s for step in steps]
     assert len({step.step_time_s for step in steps}) > 5
 
 
