@@ -31,7 +31,7 @@ from itertools import chain
 from typing import Any
 
 from meshplan.costmodels.units import GIB, counted
-from meshplan.planner.logs.trainer_console import Clock, entries, of_training
+from meshplan.planner.logs.trainer_console import APART_S, Clock, entries, of_training
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 Record = Mapping[str, Any]
@@ -261,15 +261,16 @@ def of_clock(rows: Sequence[Record]) -> TrainingLog:
 
 
 def _of_one_process(known: Iterable[tuple[Record, Clock]]) -> Iterator[Clock]:
-    """Without losses of a step that is not beyond the newest while the clock goes on: LLaMA-Factory
-    without torchrun is a job for each GPU, all of which write the same log.
+    """Without losses of a step that is not beyond the newest while the clock goes on, or back by
+    less than `APART_S` (processes do not start at once): LLaMA-Factory without torchrun is a job
+    for each GPU, all of which write the same log.
     """
     newest, latest_s = -1, -1.0
     for row, clock in known:
         step, _, clock_s = clock
-        if clock_s < latest_s:
+        if clock_s < latest_s - APART_S:
             newest = -1
-        if "loss" in row and step <= newest and clock_s >= latest_s:
+        if "loss" in row and step <= newest:
             continue
         newest, latest_s = max(newest, step), clock_s
         yield clock

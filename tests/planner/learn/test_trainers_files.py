@@ -1,8 +1,8 @@
 """`learn` and `diagnose` of a trainer's files as they are published: its log, its config, the file
 that shards it.
 
-After rameyjm7/SFT-Training-LLM@e5968d8: LLaMA-Factory names DeepSpeed's JSON by a path of the machine
-that it ran on, and two processes of one GPU each, started without torchrun, write one log.
+After rameyjm7/SFT-Training-LLM@e5968d8: LLaMA-Factory names DeepSpeed's JSON by a path of the
+machine that it ran on, and two processes of one GPU each, started without torchrun, write one log.
 """
 
 import json
