@@ -252,7 +252,7 @@ def of_llama_factory(rows: Sequence[Record]) -> bool:
 
 def of_clock(rows: Sequence[Record]) -> TrainingLog:
     """Steps between the entries of a clock of whole seconds."""
-    known = [(row, clock) for row in rows[-MAX_ROWS:] if (clock := _clock_of(row))]
+    known = [(row, each) for row in rows[-MAX_ROWS:] if (each := _clock_of(row))]
     clock = list(_of_one_process(known))
     others = len(known) - len(clock)
     note = f"{counted(others, 'entry', 'entries')} of another process in the same log left out"
