@@ -37,9 +37,9 @@ def test_losses_are_over_the_best_of_all(asked: Asked, found: SearchResult) -> N
     """
     layouts = [solution.layout for solution in found.solutions]
     fastest_s = found.solutions[0].step_time_s
-    for solution, worst in zip(found.solutions, worst_losses(asked.question, layouts), strict=True):
+    for solution, worst in zip(found.solutions, worst_losses(asked.question, layouts, [1.0] * 3), strict=True):
         assert worst.loss >= solution.step_time_s / fastest_s - 1 - 1e-9
-    assert worst_losses(asked.question, layouts[:1])[0].loss == 0
+    assert worst_losses(asked.question, layouts[:1], [1.0])[0].loss == 0
 
 
 def test_each_figure_is_moved_alone(asked: Asked) -> None:

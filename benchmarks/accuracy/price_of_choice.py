@@ -1,0 +1,129 @@
+"""What is lost by the layout that `plan` would choose, over questions with measured layouts.
+
+    python -m benchmarks.accuracy.price_of_choice            runs that constants were fitted to
+    python -m benchmarks.accuracy.price_of_choice --unseen   files that nothing was fitted to
+
+A question is a group of `SMALLEST_GROUP` measured layouts or more that differ in nothing else. Of
+those that are predicted to fit, the best of each kind (tp, cp, pp, ep) that tie with the fastest
+are chosen among as `planner.answer.ties` does, by pairs of all other sources. The price is the
+measured step of the chosen one over the least measured one, minus 1. Printed is each question that
+loses more than `SHOWN`: the best and the chosen layout, measured and predicted.
+"""
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import Any
+
+from benchmarks.accuracy.rows import ELSEWHERE
+from benchmarks.usage import check_usage
+from meshplan.costmodels.layout import Layout, differing_axes
+from meshplan.hardware_profiles.errors.layout_ratios import (
+    faster_probability,
+    is_tie,
+    leaning,
+    leant,
+    pairs,
+)
+from meshplan.planner.answer.ties import least_regretted, worst_losses
+from meshplan.planner.runs.accuracy import SMALLEST_GROUP
+from meshplan.planner.runs.runs import BUILT_IN, measured_step_s, read_runs
+from meshplan.planner.runs.validate import Predicted, predict_rows
+
+SHOWN = 0.005
+
+
+def questions(rows: Sequence[Predicted]) -> Iterator[list[Predicted]]:
+    """The measured layouts of each question, one run each."""
+    groups: dict[tuple[Any, ...], dict[str, Predicted]] = defaultdict(dict)
+    for row in rows:
+        if row.run.measured.step_time_s and not row.run.measured.oom:
+            groups[row.run.group].setdefault(row.run.layout.label, row)
+    for group in groups.values():
+        if len(group) >= SMALLEST_GROUP:
+            yield list(group.values())
+
+
+def chosen(group: Sequence[Predicted]) -> Predicted:
+    """The layout that `plan` would take of them."""
+    fitting = [row for row in group if row.fits] or list(group)
+    by_kind: dict[tuple[int, ...], Predicted] = {}
+    for row in sorted(fitting, key=_predicted_s):
+        by_kind.setdefault(_kind(row.run.layout), row)
+    fastest, *others = by_kind.values()
+    among = [fastest, *(row for row in others if _tied(fastest, row))]
+    if len(among) == 1:
+        return fastest
+    layouts = [row.run.layout for row in among]
+    by = leaning([pair for pair in pairs() if pair.suite != fastest.run.suite])
+    return among[
+        least_regretted(worst_losses(fastest.run, layouts, [leant(x, by) for x in layouts]))
+    ]
+
+
+def price(group: Sequence[Predicted], row: Predicted) -> float:
+    """By how much it took longer than the best measured one."""
+    return measured_step_s(row.run) / min(measured_step_s(each.run) for each in group) - 1
+
+
+def mean_price(rows: Sequence[Predicted]) -> float:
+    """Over all questions."""
+    return mean(price(group, chosen(group)) for group in questions(rows))
+
+
+def _predicted_s(row: Predicted) -> float:
+    return row.time.step_time_s
+
+
+def _kind(layout: Layout) -> tuple[int, ...]:
+    return (
+        layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel,
+        layout.expert_parallel,
+    )  # fmt: skip
+
+
+def _tied(fastest: Predicted, other: Predicted) -> bool:
+    axes = len(differing_axes(fastest.run.layout, other.run.layout))
+    return is_tie(faster_probability(_predicted_s(other) / _predicted_s(fastest), axes))
+
+
+def _line(word: str, row: Predicted) -> str:
+    measured, predicted = measured_step_s(row.run), _predicted_s(row)
+    off = predicted / measured - 1
+    return (
+        f"    {word:7} {row.run.layout.label}: {measured:.3f} s measured, {predicted:.3f} s "
+        f"predicted ({off:+.1%})"
+    )
+
+
+def main() -> None:
+    """Print the mean price, and the questions that lose."""
+    unseen = "--unseen" in sys.argv[1:]
+    cells = [row for path in (ELSEWHERE if unseen else [BUILT_IN]) for row in read_runs(path)]
+    rows = [row for row in predict_rows(cells) if isinstance(row, Predicted)]
+    if unseen:
+        rows = [row for row in rows if row.run.grade in ("A", "B")]
+    found = [
+        (price(group, row), group, row) for group in questions(rows) for row in [chosen(group)]
+    ]
+    sources = Counter(group[0].run.suite for _, group, _ in found)
+    first = mean(price(group, min(group, key=_rank)) for _, group, _ in found)
+    print(f"{len(found)} questions of {len(sources)} sources: mean {mean(f[0] for f in found):.2%}, "
+          f"of the layout predicted fastest {first:.2%}")  # fmt: skip
+    for lost, group, row in sorted(found, key=lambda each: -each[0]):
+        if lost > SHOWN:
+            run = row.run
+            print(f"{lost:.1%}: {run.suite}, {run.model.name}, {run.layout.world_size} "
+                  f"{run.cluster.gpu.name}, {len(group)} layouts")  # fmt: skip
+            print(_line("best", min(group, key=lambda each: measured_step_s(each.run))))
+            print(_line("chosen", row))
+
+
+def _rank(row: Predicted) -> tuple[bool, float]:
+    return not row.fits, _predicted_s(row)
+
+
+if __name__ == "__main__":
+    check_usage(str(__doc__), "--unseen")
+    main()
