@@ -11,7 +11,7 @@ loses more than `SHOWN`: the best and the chosen layout, measured and predicted.
 """
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import Any
@@ -99,25 +99,31 @@ def _line(word: str, row: Predicted) -> str:
 
 def main() -> None:
     """Print the mean price, and the questions that lose."""
-    unseen = "--unseen" in sys.argv[1:]
+    every = list(questions(_rows(unseen="--unseen" in sys.argv[1:])))
+    lost = sorted(((price(group, row := chosen(group)), row, group) for group in every),
+                  key=lambda each: -each[0])  # fmt: skip
+    sources = len({group[0].run.suite for group in every})
+    first = mean(price(group, min(group, key=_rank)) for group in every)
+    price_of_all = mean(each[0] for each in lost)
+    print(f"{len(every)} questions of {sources} sources: mean {price_of_all:.2%}, of the layout "
+          f"predicted fastest {first:.2%}")  # fmt: skip
+    for share, row, group in lost:
+        if share > SHOWN:
+            print("\n".join(_lines(share, row, group)))
+
+
+def _rows(*, unseen: bool) -> list[Predicted]:
+    """Every priced run of the files; of those that nothing was fitted to grades A and B."""
     cells = [row for path in (ELSEWHERE if unseen else [BUILT_IN]) for row in read_runs(path)]
     rows = [row for row in predict_rows(cells) if isinstance(row, Predicted)]
-    if unseen:
-        rows = [row for row in rows if row.run.grade in ("A", "B")]
-    found = [
-        (price(group, row), group, row) for group in questions(rows) for row in [chosen(group)]
-    ]
-    sources = Counter(group[0].run.suite for _, group, _ in found)
-    first = mean(price(group, min(group, key=_rank)) for _, group, _ in found)
-    print(f"{len(found)} questions of {len(sources)} sources: mean {mean(f[0] for f in found):.2%}, "
-          f"of the layout predicted fastest {first:.2%}")  # fmt: skip
-    for lost, group, row in sorted(found, key=lambda each: -each[0]):
-        if lost > SHOWN:
-            run = row.run
-            print(f"{lost:.1%}: {run.suite}, {run.model.name}, {run.layout.world_size} "
-                  f"{run.cluster.gpu.name}, {len(group)} layouts")  # fmt: skip
-            print(_line("best", min(group, key=lambda each: measured_step_s(each.run))))
-            print(_line("chosen", row))
+    return [row for row in rows if row.run.grade in ("A", "B")] if unseen else rows
+
+
+def _lines(share: float, row: Predicted, group: Sequence[Predicted]) -> list[str]:
+    run, best = row.run, min(group, key=lambda each: measured_step_s(each.run))
+    gpus = f"{run.layout.world_size} {run.cluster.gpu.name}"
+    named = f"{share:.1%}: {run.suite}, {run.model.name}, {gpus}, {len(group)} layouts"
+    return [named, _line("best", best), _line("chosen", row)]
 
 
 def _rank(row: Predicted) -> tuple[bool, float]:
