@@ -21,7 +21,7 @@ PAIRS = [
 
 def row(tp: int, predicted_s: float, measured_s: float, **said: Any) -> Any:
     """A layout of one question on eight GPUs."""
-    usual = {"micro_batch_size": 1, "fits": True, "suite": "ours"} | said
+    usual: dict[str, Any] = {"micro_batch_size": 1, "fits": True, "suite": "ours"} | said
     layout = Layout(
         data_parallel=8 // tp, tensor_parallel=tp, pipeline_parallel=1, expert_parallel=1,
         zero_stage=1, micro_batch_size=usual["micro_batch_size"], stages=even_stages(4, 1),

@@ -239,20 +239,27 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _recognised(paths: Sequence[Path], log: Path, source: LogSource) -> list[Path]:
-    """The plans and configs among them; where one of them is a training, not the files that only
-    shard it (`SHARD`).
+    """The plans and configs among them; where there is none, those that cannot be read, which say
+    why when they are read for themselves; else files that only shard a training (`SHARD`).
     """
-    whole, sharding = [], []
+    whole, unread, sharding = list[Path](), list[Path](), list[Path]()
     for path in paths[:MOST_BESIDE]:
+        text = _text_of(path) if path != log else ""
         try:
-            text = text_of(path) if path != log else ""
             reading = None if IS_PLAN.search(text) or not text else source.reading(text, path)
             if reading and reading.framework in SHARD and not reading.facts.get("model"):
                 sharding.append(path)
             elif reading or IS_PLAN.search(text):
                 whole.append(path)
         except UnreadableConfig:
-            continue
+            unread.append(path)
         except IllegalConfig:  # a config all the same: it says so when it is read for itself
             whole.append(path)
-    return whole or sharding
+    return whole or unread or sharding
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return text_of(path)
+    except UnreadableConfig:
+        return ""

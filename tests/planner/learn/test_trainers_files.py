@@ -61,6 +61,23 @@ def test_deepspeeds_file_beside_a_config_is_none_of_its_own(tmp_path: Path) -> N
     assert "is not there: taken to be the file of that name here" in said
 
 
+def test_a_config_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """A script whose DeepSpeed file depends on its environment, beside that file, is the config of
+    the log; what it is started with can be said.
+    """
+    log = _files(tmp_path)
+    (tmp_path / "sft.yaml").unlink()
+    (tmp_path / "two.json").write_text(json.dumps(ZERO_2))
+    (tmp_path / "run.sh").write_text(
+        "torchrun --nproc_per_node 2 src/train.py --stage sft --do_train --finetuning_type full "
+        "--model_name_or_path Qwen/Qwen2.5-3B-Instruct --dataset ours --cutoff_len 4096 "
+        "--packing true --per_device_train_batch_size 1 --gradient_accumulation_steps 8 --bf16 "
+        "--output_dir saves/ours --deepspeed ${SHARDS}.json\n"
+    )
+    assert "--env SHARDS=VALUE" in _diagnosed(str(log))
+    assert "dp2 zero2 mbs1" in _diagnosed(str(log), "--env", "SHARDS=two")
+
+
 @pytest.mark.parametrize(("launcher", "stage"), [("none", "zero0"), ("shards.json", "zero2")])
 def test_what_launches_a_trainer_can_be_said(tmp_path: Path, launcher: str, stage: str) -> None:
     """The refusal names an option that these commands have."""
