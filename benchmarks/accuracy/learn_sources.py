@@ -1,7 +1,8 @@
 """Published suites as frameworks that nobody measured, for `benchmarks.accuracy.learn`.
 
-A source is a suite of measured runs on one GPU: priced with the habits of the generic engine, by
-constants that have seen neither its engine nor its suite. Two runs of it are either drawn, or the
+A source is a suite of measured runs of one engine (a release of a framework, as `learn` takes them)
+on one GPU: priced with the habits of the generic engine, by constants that have seen neither its
+framework nor its suite. Two runs of it are either drawn, or the
 two that teach most of `CANDIDATES` layouts drawn (`planner.learn.teach`).
 """
 
@@ -28,8 +29,8 @@ OTHERS = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.cs
 FEWEST_LAYOUTS, MOST_ROWS, PRIOR_ROWS = 4, 150, 120
 CANDIDATES = 8
 FREE = [each for each in TIME if each.name in LEARNT]
-Source = tuple[str, str]
-"""The suite and the GPU."""
+Source = tuple[str, str, str]
+"""The suite, the engine and the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ class Row:
 
     @property
     def source(self) -> Source:
-        """Where the run was published, on which GPU."""
-        return self.run.suite, self.run.cluster.gpu.name
+        """Where the run was published, what ran on which GPU."""
+        return self.run.suite, self.engine, self.run.cluster.gpu.name
 
 
 def measured(paths: Sequence[Path] = (BUILT_IN, *OTHERS)) -> Iterator[Run]:
     """Runs with a step time, at most `MOST_ROWS` of a suite on one GPU."""
-    seen: Counter[Source] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
     for path in paths:
         for cells in sorted(read_runs(path), key=lambda row: zlib.crc32(row["id"].encode())):
             try:
@@ -62,10 +63,10 @@ def measured(paths: Sequence[Path] = (BUILT_IN, *OTHERS)) -> Iterator[Run]:
             except SkippedRow:
                 continue
             timed = run.measured.step_time_s and not run.measured.oom
-            source = (run.suite, run.cluster.gpu.name)
+            place = (run.suite, run.cluster.gpu.name)
             known = run.model.kind != STATE and run.grade in ("", "A", "B")
-            if timed and known and seen[source] < MOST_ROWS:
-                seen[source] += 1
+            if timed and known and seen[place] < MOST_ROWS:
+                seen[place] += 1
                 yield run
 
 
@@ -82,10 +83,10 @@ def rows(suites: Collection[str] = ()) -> list[Row]:
     for run in measured():
         if suites and run.suite not in suites:
             continue
-        engine, unknown = engine_of(run), replace(run, engine=load_engine(WIDE))
-        prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
+        unknown = replace(run, engine=load_engine(WIDE))
+        prior = prior_without(engine_of(run), run.suite, gpu_family(run.cluster.gpu.name))
         errors, slopes = linearised([unknown], prior, FREE)
-        found.append(Row(unknown, engine, prior, float(errors[0]), slopes[0]))
+        found.append(Row(unknown, run.engine.name, prior, float(errors[0]), slopes[0]))
     return found
 
 
@@ -98,7 +99,7 @@ def own_rows() -> list[Row]:
         errors, slopes = linearised([run], prior, free)
         told = dict(zip((each.name for each in free), slopes[0], strict=True))
         slope = np.array([told.get(each.name, 0.0) for each in FREE])
-        found.append(Row(run, engine_of(run), prior, float(errors[0]), slope))
+        found.append(Row(run, run.engine.name, prior, float(errors[0]), slope))
     return found
 
 

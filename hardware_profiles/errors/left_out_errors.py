@@ -13,7 +13,7 @@ from meshplan.hardware_profiles.engines import fitted_as
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio
 
 COVERAGE = 0.8
-ENOUGH, BORROWED, SAME_ENGINE = 10.0, 2.5, 2.0
+ENOUGH, BORROWED, SAME_ENGINE = 15.0, 4.0, 2.0
 
 Vector = NDArray[np.float64]
 

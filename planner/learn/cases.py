@@ -14,7 +14,12 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
-from meshplan.planner.case.reading import UNRECOGNISED, IllegalConfig, UnreadableConfig
+from meshplan.planner.case.reading import (
+    UNRECOGNISED,
+    IllegalConfig,
+    Reading,
+    UnreadableConfig,
+)
 from meshplan.planner.case.resolve import (
     Case,
     check_case,
@@ -48,6 +53,11 @@ class LogSource:
     read: Reader
     given: Settings
     framework: str | None = None
+
+    def reading(self, text: str, path: Path) -> Reading | None:
+        """The config, started as the options and the nearest settings say."""
+        start = self.given.fill(settings_near(path)).start
+        return self.read(text, str(path), self.framework, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +204,7 @@ def case_at(path: Path, source: LogSource) -> Case:
             if source.given.engine:
                 case = replace(case, engine=engine_named(source.given.engine))
         else:
-            reading = source.read(text, str(path), source.framework)
+            reading = source.reading(text, path)
             if reading is None:
                 raise UnreadableConfig(UNRECOGNISED)
             case = resolve(reading.alone(), source.given, settings_near(path))
@@ -224,6 +234,8 @@ def config_beside(log: Path, source: LogSource) -> Path:
 
 
 MOST_BESIDE, SHOWN_BESIDE = 100, 6
+SHARD = ("deepspeed", "accelerate")
+"""Formats that say how a training is sharded, which another config states."""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -234,14 +246,27 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _recognised(paths: Sequence[Path], log: Path, source: LogSource) -> list[Path]:
-    found = []
+    """The plans and configs among them; where there is none, those that cannot be read, which say
+    why when they are read for themselves; else files that only shard a training (`SHARD`).
+    """
+    whole, unread, sharding = list[Path](), list[Path](), list[Path]()
     for path in paths[:MOST_BESIDE]:
+        text = _text_of(path) if path != log else ""
         try:
-            text = text_of(path) if path != log else ""
-            if IS_PLAN.search(text) or (text and source.read(text, str(path), source.framework)):
-                found.append(path)
+            reading = None if IS_PLAN.search(text) or not text else source.reading(text, path)
+            if reading and reading.framework in SHARD and not reading.facts.get("model"):
+                sharding.append(path)
+            elif reading or IS_PLAN.search(text):
+                whole.append(path)
         except UnreadableConfig:
-            continue
+            unread.append(path)
         except IllegalConfig:  # a config all the same: it says so when it is read for itself
-            found.append(path)
-    return found
+            whole.append(path)
+    return whole or unread or sharding
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return text_of(path)
+    except UnreadableConfig:
+        return ""

@@ -51,6 +51,11 @@ LEARNT = (MATMUL, "attention_scale", "pointwise_scale", *COMMUNICATION, *HOST)
 """Those that every engine has."""
 
 PASSES, REWEIGHTINGS = 4, 15
+FARTHEST = 3.0
+"""Standard deviations by which a constant moves at most. Bounds of the fits (`TIME`) are for
+engines whose kernels are known: a stranger's attention may take a third of the generic engine's.
+"""
+
 STEPS, SMALLEST_GAIN = (1.0, 0.5, 0.25), 0.01
 Kind = Literal["stranger", "known"]
 
@@ -142,7 +147,8 @@ def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
         jacobian = linearised(runs, tuning_at(prior, free, x), free)[1]
         seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
         move, doubt = most_likely(seen, jacobian, at.covariance, by)
-        target = np.clip(centre + move, *_bounds(free))
+        farthest = FARTHEST * np.sqrt(np.diag(at.covariance))
+        target = centre + np.clip(move, -farthest, farthest)
         nearer = at.nearer(x, errors, target)
         if nearer is None:
             break
@@ -242,7 +248,3 @@ def most_likely(
     left_variance = np.diag(covariance) - np.sum(gain * shared.T, axis=1)
     doubt = np.sqrt(np.maximum(left_variance, 0.0))
     return move, doubt
-
-
-def _bounds(free: Sequence[Constant]) -> tuple[Vector, Vector]:
-    return np.log([each.lowest for each in free]), np.log([each.highest for each in free])

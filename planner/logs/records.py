@@ -31,7 +31,7 @@ from itertools import chain
 from typing import Any
 
 from meshplan.costmodels.units import GIB, counted
-from meshplan.planner.logs.trainer_console import Clock, entries, of_training
+from meshplan.planner.logs.trainer_console import APART_S, Clock, entries, of_training
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 Record = Mapping[str, Any]
@@ -252,8 +252,28 @@ def of_llama_factory(rows: Sequence[Record]) -> bool:
 
 def of_clock(rows: Sequence[Record]) -> TrainingLog:
     """Steps between the entries of a clock of whole seconds."""
-    clock = [each for row in rows[-MAX_ROWS:] if (each := _clock_of(row))]
-    return TrainingLog(slowest(entries(of_training(clock))), None, None)
+    known = [(row, each) for row in rows[-MAX_ROWS:] if (each := _clock_of(row))]
+    clock = list(_of_one_process(known))
+    others = len(known) - len(clock)
+    note = f"{counted(others, 'entry', 'entries')} of another process in the same log left out"
+    notes = (f"{note}: is it one job?",) * bool(others)
+    return TrainingLog(slowest(entries(of_training(clock))), None, None, notes=notes)
+
+
+def _of_one_process(known: Iterable[tuple[Record, Clock]]) -> Iterator[Clock]:
+    """Without losses of a step that is not beyond the newest while the clock goes on, or back by
+    less than `APART_S` (processes do not start at once): LLaMA-Factory without torchrun is a job
+    for each GPU, all of which write the same log.
+    """
+    newest, latest_s = -1, -1.0
+    for row, clock in known:
+        step, _, clock_s = clock
+        if clock_s < latest_s - APART_S:
+            newest = -1
+        if "loss" in row and step <= newest:
+            continue
+        newest, latest_s = max(newest, step), clock_s
+        yield clock
 
 
 def _clock_of(row: Record) -> Clock | None:

@@ -39,6 +39,13 @@ class Nearby:
         found = beside(name, self.path) if own is None else None
         return text_of(found) if found else own
 
+    def moved(self, name: str) -> str | None:
+        """The text of the file beside `path` that is called as the file `name` of an absolute path:
+        the run's files were copied from the machine that it ran on. None where there is none.
+        """
+        found = self.path.parent / Path(name).name
+        return text_of(found) if Path(name).is_absolute() and found.is_file() else None
+
     def of_trainer(self, name: str) -> str | None:
         """The text of the trainer's own file that `name` ends in; None where it has none."""
         ends = (text for end, text in self.shipped.items() if f"/{name}".endswith(f"/{end}"))

@@ -198,11 +198,16 @@ def _beside(stated: Fact, near: Nearby) -> Sharding:
     if text is not None:
         found = _of_deepspeed(deepspeed.read(text, str(stated.value)), stated)
         return replace(found, own_on_host=_KEEPS.search(text) is not None)
-    own = near.of_trainer(str(stated.value))
+    moved = near.moved(str(stated.value))
+    own = near.of_trainer(str(stated.value)) if moved is None else moved
     if own is not None:
         found = _of_deepspeed(deepspeed.read(own, str(stated.value)), stated)
         said = f"line {stated.line}: deepspeed {shown(stated.value)} is not there: taken to be the"
-        return replace(found, notes=(f"{said} trainer's own file of that name", *found.notes))
+        which = "trainer's own file of that name" if moved is None else "file of that name here"
+        return replace(
+            found, notes=(f"{said} {which}", *found.notes),
+            own_on_host=_KEEPS.search(own) is not None,
+        )  # fmt: skip
     why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
     unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
     return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))

@@ -14,6 +14,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
+from meshplan.planner.learn import shrink
 from meshplan.planner.learn.cases import run_of_case
 from meshplan.planner.learn.likelihood import Seen
 from meshplan.planner.learn.reasons import SOCKETS, reasons, slower_s
@@ -74,6 +75,27 @@ def test_what_is_learnt_is_never_less_likely_than_the_prior(
     learnt = shrunk(runs, prior, by).tuning
     moved = np.array([math.log(getattr(learnt, name) / getattr(prior, name)) for name in names])
     assert density(moved) >= density(np.zeros(len(names)))
+
+
+LONG = tuple(
+    plan_of("llama-3.1-8b", LAYOUTS[0], replace(TRAINING, seq_len=length, global_batch_size=8))
+    for length in (16384, 65536, 131072)
+)
+"""Steps of which attention is a tenth to more than half."""
+
+
+def test_a_strangers_attention_may_take_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bounds that fits of known engines have: of two lengths a third is predicted."""
+    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage("stranger")
+    truth = prior.model_copy(update={"attention_scale": prior.attention_scale / 3})
+    runs = timed(LONG, [predicted_s(run, truth) for run in timed(LONG, [1.0] * 3)])
+    assert predicted_s(runs[2], prior) > 1.5 * predicted_s(runs[2], truth)
+    learnt = shrunk(runs[:2], prior, by).tuning
+    assert predicted_s(runs[2], learnt) == pytest.approx(predicted_s(runs[2], truth), rel=0.06)
+    monkeypatch.setattr(shrink, "FARTHEST", 1.0)
+    assert math.log(prior.attention_scale / shrunk(runs[:2], prior, by).tuning.attention_scale) == (
+        pytest.approx(by.scale_deviation, abs=2e-3)
+    )
 
 
 def test_sockets_that_the_log_names_are_a_hypothesis() -> None:
