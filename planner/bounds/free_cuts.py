@@ -20,74 +20,17 @@ So a program is solved for one layout, and its multipliers are asked of all that
 """
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
-from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
-from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.costmodels.schedule.program import Chain
-from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.first_chains import Line, Lines
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
-from meshplan.planner.problem.pipeline_shape import places
 from meshplan.planner.problem.same_pipeline import SamePipeline
-
-SHAPES_KEPT = 64
-HALVINGS = 14  # of the interval between a known bound and the limit
-COVERS = 2  # of a rank whose layers are counted: its fullest moment, and a mean of all
-ALL_MEMORY = 1e3  # seconds of a KiB
-TINY, WHOLE = 1e-30, 1e-9  # seconds of a layer at least; rounding of a number of layers
-
-
-class Line(NamedTuple):
-    """A chain, and one of the two bounds of what follows it.
-
-    often   [chunk, pass] how often it has each pass      hops   to the next rank
-    rank    where it ends, which reduces by `late` of `planner.bounds.late.Lines`
-    """
-
-    often: Floats
-    hops: float
-    rank: int
-    late: int
-
-
-def lines_of(chain: Chain, chunks: int) -> list[Line]:
-    """The lines of a chain of actions."""
-    forward, both, input_grad, weight_grad = np.array(chain.counts, float).reshape(4, chunks)
-    often = np.stack([forward, both + input_grad, both + weight_grad], axis=1)
-    return [Line(often, chain.hops, chain.rank, late) for late in (SHOWN, BEYOND_ANY)]
-
-
-@lru_cache(maxsize=SHAPES_KEPT)
-def first_lines(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[Line, ...]:
-    """The chains that any step has: down to each rank, all its work, and up again where the ranks
-    do not turn back; and down to the last chunk, what its rank has left then, and up.
-    """
-    found, chunks = list[Line](), places(schedule, pp, vpp).chunks_of_rank
-    for rank, held in enumerate(chunks):
-        own = np.zeros((pp * vpp, 3))
-        own[:rank, 0] = 1
-        own[list(held)] += m
-        found += [Line(own, rank, rank, late) for late in (SHOWN, BEYOND_ALL)]
-        if schedule not in V_SHAPED and rank:
-            up = own.copy()
-            up[:rank, 1:] += 1
-            found += [Line(up, 2 * rank, 0, late) for late in (SHOWN, BEYOND_ANY)]
-    if schedule not in V_SHAPED:
-        turn = np.zeros((pp * vpp, 3))
-        turn[:, 0] = turn[: pp - 1, 1:] = 1
-        begun = np.where(np.arange(vpp) < vpp - 1, pp, 1)
-        turn[list(chunks[-1]), 0] += m - np.minimum(m, begun)
-        turn[list(chunks[-1]), 1:] += m
-        found += [Line(turn, pp * vpp - 1 + pp - 1, 0, late) for late in (SHOWN, BEYOND_ANY)]
-    return tuple(found)
 
 
 class Multipliers(NamedTuple):
@@ -139,18 +82,44 @@ class FreeCuts:
 
     def seconds_of(self, lines: Sequence[Line], weights: Floats) -> tuple[Floats, Floats]:
         """[row, chunk, kind, mode] seconds of a layer in a mean of chains, and [row] the rest."""
-        p, same = self.passes, self.same
         often = np.tensordot(weights, np.array([line.often for line in lines]), axes=1)
-        reduces = np.zeros((4, same.pp))
+        reduces = np.zeros((4, self.same.pp))
         np.add.at(reduces, ([x.late for x in lines], [x.rank for x in lines]), weights)
-        seconds = np.einsum("rkmp,jp->rjkm", self.seconds, often)
+        hops = float(weights @ np.array([line.hops for line in lines]))
+        each, rest = self.weighed(often[None], hops, reduces)
+        return each, rest + self.passes.once * (weights.sum() - 1)
+
+    def weighed(self, often: Floats, hops: float, reduces: Floats) -> tuple[Floats, Floats]:
+        """The same of a mean of chains that has each pass so `often`, [row or 1, chunk, pass],
+        and the lines of `late` of each rank, [line, rank].
+        """
+        p, same = self.passes, self.same
+        seconds = self.seconds.reshape(len(self.seconds), -1, 3).swapaxes(1, 2)
+        each = (often @ seconds).reshape(len(seconds), same.chunks, *self.runs.shape[1:])
         of_late = np.einsum("rlk,lj->rjk", p.late.layer[:, :, self.kinds], reduces[:, self.rank_of])
-        rest = p.embedding @ often[0] + p.head @ often[-1] + p.extra * often[:, :2].sum()
-        rest += p.hop * (weights @ np.array([line.hops for line in lines]))
+        rest = (p.embedding * often[:, 0] + p.head * often[:, -1]).sum(axis=1)
+        rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.hop * hops + p.once
         rest += p.late.fixed @ reduces.sum(axis=1)
         for end, (rank, _) in enumerate(same.ends):
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
-        return seconds + of_late[..., None], rest + p.once * weights.sum()
+        return each + of_late[..., None], rest
+
+    def of_lines(self, lines: Lines) -> tuple[Floats, Floats]:
+        """Of the first layout: [line, chunk, kind, mode] seconds of a layer in each line, and
+        [line] the rest.
+        """
+        p, often, of_late = self.passes.take(slice(1)), lines.often, self.passes.late.layer[0]
+        each = (often @ self.seconds[0].reshape(-1, 3).T).reshape(
+            *often.shape[:2], *self.runs[0].shape
+        )
+        ends = (lines.ranks[:, None] == self.rank_of)[:, :, None] * of_late[lines.late][
+            :, None, self.kinds
+        ]
+        rest = often[:, 0] @ p.embedding[0] + often[:, -1] @ p.head[0] + p.hop * lines.hops
+        rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.once + p.late.fixed[0, lines.late]
+        for end, (rank, _) in enumerate(self.same.ends):
+            rest += (lines.ranks == rank) * p.late.ends[0, lines.late, end]
+        return each + ends[..., None], rest
 
     def kib_of(self, held: Floats, late: Floats, layers: Floats) -> Floats:
         """[row, chunk, kind, mode] KiB of a layer that counts so often, [chunk]."""
@@ -177,92 +146,3 @@ class FreeCuts:
         fixed = fixed - most @ over
         found: Floats = (fixed + each.min(axis=(1, 3)) @ self.counts) * SAFETY
         return found
-
-    @cached_property
-    def rank_lines(self) -> tuple[Floats, Floats]:
-        """([row, rank, line], [row, rank, line]) seconds fixed and for each layer of a rank: lower
-        bounds of the step of every cut in which it holds so many, whatever the others hold. By each
-        of `first_lines` alone, and with prices of memory for which modes cost as much.
-        """
-        shape = self.same.schedule, self.same.pp, self.same.vpp, int(self.same.m[0])
-        found: list[list[tuple[Floats, Floats]]] = [[] for _ in range(self.same.pp)]
-        each_held, each_late = self.held()
-        for line in first_lines(*shape):
-            rank = _busiest(line, self.rank_of)
-            seconds, fixed = self.seconds_of([line], np.ones(1))
-            own = self.rank_of == rank
-            least = np.where(self.runs[:, None], seconds, np.inf).min(axis=(2, 3))
-            others, layers = least[:, ~own], self.counts.sum()
-            fixed = fixed + np.maximum(others, 0) @ self.fewest[~own]
-            fixed = fixed + np.minimum(others, 0).sum(axis=1) * layers
-            found[rank].append(self._line(own, seconds, 0.0 * seconds, fixed, 0.0 * fixed))
-            if line.late != SHOWN or line.rank != rank:
-                continue
-            for cover in range(min(COVERS, len(each_held))):
-                kib = self.kib_of(each_held[cover] * own, each_late[cover] * own, 1.0 * own)
-                room = self.room_kib[:, cover, rank]
-                for price in self._prices(seconds[:, own], kib[:, own]):
-                    priced = price[:, None, None, None] * kib
-                    found[rank].append(self._line(own, seconds, priced, fixed, price * room))
-        most = max(map(len, found))
-        for of_rank in found:
-            of_rank += of_rank[:1] * (most - len(of_rank))
-        fixed = np.array([[line[0] for line in of_rank] for of_rank in found])
-        layer = np.array([[line[1] for line in of_rank] for of_rank in found])
-        return fixed.transpose(2, 0, 1), layer.transpose(2, 0, 1)
-
-    def _line(
-        self, own: Bools, seconds: Floats, priced: Floats, fixed: Floats, room_s: Floats
-    ) -> tuple[Floats, Floats]:
-        each = np.where(self.runs[:, None], seconds + priced, np.inf)[:, own].min(axis=(2, 3))
-        least = each.min(axis=1)
-        return fixed - room_s + (each - least[:, None]) @ self.fewest[own], least
-
-    def _prices(self, seconds: Floats, kib: Floats) -> list[Floats]:
-        """[row] seconds of a KiB at which two modes of a kind cost as much, on the first chunk; and
-        one at which memory alone counts.
-        """
-        found, at = list[Floats](), (slice(None), 0)
-        for kind, (a, b) in product(range(len(self.kinds)), combinations(range(kib.shape[3]), 2)):
-            slower = seconds[*at, kind, b] - seconds[*at, kind, a]
-            saved = kib[*at, kind, a] - kib[*at, kind, b]
-            runs = self.runs[:, kind, a] & self.runs[:, kind, b] & (slower * saved > 0)
-            found.append(np.where(runs, slower / np.where(runs, saved, 1.0), 0.0))
-        return [*found, np.full(len(kib), ALL_MEMORY * self.passes.once.mean() + ALL_MEMORY)]
-
-    def most_layers(self, limits_s: Floats) -> Floats:
-        """[row, rank] the most layers that a rank holds in steps below the limits; below 0 where
-        there are none.
-        """
-        fixed, layer = self.rank_lines
-        beyond = limits_s[:, None, None] / SAFETY - fixed
-        most = np.floor(beyond / np.maximum(layer, TINY) + WHOLE).min(axis=2)
-        return np.where((beyond > 0).all(axis=2), np.minimum(most, self.counts.sum()), -1.0)
-
-    def packed(self, limits_s: Floats) -> Bools:
-        """[row] whether ranks can hold all layers in steps below the limits."""
-        most, own = self.most_layers(limits_s), np.zeros(self.same.pp)
-        np.add.at(own, self.rank_of, self.fewest)
-        found: Bools = (most >= own).all(axis=1) & (most.sum(axis=1) >= self.counts.sum())
-        return found
-
-    def packing_bounds_s(self, known_s: Floats, limit_s: float) -> Floats:
-        """[row] a lower bound of every cut's step by whole layers of ranks, not below the known;
-        the limit where no cut is below it.
-        """
-        low = np.minimum(known_s, limit_s)
-        high = np.full(len(low), limit_s)
-        below = self.packed(high)
-        low = np.where(below, low, high)
-        for _ in range(HALVINGS if below.any() else 0):
-            middle = (low + high) / 2
-            packed = self.packed(middle)
-            low, high = np.where(packed, low, middle), np.where(packed, middle, high)
-        return low
-
-
-def _busiest(line: Line, rank_of: Ints) -> int:
-    """The rank of which a chain has most passes."""
-    passes = np.zeros(int(rank_of.max()) + 1)
-    np.add.at(passes, rank_of, line.often.sum(axis=1))
-    return int(passes.argmax())

@@ -5,24 +5,29 @@ Where an engine cuts anywhere, layouts of several chunks per rank are solved ove
 bound first, each by what costs little before what costs much:
 
     row       of all cuts, by the mean rank (`planner.search.rows.rows_below.bounds_of_rows`), in
-              the modes of one way to run it; not those whose ranks cannot hold all layers
-    asked     by the multipliers that were found for a layout with the same schedule, ranks, chunks
-    packed    by the whole layers that ranks can hold (`FreeCuts.packing_bounds_s`)
-    solved    by a program of its own (`planner.cuts.free_cut_program`); then below which limit the
+              the modes of one way to run it; not those whose ranks cannot hold all layers, nor rows
+              that others beat in everything (`planner.search.rows.dominated`)
+    asked     the one with the smallest bound gets a program of the chains that every step has
+              (`planner.cuts.free_cut_program`), and its multipliers are asked of all with the same
+              schedule and ranks (`planner.bounds.asked_prices`)
+    packed    by the whole layers that ranks can hold (`planner.bounds.packed_ranks`)
+    solved    by a program of its own with all chains that it learns; then below which limit the
               whole layers of ranks leave it no answer, by halving
 
-The first that is solved is the best plan's layout: others need not be solved beyond it.
+What has the smallest bound of all is bounded by the next of these, until it is solved.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
-from meshplan.planner.bounds.free_cuts import FreeCuts, Line, Multipliers, first_lines
+from meshplan.planner.bounds.asked_prices import AskedPrices
+from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.bounds.packed_ranks import PackedRanks
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -31,15 +36,17 @@ from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BUDGET = 1_500_000  # units of work, as those of `planner.cuts.budget`: some 0.15 seconds
-GROUP, BOUNDED, PACKED = 8_000, 1, 100  # layouts that are alike; each of their chunks, and ranks
-PROGRAM, CELL = 100_000, 4  # a program; each of its cells, in each round
+BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
+GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
+USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
+PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
 
@@ -54,27 +61,14 @@ class _Alike:
     ) -> None:
         self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
         self.most = np.full((len(rows), shape[1]), float(layers))
+        self.asked: Bools = np.zeros(len(rows), bool)
         self.packed: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
-
-    @property
-    def unpacked_s(self) -> float:
-        """The least bound of what is not packed."""
-        return float(np.where(self.packed, np.inf, self.bounds).min(initial=math.inf))
 
     @property
     def open_s(self) -> float:
         """The least bound of what is not solved."""
         return float(np.where(self.solved, np.inf, self.bounds).min(initial=math.inf))
-
-
-class _Asked(NamedTuple):
-    """Multipliers of the chains of `shape`; `first`: of those that all micro-batches have."""
-
-    lines: list[Line]
-    by: Multipliers
-    shape: Shape
-    first: bool
 
 
 class FreeCutBounds:
@@ -90,6 +84,7 @@ class FreeCutBounds:
         """A lower bound of every such layout; infinite where none can be faster."""
         bounds, space = self.proof.open.row_bounds, self.proof.space
         rows = space.listed(np.flatnonzero(bounds < self.limit_s))
+        rows = rows[~dominated(space, self.proof.passes, self.proof.open.prices, rows)]
         taken = self._taken(rows)
         left = bounds[np.setdiff1d(rows, taken)].min(initial=math.inf)
         if len(taken):
@@ -166,22 +161,56 @@ class FreeCutBounds:
         return FreeCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
-        """All are packed before any is solved, for half of the budget."""
-        found_s = self.limit_s
-        while self._goes_on(found_s) and self._left > BUDGET // 2:
-            alike = min(self._alike, key=lambda each: each.unpacked_s)
-            if alike.unpacked_s >= found_s:
-                break
-            self._pack(alike, found_s)
-        if (best := self._of_the_best()) and self._goes_on(found_s):
-            found_s = min(found_s, self._solve(*best, found_s))
+        """What has the smallest bound is asked, packed, and solved; the best plan's own layout is
+        solved before others.
+        """
+        found_s, first = self.limit_s, True
         while self._goes_on(found_s):
-            alike = min(self._alike, key=lambda each: each.open_s)
+            alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
             at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
-            if not alike.packed[at]:
+            if not alike.asked[at]:
+                self._ask_all(alike, at)
+            elif not alike.packed[at]:
                 self._pack(alike, found_s)
+            elif first and (best := self._of_the_best()):
+                found_s, first = min(found_s, self._solve(*best, found_s)), False
             else:
-                found_s = min(found_s, self._solve(alike, at, found_s))
+                found_s, first = min(found_s, self._solve(alike, at, found_s)), False
+
+    def _ask_all(self, first: _Alike, at: int) -> None:
+        """A program of the chains that every step has, and its multipliers of all layouts with the
+        same schedule and ranks.
+        """
+        first.asked[at] = True
+        program = FreeCutProgram(
+            self._cuts(first, np.array([at])), self.limit_s, first_lines(*first.shape)
+        )
+        answer = program.answer()
+        self._left -= PROGRAM + CELL * program.size
+        first.bounds[at] = max(float(first.bounds[at]), min(answer.bound_s, self.limit_s))
+        if answer.by is None:
+            return
+        price = answer.by.memory * self.limit_s / program.cuts.same.prices.cap_kib
+        ways = dict[Variant, list[_Alike]]()
+        for each in self._alike:
+            if each.shape[:2] == first.shape[:2] and each.open_s < self.limit_s:
+                ways.setdefault(each.variant, []).append(each)
+        for alike in ways.values():
+            self._ask_alike(alike, answer.by.lines, price)
+
+    def _ask_alike(self, alike: list[_Alike], weights: Floats, price: Floats) -> None:
+        """Of layouts of one variant with equally many ranks."""
+        some = [np.flatnonzero(~each.solved & (each.bounds < self.limit_s)) for each in alike]
+        rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
+        same = run_as(self.proof.space, self._prices, rows, alike[0].variant)
+        cuts = FreeCuts(same, self.proof.passes, rows)
+        if price.shape == cuts.room_kib.shape[1:]:
+            found = AskedPrices(cuts, weights, price).bounds_s(self.limit_s)
+            found = np.minimum(found, self.limit_s)
+            ends = np.cumsum([len(at) for at in some])[:-1]
+            for each, at, bounds in zip(alike, some, np.split(found, ends), strict=True):
+                each.bounds[at] = np.maximum(each.bounds[at], bounds)
+        self._left -= GROUP + CELL * cuts.runs[0].size * same.chunks * len(rows) // 3
 
     def _of_the_best(self) -> tuple[_Alike, int] | None:
         best = self.proof.ranked()[0]
@@ -201,8 +230,9 @@ class FreeCutBounds:
         """Bound what is below the limit by whole layers of ranks."""
         some = np.flatnonzero(~alike.packed & (alike.bounds < limit_s))
         cuts = self._cuts(alike, some)
-        alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.limit_s)
-        alike.most[some] = cuts.most_layers(np.full(len(some), self.limit_s))
+        ranks = PackedRanks(cuts)
+        alike.bounds[some] = ranks.bounds_s(alike.bounds[some], self.limit_s)
+        alike.most[some] = ranks.most_layers(np.full(len(some), self.limit_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
 
@@ -229,39 +259,29 @@ class FreeCutBounds:
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
     ) -> float:
         """What a program proves of steps below some limit; asked of all of a shape, if said."""
-        found_s, actions, asked = 0.0, actions_of(program.shape), None
+        found_s, actions, by = 0.0, actions_of(program.shape), None
         for answer in program.answers(below_s):
             self._left -= CELL * program.size + costs.CHAINED * actions
-            if shape and answer.by:
-                lines = list(program.lines[: len(answer.by.lines)])
-                first = asked is None
-                asked = _Asked(lines, answer.by, shape, first)
-                if first:
-                    self._ask(asked)
+            by = answer.by or by
             found_s = max(found_s, answer.bound_s)
             if found_s >= below_s or self._left <= 0 or self.proof.tally.late:
                 break
-        if asked and not asked.first:
-            self._ask(asked)
+        if shape and by:
+            self._ask(shape, program.lines[: len(by.lines)], by)
         return found_s
 
-    def _ask(self, asked: _Asked) -> None:
-        """Of all that is open with the same schedule, ranks and chunks."""
+    def _ask(self, shape: Shape, lines: Sequence[Line], by: Multipliers) -> None:
+        """What a program has learnt, of all that is open and has the same order of actions."""
         for alike in self._alike:
-            other = alike.shape != asked.shape
-            if alike.shape[:3] != asked.shape[:3] or alike.open_s >= self.limit_s:
-                continue
-            if other and not asked.first:
+            if alike.shape != shape or alike.open_s >= self.limit_s:
                 continue
             some = np.flatnonzero(~alike.solved & (alike.bounds < self.limit_s))
-            cuts, lines, by = self._cuts(alike, some), asked.lines, asked.by
-            if other:
-                lines = list(first_lines(*alike.shape))
-                by = by._replace(lines=by.lines[: len(lines)])
-            if by.lines.sum() <= 0 or len(by.memory) != cuts.room_kib.shape[1]:
+            cuts = self._cuts(alike, some)
+            if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
-            bounds = np.minimum(
-                cuts.bounds_s(lines, by, self.limit_s, alike.most[some]), self.limit_s
-            )
+            price = by.memory * self.limit_s / cuts.same.prices.cap_kib
+            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.limit_s)
+            bounds = cuts.bounds_s(lines, by, self.limit_s, alike.most[some])
+            bounds = np.minimum(np.maximum(own, bounds), self.limit_s)
             alike.bounds[some] = np.maximum(alike.bounds[some], bounds)
-            self._left -= GROUP + BOUNDED * cuts.same.chunks * len(some)
+            self._left -= GROUP + CELL * cuts.runs[0].size * cuts.same.chunks * len(some) // 3

@@ -15,8 +15,11 @@ from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.prices.passes import pass_seconds
 from meshplan.costmodels.setting import Setting
-from meshplan.planner.bounds.free_cuts import FreeCuts, first_lines
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.bounds.asked_prices import AskedPrices
+from meshplan.planner.bounds.first_chains import first_lines
+from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.packed_ranks import PackedRanks
+from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.search.rows.priced_space import closed_form, price_space
@@ -67,20 +70,23 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     """By whole layers of ranks below a limit, by programs with all chains that they learn, and by
     the same multipliers under other limits of whole layers; some bounds are close.
     """
-    closest, asked, refused = 0.0, 0, 0
+    closest, nearest, asked, refused = 0.0, 0.0, 0, 0
     number = cases(6, nightly=60)
     for seed in range(block * number, (block + 1) * number):
         for cuts_of, least_s in played(seed):
             known = first_lines(*FreeCutProgram(cuts_of, 1.0, ()).shape)
             reached_s = least_s if math.isfinite(least_s) else 100.0
             for limit_s in (reached_s * 0.97, reached_s, reached_s * 1.3):
-                packed_s = cuts_of.packing_bounds_s(np.zeros(1), limit_s)[0]
+                packed_s = PackedRanks(cuts_of).bounds_s(np.zeros(1), limit_s)[0]
                 assert packed_s <= min(least_s, limit_s) * CLOSE, seed
                 program = FreeCutProgram(cuts_of, limit_s, known)
                 found_s = 0.0
                 for answer in program.answers(limit_s):
                     assert min(answer.bound_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
                     found_s = max(found_s, answer.bound_s, packed_s)
+                    own_s = own_prices_s(cuts_of, program, answer)
+                    assert min(own_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
+                    nearest = max(nearest, min(own_s, least_s) / least_s)
                 asked += 1
                 refused += math.isinf(least_s) and found_s >= limit_s
                 if math.isfinite(least_s):
@@ -88,6 +94,16 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     assert asked > 30
     assert refused > 0
     assert closest > 0.97
+    assert nearest > 0.97
+
+
+def own_prices_s(cuts_of: FreeCuts, program: FreeCutProgram, answer: Answer) -> float:
+    """The bound by an answer's chains with factors of its prices of memory; 0 without an answer."""
+    if answer.by is None:
+        return 0.0
+    price, lines = answer.by.memory * program.limit_s, program.lines[: len(answer.by.lines)]
+    price = price / cuts_of.same.prices.cap_kib
+    return float(AskedPrices(cuts_of, answer.by.lines, price, lines).bounds_s(math.inf)[0])
 
 
 def test_chains_count_what_no_pass_hides_of_a_reduction() -> None:
