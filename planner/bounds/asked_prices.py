@@ -18,9 +18,10 @@ from meshplan.planner.bounds.first_chains import Line, Lines, first_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts
 from meshplan.planner.bounds.simulated import SAFETY
 
-FACTORS = (0.0, 0.4, 0.1, 2.5)
+FACTORS, NEARER = (0.0, 0.4, 0.1, 2.5), (0.63, 1.6, 0.8, 1.26)  # the latter times the best
+TRIED = [*((False, each) for each in FACTORS), *((True, each) for each in NEARER)]
+ENDLESS_S = 1e30  # of a layer that can run in no mode
 MOST_KINDS = 4  # that multipliers of the fewest layers are made for, and those of all together
-NEARER = (0.63, 1.6, 0.8, 1.26)  # times the best of these
 
 
 class AskedPrices:
@@ -69,10 +70,8 @@ class AskedPrices:
         """[row] the largest bound by the factors that are tried, until it reaches the limit."""
         found = self._by(np.ones(len(self.fixed_s)), slice(None))
         best, left = np.ones(len(found)), np.flatnonzero(found < limit_s)
-        factors = [lambda at, each=each: np.full(len(at), each) for each in FACTORS]
-        nearer = [lambda at, each=each: best[at] * each for each in NEARER]
-        for factor_of in [*factors, *nearer] if self.priced else ():
-            factor = factor_of(left)
+        for near, times in TRIED if self.priced else ():
+            factor = best[left] * times if near else np.full(len(left), times)
             bounds = self._by(factor, left)
             better = bounds > found[left]
             best[left[better]], found[left[better]] = factor[better], bounds[better]
@@ -85,14 +84,15 @@ class AskedPrices:
         each = self.seconds[some]
         if self.priced:
             each = each + factor[:, None, None, None] * self.kib_s[some]
-        each = each.min(axis=3)
+        each = np.minimum(each.min(axis=3), ENDLESS_S)
         beyond = each - each.min(axis=1)[:, None]  # [row, chunk, kind]
         fixed = self.fixed_s[some] - factor * self.room_s[some]
         of_kinds = [beyond.min(axis=2), *np.moveaxis(beyond, 2, 0)][: MOST_KINDS if several else 1]
-        found: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
-        return (fixed + found) * SAFETY
+        layers: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
+        return (fixed + layers) * SAFETY
 
     def _with_fewest(self, each: Floats, v: Floats) -> Floats:
         """[row] what layers of each [row, chunk, kind] take, with multipliers of the fewest."""
         found: Floats = v @ self.cuts.fewest
-        return found + (each - v[..., None]).min(axis=1) @ self.cuts.counts
+        found += (each - v[..., None]).min(axis=1) @ self.cuts.counts
+        return found

@@ -78,7 +78,8 @@ class PackedRanks:
         cuts = self.cuts
         least = np.where(cuts.runs[:, None], seconds, np.inf).min(axis=(2, 3))[:, ~own]
         added: Floats = np.maximum(least, 0) @ cuts.fewest[~own]
-        return added + np.minimum(least, 0).sum(axis=1) * cuts.counts.sum()
+        added += np.minimum(least, 0).sum(axis=1) * cuts.counts.sum()
+        return added
 
     def _line(
         self, own: Bools, seconds: Floats, priced: Floats, fixed: Floats, room_s: Floats
@@ -114,7 +115,8 @@ class PackedRanks:
 
     @cached_property
     def _least_layer(self) -> Floats:
-        return np.maximum(self.rank_lines[1].min(axis=3), TINY)
+        least: Floats = np.maximum(self.rank_lines[1].min(axis=3), TINY)
+        return least
 
     def packed(self, limits_s: Floats) -> Bools:
         """[row] whether ranks can hold all layers in steps below the limits."""
@@ -164,9 +166,10 @@ class PackedRanks:
 
     @cached_property
     def _priced_lines(self) -> int:
-        modes = self.cuts.runs.shape[2]
+        modes = int(self.cuts.runs.shape[2])
         prices = len(self.cuts.kinds) * (modes * (modes - 1) // 2) + 1
-        return 1 + min(COVERS, len(self.cuts.held()[0])) * prices
+        covers: int = min(COVERS, len(self.cuts.held()[0]))
+        return 1 + covers * prices
 
 
 def _busiest(line: Line, rank_of: Ints) -> int:

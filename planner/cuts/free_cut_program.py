@@ -75,7 +75,8 @@ class FreeCutProgram:
         self._ranks, self.most = PackedRanks(cuts), np.full((1, cuts.same.pp), cuts.counts.sum())
         self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))
         self._parts = int(self._runs.sum())
-        self.lines, self._even = list[Line](), None
+        self.lines = list[Line]()
+        self._even: Floats | None = None
         rows = self._layers()
         self._covers, memory = self._memory()
         first = [len(rows[0]), len(rows[1]), len(rows[2]), len(memory), len(known)]
@@ -139,8 +140,8 @@ class FreeCutProgram:
         """
         cut, step_s = self.cut(), self.step_s() * (1 + NEAR)
         even = self.evenly(cut) if self._even is None else self._even
-        for self._even in ((1 - BETWEEN) * cut + BETWEEN * even, cut):
-            new = self.learnt(self._even)
+        for between in ((1 - BETWEEN) * cut + BETWEEN * even, cut):
+            self._even, new = between, self.learnt(between)
             if self.value_s(new, cut) > step_s:
                 self.add(new)
                 return True

@@ -17,7 +17,7 @@ from meshplan.costmodels.prices.passes import pass_seconds
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import first_lines
-from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
 from meshplan.planner.bounds.packed_ranks import PackedRanks
 from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 from meshplan.planner.problem.same_pipeline import run_as
@@ -104,6 +104,29 @@ def own_prices_s(cuts_of: FreeCuts, program: FreeCutProgram, answer: Answer) -> 
     price, lines = answer.by.memory * program.limit_s, program.lines[: len(answer.by.lines)]
     price = price / cuts_of.same.prices.cap_kib
     return float(AskedPrices(cuts_of, answer.by.lines, price, lines).bounds_s(math.inf)[0])
+
+
+def test_weights_of_another_layout_are_a_bound_too() -> None:
+    """Those that a program finds for one layout, of others of the same schedule and ranks,
+    whatever their chunks and micro-batches; some are close.
+    """
+    known, asked, nearest = dict[tuple[str, int], tuple[Multipliers, float]](), 0, 0.0
+    for cuts_of, least_s in chain.from_iterable(map(played, range(cases(12, nightly=60)))):
+        limit_s = least_s * 1.3 if math.isfinite(least_s) else 100.0
+        same = cuts_of.same
+        like, cap = (same.schedule, same.pp), same.prices.cap_kib
+        if like in known:
+            by, of_limit_s = known[like]
+            price = by.memory * of_limit_s / cap
+            bound_s = AskedPrices(cuts_of, by.lines, price).bounds_s(math.inf)[0]
+            assert bound_s <= least_s * CLOSE
+            nearest, asked = max(nearest, bound_s / least_s), asked + math.isfinite(least_s)
+        lines = first_lines(same.schedule, same.pp, same.vpp, int(same.m[0]))
+        answer = FreeCutProgram(cuts_of, limit_s, lines).answer()
+        if answer.by:
+            known[like] = answer.by, limit_s
+    assert asked > 20
+    assert nearest > 0.95
 
 
 def test_chains_count_what_no_pass_hides_of_a_reduction() -> None:
