@@ -12,9 +12,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
@@ -84,19 +84,49 @@ def done_meanwhile(work: Callable[[], Done], other: Callable[[], Other]) -> tupl
         begun.end()
 
 
+class Later(Generic[Done]):
+    """Work whose answer is needed later and the same till then: a `Begun` may do it meanwhile."""
+
+    def __init__(self, work: Callable[[], Done]) -> None:
+        self.work, self._begun = work, list[Begun[Any]]()
+
+    def begun(self, by: "Begun[Any]") -> None:
+        """Another process does it first of all that it does."""
+        self._begun = [by]
+
+    def done(self) -> Done:
+        """The answer: of this process where no other one has begun it."""
+        sent = self._begun[0].first_sent() if self._begun else None
+        return self.work() if sent is None else sent[0]
+
+
 class Begun(Generic[Done]):
     """Pieces that a forked process does, one after the other, while something else is done here: it
-    has the second processor until it is done with them. What follows is `done`, or `end`.
+    has the second processor until it is done with them. Before them it does `first`, for which
+    somebody else waits. What follows is `done`, or `end`.
     """
 
-    def __init__(self, *pieces: Callable[[], Done]) -> None:
+    def __init__(self, *pieces: Callable[[], Done], first: Later[Any] | None = None) -> None:
         self.pieces, self._child = pieces, 0
         if not pieces or not is_idle():
             return
         self._queue = _queue_of(len(pieces))
         with _second:
-            self._child, self._reading = _forked(lambda: _taken(_called, pieces, self._queue))
+            self._child, self._reading = _forked(lambda: self._answers(first))
         _meanwhile.append(self._child)
+        if first:
+            first.begun(self)
+
+    def _answers(self, first: Later[Any] | None) -> Iterator[object]:
+        """What the forked process answers."""
+        if first:
+            yield (first.work(),)
+        yield _taken(_called, self.pieces, self._queue)
+
+    def first_sent(self) -> tuple[Any] | None:
+        """The answer of `first`, waited for; None where there is none. It is asked once."""
+        found: tuple[Any] | None = _next_sent(self._reading) if self._child else None
+        return found
 
     def done(self) -> list[Done]:
         """What each piece gives: those that the other process has not begun are done here."""
@@ -112,7 +142,7 @@ class Begun(Generic[Done]):
             os.kill(self._child, signal.SIGKILL)
             _sent(*self._let_go())
 
-    def _let_go(self) -> tuple[int, int]:
+    def _let_go(self) -> tuple[int, BinaryIO]:
         child, self._child = self._child, 0
         _meanwhile.remove(child)
         os.close(self._queue)
@@ -143,7 +173,7 @@ def _has_ended(child: int) -> bool:
 def _shared(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> dict[int, Done]:
     """What this process did of `pieces`, by number, and the other one unless it failed."""
     queue = _queue_of(len(pieces))
-    child, reading = _forked(lambda: _taken(work, pieces, queue))
+    child, reading = _forked(lambda: [_taken(work, pieces, queue)])
     try:
         done = _taken(work, pieces, queue)
     except BaseException:
@@ -176,32 +206,41 @@ def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -
     return done
 
 
-def _forked(work: Callable[[], object]) -> tuple[int, int]:
-    """A process that does `work` and ends, and what to read its answer from: nothing where it
-    failed.
+def _forked(work: Callable[[], Iterable[object]]) -> tuple[int, BinaryIO]:
+    """A process that does `work` and ends, and what to read its answers from, each when it is
+    there: no more where it failed.
     """
     reading, writing = os.pipe()
     child = os.fork()
     if child:
         os.close(writing)
-        return child, reading
+        return child, os.fdopen(reading, "rb")
     failed = 1
     try:
         os.close(reading)
-        done = work()
         with os.fdopen(writing, "wb") as pipe:
-            pickle.dump(done, pipe, pickle.HIGHEST_PROTOCOL)
+            for done in work():
+                pickle.dump(done, pipe, pickle.HIGHEST_PROTOCOL)
+                pipe.flush()
         failed = 0
     finally:
         os._exit(failed)  # nothing of the parent's is flushed or cleaned up twice
 
 
-def _sent(child: int, reading: int) -> Any:
-    """What a forked process answers, read as it comes, when it has ended; None where it failed."""
+def _next_sent(reading: BinaryIO) -> Any:
+    """What a forked process answers next, when it is there; None where it failed."""
+    with suppress(EOFError, pickle.UnpicklingError):
+        return pickle.load(reading)
+    return None
+
+
+def _sent(child: int, reading: BinaryIO) -> Any:
+    """The last that a forked process answers, when it has ended; None where it failed."""
     sent = None
     try:
-        with os.fdopen(reading, "rb") as pipe, suppress(EOFError, pickle.UnpicklingError):
-            sent = pickle.load(pipe)
+        with reading:
+            while (found := _next_sent(reading)) is not None:
+                sent = found
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise

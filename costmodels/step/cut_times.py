@@ -50,7 +50,6 @@ class _Load(NamedTuple):
 
 BACKWARD = 1  # of `PassSeconds.layer_room_s`
 BACKWARD_ROOM = _Load._fields.index("backward_room_s")
-AFTER = range(3, len(_Load._fields))  # what reduction and update after the pipeline depend on
 
 
 class After(NamedTuple):
@@ -78,6 +77,7 @@ class CutTimes:
         self.model, self.layout = StepModel(setting, layout), layout
         self.passes, self.row, self.columns = passes, row, columns
         self._stages: dict[StageKey, tuple[float, ...]] = {}
+        self._placed: dict[tuple[int, int, int, int, bool, bool], tuple[float, ...]] = {}
         self._last: tuple[Sequence[Stage], list[tuple[float, ...]]] = ((), [])
         self._sent: dict[tuple[float, float], float] = {}
         self._reduced: dict[tuple[float, ...], float] = {}
@@ -131,11 +131,12 @@ class CutTimes:
         """What follows the pipeline."""
         loads, reduce, update = self._loads(stages), [], 0.0
         for chunks in self._stages_of_rank:
-            rank = [0.0] * len(_Load._fields)
+            forward_room, backward_room, dense, expert = 0.0, 0.0, 0.0, 0.0
             for j in chunks:
-                load = loads[j]
-                for column in AFTER:
-                    rank[column] += load[column]
+                _, _, _, forward, backward, of_dense, of_expert = loads[j]
+                forward_room, backward_room = forward_room + forward, backward_room + backward
+                dense, expert = dense + of_dense, expert + of_expert
+            rank = 0.0, 0.0, 0.0, forward_room, backward_room, dense, expert
             reduce.append(self.reduce_s_of(rank))
             update = max(update, self.update_s_of(rank))
         return After(tuple(reduce), update + float(self.passes.step_s[self.row]))
@@ -170,12 +171,16 @@ class CutTimes:
         """The `_Load` of each stage; kept for the last cut, which is asked for several times."""
         if self._last[0] is stages:
             return self._last[1]
-        pattern, position, last, loads = self.model.setting.stack, 0, len(stages) - 1, []
+        position, last, loads = 0, len(stages) - 1, []
         for index, stage in enumerate(stages):
-            kinds = pattern[position : position + stage.layers]
-            key = (kinds, stage.selective_layers, stage.full_layers, index == 0, index == last)
-            loads.append(self.load(key))
-            position += stage.layers
+            layers, modes = stage.layers, (stage.selective_layers, stage.full_layers)
+            place = (position, layers, *modes, index == 0, index == last)
+            load = self._placed.get(place)
+            if load is None:
+                kinds = self.model.setting.stack[position : position + layers]
+                load = self._placed[place] = self.load((kinds, *place[2:]))
+            loads.append(load)
+            position += layers
         if isinstance(stages, tuple):  # nobody changes it
             self._last = stages, loads
         return loads

@@ -47,10 +47,13 @@ class Beside:
         self._begun.end()
 
     def begin(self, fastest: Fastest) -> None:
-        """Start everything for this layout, what usually takes longest first."""
+        """Start everything for this layout, what usually takes longest first, but for what the
+        search waits for.
+        """
         late = self.deadline is not None and time.perf_counter() >= self.deadline
         batches = [] if late else better_batch.tries(self.asked.question, fastest)
-        self._of, self._begun = fastest, Begun(*batches, *self._of_layout(fastest))
+        pieces = *batches, *self._of_layout(fastest)
+        self._of, self._begun = fastest, Begun(*pieces, first=fastest.later)
 
     def found(self, chosen: Chosen) -> dict[str, Any]:
         """Everything beside the chosen layout, by its name in the plan file."""

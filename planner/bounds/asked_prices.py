@@ -89,7 +89,8 @@ class AskedPrices:
         fixed = self.fixed_s[some] - factor * self.room_s[some]
         of_kinds = [beyond.min(axis=2), *np.moveaxis(beyond, 2, 0)][: MOST_KINDS if several else 1]
         layers: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
-        return (fixed + layers) * SAFETY
+        layers += fixed
+        return layers * SAFETY
 
     def _with_fewest(self, each: Floats, v: Floats) -> Floats:
         """[row] what layers of each [row, chunk, kind] take, with multipliers of the fewest."""

@@ -20,17 +20,21 @@ So a program is solved for one layout, and its multipliers are asked of all that
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
-from meshplan.planner.bounds.first_chains import Line, Lines
+from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.rank_layers import RankLayers
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
 from meshplan.planner.problem.same_pipeline import SamePipeline
+
+HALVINGS = 14  # of the interval between a known bound and the limit
 
 
 class Multipliers(NamedTuple):
@@ -104,22 +108,22 @@ class FreeCuts:
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
         return each + of_late[..., None], rest
 
-    def of_lines(self, lines: Lines) -> tuple[Floats, Floats]:
-        """Of the first layout: [line, chunk, kind, mode] seconds of a layer in each line, and
-        [line] the rest.
+    def seconds_of_each(self, lines: Sequence[Line]) -> tuple[Floats, Floats]:
+        """[line, row, chunk, kind, mode] seconds of a layer in each chain, and [line, row] the
+        rest.
         """
-        p, often, of_late = self.passes.take(slice(1)), lines.often, self.passes.late.layer[0]
-        each = (often @ self.seconds[0].reshape(-1, 3).T).reshape(
-            *often.shape[:2], *self.runs[0].shape
-        )
-        ends = (lines.ranks[:, None] == self.rank_of)[:, :, None] * of_late[lines.late][
-            :, None, self.kinds
-        ]
-        rest = often[:, 0] @ p.embedding[0] + often[:, -1] @ p.head[0] + p.hop * lines.hops
-        rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.once + p.late.fixed[0, lines.late]
+        p, late = self.passes, [line.late for line in lines]
+        often, ranks = np.array([x.often for x in lines]), np.array([x.rank for x in lines])
+        seconds = np.einsum("rkmp,ljp->lrjkm", self.seconds, often)
+        ends_here = (self.rank_of == ranks[:, None]).astype(float)
+        of_late = p.late.layer[:, late][:, :, self.kinds]
+        seconds += np.einsum("rlk,lj->lrjk", of_late, ends_here)[..., None]
+        rest = often[:, 0] @ p.embedding.T + often[:, -1] @ p.head.T
+        rest += np.outer(often[:, :, :2].sum(axis=(1, 2)), p.extra)
+        rest += np.outer([line.hops for line in lines], p.hop) + p.late.fixed[:, late].T
         for end, (rank, _) in enumerate(self.same.ends):
-            rest += (lines.ranks == rank) * p.late.ends[0, lines.late, end]
-        return each + ends[..., None], rest
+            rest += (ranks == rank)[:, None] * p.late.ends[:, late, end].T
+        return seconds, rest + p.once
 
     def kib_of(self, held: Floats, late: Floats, layers: Floats) -> Floats:
         """[row, chunk, kind, mode] KiB of a layer that counts so often, [chunk]."""
@@ -146,3 +150,36 @@ class FreeCuts:
         fixed = fixed - most @ over
         found: Floats = (fixed + each.min(axis=(1, 3)) @ self.counts) * SAFETY
         return found
+
+    @cached_property
+    def _rank_layers(self) -> RankLayers:
+        shape = self.same.schedule, self.same.pp, self.same.vpp, int(self.same.m[0])
+        return RankLayers(self, first_lines(*shape))
+
+    def most_layers(self, limits_s: Floats) -> Floats:
+        """[row, rank] the most layers that a rank holds in steps below the limits; below 0 where
+        there are none.
+        """
+        return self._rank_layers.most(limits_s)
+
+    def packed(self, limits_s: Floats) -> Bools:
+        """[row] whether ranks can hold all layers in steps below the limits."""
+        most, own = self.most_layers(limits_s), np.zeros(self.same.pp)
+        np.add.at(own, self.rank_of, self.fewest)
+        found: Bools = (most >= own).all(axis=1) & (most.sum(axis=1) >= self.counts.sum())
+        return found
+
+    def packing_bounds_s(self, known_s: Floats, limit_s: float) -> Floats:
+        """[row] a lower bound of every cut's step by whole layers of ranks, not below the known;
+        the limit where no cut is below it.
+        """
+        low = np.minimum(known_s, limit_s)
+        low[~self.packed(np.full(len(low), limit_s))] = limit_s
+        if len(self.kinds) > 1:
+            low = np.maximum(low, self._rank_layers.of_kinds_s(self.counts, limit_s))
+        high = np.full(len(low), limit_s)
+        for _ in range(HALVINGS if (low < limit_s).any() else 0):
+            middle = (low + high) / 2
+            packed = self.packed(middle)
+            low, high = np.where(packed, low, middle), np.where(packed, middle, high)
+        return low

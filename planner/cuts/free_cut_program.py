@@ -18,10 +18,9 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.long_chain import longest_chain
-from meshplan.planner.bounds.first_chains import Line, Lines, lines_of
+from meshplan.planner.bounds.first_chains import Line, lines_of
 from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
-from meshplan.planner.bounds.packed_ranks import PackedRanks
 from meshplan.planner.cuts.known_chains import Shape
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
@@ -72,7 +71,7 @@ class FreeCutProgram:
 
     def __init__(self, cuts: FreeCuts, limit_s: float, known: Sequence[Line]) -> None:
         self.cuts, self.row, self.limit_s = cuts, 0, limit_s
-        self._ranks, self.most = PackedRanks(cuts), np.full((1, cuts.same.pp), cuts.counts.sum())
+        self.most = np.full((1, cuts.same.pp), cuts.counts.sum())
         self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))
         self._parts = int(self._runs.sum())
         self.lines = list[Line]()
@@ -116,7 +115,7 @@ class FreeCutProgram:
 
     def overfull(self, below_s: float) -> bool:
         """Whether ranks cannot hold all layers in steps below a limit."""
-        return not self._ranks.packed(np.array([below_s]))[self.row]
+        return not self.cuts.packed(np.array([below_s]))[self.row]
 
     def answers(self, below_s: float) -> Iterator[Answer]:
         """Of steps below a limit, each with more chains than the one before, as long as these say
@@ -167,7 +166,7 @@ class FreeCutProgram:
 
     def limit_to(self, below_s: float) -> None:
         """Only steps below that are of interest: ranks hold so many whole layers at most."""
-        self.most = self._ranks.most_layers(np.full(len(self.cuts.same), below_s))
+        self.most = self.cuts.most_layers(np.full(len(self.cuts.same), below_s))
         for row, most in zip(self._most_rows, self.most[self.row], strict=True):
             row.SetUb(float(most))
 
@@ -192,7 +191,7 @@ class FreeCutProgram:
 
     def _of_lines(self, lines: Sequence[Line]) -> list[_Row]:
         """The step is as long as each chain."""
-        each, fixed = self.cuts.of_lines(Lines.of(lines))
+        each, fixed = (found[:, 0] for found in self.cuts.seconds_of_each(lines))
         self.lines += lines
         return [
             _Row(rest, math.inf, one[self._runs], {self._parts: 1.0})
@@ -263,7 +262,7 @@ class FreeCutProgram:
 
     def value_s(self, lines: list[Line], cut: Floats) -> float:
         """The longest of some chains under a cut."""
-        each, fixed = self.cuts.of_lines(Lines.of(lines))
+        each, fixed = (found[:, 0] for found in self.cuts.seconds_of_each(lines))
         taken = np.where(self.cuts.runs[0], each, 0) * cut
         return float((fixed + taken.sum(axis=(1, 2, 3))).max())
 

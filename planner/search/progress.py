@@ -6,16 +6,21 @@ from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import format_seconds
+from meshplan.planner.second_core import Later
 
 PROGRESS_S = 0.2
 
 
 class Fastest(NamedTuple):
-    """The fastest layout and its simulated step; `proved`: that nothing is faster."""
+    """The fastest layout and its simulated step; `proved`: that nothing is faster.
+
+    later   what the search needs once runners-up are found: whoever is told may have it begun
+    """
 
     layout: Layout
     step_s: float
     proved: bool
+    later: Later[float] | None = None
 
 
 class Progress(NamedTuple):

@@ -31,7 +31,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
-from meshplan.planner.search.found import Timed
+from meshplan.planner.search.found import SETTLED, Timed
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.held_memory.kinds_held import look_beyond_priced
@@ -55,6 +55,7 @@ from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.second_core import Later
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.words import Cuts
 
@@ -218,9 +219,10 @@ def _simulated(
     if counts:
         left_s, beyond_s = CountedMemory.each(proof, beyond)
         open_s = min(open_s, left_s)
+    every_cut = Later(lambda: FreeCutBounds(proof).bound_s())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
-            run.tell.now(partial(_proved, run, proof, open_s))
+            run.tell.now(partial(_proved, run, proof, open_s, every_cut))
             proof.find_runners_up(k, deadline)
             if counts:
                 proof.kinds_s = min(proof.kinds_s, CountedKinds(proof, k).settle())
@@ -239,7 +241,10 @@ def _simulated(
         for timed in proof.ranked()[:k]
     )
     simulated = proof.tally.simulated
-    result = _result(run, solutions, bound_s, started, FreeCutBounds(proof).bound_s(), simulated)
+    every_cut_s = every_cut.done()
+    if every_cut_s >= proof.best_s * SETTLED:  # runners-up may have been faster
+        every_cut_s = math.inf
+    result = _result(run, solutions, bound_s, started, every_cut_s, simulated)
     all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
     kinds_s = proof.kinds_s if all_degrees else min(proof.kinds_s, bound_s)
     if len(solutions) == k:  # more than k kinds are not looked for
@@ -274,11 +279,13 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
     run.tell(progress)
 
 
-def _proved(run: BranchAndBound, proof: Simulated, open_s: float) -> Progress:
+def _proved(
+    run: BranchAndBound, proof: Simulated, open_s: float, every_cut: Later[float]
+) -> Progress:
     """The progress when the proof has ended; `open_s`: the least bound that it left open."""
     best, bound_s = proof.ranked()[0], min(open_s, proof.best_s)
     layout = layout_of_row(run.space.layouts, best.row, best.variant, best.plan)
-    fastest = Fastest(layout, best.step_s, bound_s >= best.step_s)
+    fastest = Fastest(layout, best.step_s, bound_s >= best.step_s, every_cut)
     solves, simulated = run.solver.solves, proof.tally.simulated
     return Progress(best.step_s, bound_s, run.candidates, solves, simulated, fastest)
 

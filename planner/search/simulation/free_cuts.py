@@ -7,27 +7,28 @@ bound first, each by what costs little before what costs much:
     row       of all cuts, by the mean rank (`planner.search.rows.rows_below.bounds_of_rows`), in
               the modes of one way to run it; not those whose ranks cannot hold all layers, nor rows
               that others beat in everything (`planner.search.rows.dominated`)
-    asked     the one with the smallest bound gets a program of the chains that every step has
-              (`planner.cuts.free_cut_program`), and its multipliers are asked of all with the same
-              schedule and ranks (`planner.bounds.asked_prices`)
-    packed    by the whole layers that ranks can hold (`planner.bounds.packed_ranks`)
-    solved    by a program of its own with all chains that it learns; then below which limit the
-              whole layers of ranks leave it no answer, by halving
+    begun     a program of the chains that every step has (`planner.cuts.free_cut_program`); its
+              multipliers are asked of all with the same schedule and ranks, whatever their chunks
+              and micro-batches (`planner.bounds.asked_prices`)
+    packed    by the whole layers that ranks can hold (`FreeCuts.packing_bounds_s`)
+    solved    the program with all chains that it learns, whose multipliers are asked of all with
+              the same order; then below which limit the whole layers of ranks leave it no answer,
+              by halving
 
-What has the smallest bound of all is bounded by the next of these, until it is solved.
+The best plan's layout comes before all others: what is bounded above it needs no look.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
-from meshplan.planner.bounds.packed_ranks import PackedRanks
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -45,8 +46,9 @@ from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
-USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
+BEST = 4  # one part in so many of the budget is for the best plan's layout
+USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
 
@@ -60,25 +62,43 @@ class _Alike:
         self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats, layers: int
     ) -> None:
         self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
+        self.layers = layers
         self.most = np.full((len(rows), shape[1]), float(layers))
-        self.asked: Bools = np.zeros(len(rows), bool)
+        self.begun: Bools = np.zeros(len(rows), bool)
         self.packed: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
+        self.changed()
 
-    @property
-    def open_s(self) -> float:
-        """The least bound of what is not solved."""
-        return float(np.where(self.solved, np.inf, self.bounds).min(initial=math.inf))
+    def changed(self) -> None:
+        """Find the least bounds of what is not packed and of what is not solved anew."""
+        self.unpacked_s, self.open_s = (
+            float(np.where(done, np.inf, self.bounds).min(initial=math.inf))
+            for done in (self.packed, self.solved)
+        )
+
+
+class _Asked(NamedTuple):
+    """Multipliers of chains of `shape`, in units of the limit."""
+
+    lines: list[Line]
+    by: Multipliers
+    shape: Shape
+    limit_s: float
 
 
 class FreeCutBounds:
-    """The layouts of `proof` that may be faster if they are cut as no list says."""
+    """The layouts of `proof` that may be faster if they are cut as no list says.
+
+    limit_s   what is not below it is of no interest
+    found_s   the least of it and of the bounds that are final
+    _kept     what of the budget is left to what comes after
+    """
 
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
-        self._left = BUDGET
+        self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
         self._lines = dict[Shape, list[Line]]()
-        self._alike = list[_Alike]()
+        self._alike, self._asked = list[_Alike](), list[_Asked]()
 
     def bound_s(self) -> float:
         """A lower bound of every such layout; infinite where none can be faster."""
@@ -86,14 +106,15 @@ class FreeCutBounds:
         rows = space.listed(np.flatnonzero(bounds < self.limit_s))
         rows = rows[~dominated(space, self.proof.passes, self.proof.open.prices, rows)]
         taken = self._taken(rows)
-        left = bounds[np.setdiff1d(rows, taken)].min(initial=math.inf)
+        rest = np.sort(rows)
+        left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
+        self.found_s = min(self.limit_s, float(left))
         if len(taken):
             self._prices = self._least_held(taken)
-            self._rows, self._held = taken, self._prices.take(taken)
             self._alike = list(self._groups(taken))
             with suppress(KeyboardInterrupt):  # bounds only rise
                 self._settle()
-        least_s = min([float(left), *(float(each.bounds.min()) for each in self._alike)])
+        least_s = min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
         return least_s if least_s < self.limit_s else math.inf
 
     def _taken(self, rows: Ints) -> Ints:
@@ -113,38 +134,45 @@ class FreeCutBounds:
             modes = tuple(variant.columns[mode] for mode in variant.modes)
             if modes not in bounds:
                 bounds[modes] = bounds_of_rows(space, self.proof.passes, list(modes))
-            same = same[bounds[modes][same] < self.limit_s]
+            same = same[bounds[modes][same] < self.found_s]
             if not len(same):
                 continue
             pp, vpp = int(space.layouts.pipeline_parallel[same[0]]), variant.virtual_stages
             if vpp == 1 or lists_all(space.model, space.legality, pp, vpp):
                 continue
             m = space.layouts.num_micro_batches[same]
-            for number in np.unique(m).tolist():
+            for number in each_once(m).tolist():
                 some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
-                some = some[self._holds(np.searchsorted(rows, some), modes, shape)]
-                if not len(some):
-                    continue
                 yield _Alike(variant, shape, some, bounds[modes][some], layers)
 
-    def _holds(self, at: Ints, modes: tuple[int, ...], shape: Shape) -> Bools:
-        """Whether the ranks of layouts, at these places of all rows, hold all layers if each keeps
-        them in the chunk that holds the fewest micro-batches, with no room for passes; and do their
-        work below the limit.
+    def _below(self) -> Iterator[_Alike]:
+        """Of what is open what is below what is found, and may hold all layers."""
+        for each in self._alike:
+            rows = each.rows[each.bounds < self.found_s]
+            if len(rows):
+                rows = rows[self._holds(rows, each.variant, each.shape)]
+            if len(rows):
+                bounds = each.bounds[np.searchsorted(each.rows, rows)]
+                yield _Alike(each.variant, each.shape, rows, bounds, each.layers)
+
+    def _holds(self, rows: Ints, variant: Variant, shape: Shape) -> Bools:
+        """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
+        the fewest micro-batches, with no room for passes; and do their work below what is found.
         """
-        held, c, space = pipeline_shape(*shape), self._held, self.proof.space
+        held, c, space = pipeline_shape(*shape), self._prices.take(rows), self.proof.space
+        modes = [variant.columns[mode] for mode in variant.modes]
         kinds = [kind for kind, count in enumerate(space.kind_counts) if count]
-        saved = c.layer_saved_kib[at][:, kinds][:, :, list(modes)].min(axis=2).astype(float)
-        room = np.repeat((c.cap_kib - c.fixed_kib[at])[:, None].astype(float), shape[1], axis=1)
+        saved = c.layer_saved_kib[:, kinds][:, :, modes].min(axis=2).astype(float)
+        room = np.repeat((c.cap_kib - c.fixed_kib)[:, None].astype(float), shape[1], axis=1)
         (first, _), (last, _) = held.ends
-        room[:, first] -= c.embedding_state_kib[at]
-        room[:, last] -= c.head_state_kib[at]
+        room[:, first] -= c.embedding_state_kib
+        room[:, last] -= c.head_state_kib
         fewest = held.covers.min(axis=2)  # [cover, rank]
-        each = saved[:, :, None, None] * fewest + c.layer_state_kib[at][:, kinds, None, None]
+        each = saved[:, :, None, None] * fewest + c.layer_state_kib[:, kinds, None, None]
         most = np.floor(room[:, None] / np.maximum(each.min(axis=1), 1e-9)).min(axis=1)
-        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[self._rows[at]]
-        work_s = passes[:, kinds][:, :, list(modes)].sum(axis=3).min(axis=(1, 2)) * shape[3]
-        most = np.minimum(most, np.floor(self.limit_s / SAFETY / work_s)[:, None])
+        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[rows]
+        work_s = passes[:, kinds][:, :, modes].sum(axis=3).min(axis=(1, 2)) * shape[3]
+        most = np.minimum(most, np.floor(self.found_s / SAFETY / work_s)[:, None])
         found: Bools = (most >= 0).all(axis=1) & (np.clip(most, 0, layers).sum(axis=1) >= layers)
         return found
 
@@ -161,127 +189,151 @@ class FreeCutBounds:
         return FreeCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
-        """What has the smallest bound is asked, packed, and solved; the best plan's own layout is
-        solved before others.
+        """The best layout first, for a part of the budget. Then what has the smallest bound is
+        begun, packed, and solved.
         """
-        found_s, first = self.limit_s, True
-        while self._goes_on(found_s):
+        self._kept = BUDGET - BUDGET // BEST
+        if best := self._of_the_best():
+            self._pack(best, np.arange(1))
+            self._solve(best, 0)
+        self._alike, self._kept = list(self._below()), 0
+        self._ask_all()
+        while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
             at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
-            if not alike.asked[at]:
-                self._ask_all(alike, at)
+            if not alike.begun[at]:
+                self._begin(alike, at)
             elif not alike.packed[at]:
-                self._pack(alike, found_s)
-            elif first and (best := self._of_the_best()):
-                found_s, first = min(found_s, self._solve(*best, found_s)), False
+                self._pack(alike)
             else:
-                found_s, first = min(found_s, self._solve(alike, at, found_s)), False
+                self._solve(alike, at)
+                self._ask_all()
 
-    def _ask_all(self, first: _Alike, at: int) -> None:
+    def _begin(self, first: _Alike, at: int) -> None:
         """A program of the chains that every step has, and its multipliers of all layouts with the
         same schedule and ranks.
         """
-        first.asked[at] = True
-        program = FreeCutProgram(
-            self._cuts(first, np.array([at])), self.limit_s, first_lines(*first.shape)
-        )
+        cuts = self._cuts(first, np.array([at]))
+        program = FreeCutProgram(cuts, self.found_s, first_lines(*first.shape))
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
-        first.bounds[at] = max(float(first.bounds[at]), min(answer.bound_s, self.limit_s))
-        if answer.by is None:
-            return
-        price = answer.by.memory * self.limit_s / program.cuts.same.prices.cap_kib
+        first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.found_s)
+        first.begun[at] = True
+        first.changed()
         ways = dict[Variant, list[_Alike]]()
-        for each in self._alike:
-            if each.shape[:2] == first.shape[:2] and each.open_s < self.limit_s:
+        for each in self._alike if answer.by else ():
+            if each.shape[:2] == first.shape[:2] and each.open_s < self.found_s:
                 ways.setdefault(each.variant, []).append(each)
         for alike in ways.values():
-            self._ask_alike(alike, answer.by.lines, price)
+            self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
 
-    def _ask_alike(self, alike: list[_Alike], weights: Floats, price: Floats) -> None:
-        """Of layouts of one variant with equally many ranks."""
-        some = [np.flatnonzero(~each.solved & (each.bounds < self.limit_s)) for each in alike]
+    def _ask_others(self, alike: list[_Alike], by: Multipliers | None, cap_kib: int) -> None:
+        """Multipliers of the chains that every step has, of layouts of one variant with equally
+        many ranks.
+        """
+        some = [np.flatnonzero(~each.solved & (each.bounds < self.found_s)) for each in alike]
         rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
         same = run_as(self.proof.space, self._prices, rows, alike[0].variant)
         cuts = FreeCuts(same, self.proof.passes, rows)
-        if price.shape == cuts.room_kib.shape[1:]:
-            found = AskedPrices(cuts, weights, price).bounds_s(self.limit_s)
-            found = np.minimum(found, self.limit_s)
-            ends = np.cumsum([len(at) for at in some])[:-1]
-            for each, at, bounds in zip(alike, some, np.split(found, ends), strict=True):
-                each.bounds[at] = np.maximum(each.bounds[at], bounds)
-        self._left -= GROUP + CELL * cuts.runs[0].size * same.chunks * len(rows) // 3
+        self._left -= GROUP + cuts.runs[0].size * same.chunks * len(rows)
+        if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
+            return
+        price = by.memory * self.found_s / cap_kib
+        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.found_s), 0
+        for each, at in zip(alike, some, strict=True):
+            end += len(at)
+            own = bounds[end - len(at) : end]
+            each.bounds[at] = np.clip(own, each.bounds[at], self.found_s)
+            each.changed()
 
-    def _of_the_best(self) -> tuple[_Alike, int] | None:
+    def _of_the_best(self) -> _Alike | None:
+        """The best plan's layout alone, where a list limits its cuts."""
         best = self.proof.ranked()[0]
         row = self.proof.row_of(best)
-        for alike in self._alike:
-            places = np.flatnonzero(alike.rows == row)
-            if alike.variant == best.variant and len(places):
-                return alike, int(places[0])
+        for each in self._alike:
+            if each.variant == best.variant and row in each.rows:
+                own = each.rows == row
+                return _Alike(
+                    each.variant, each.shape, each.rows[own], each.bounds[own], each.layers
+                )
         return None
 
-    def _goes_on(self, found_s: float) -> bool:
+    def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
-        return open_s < found_s and self._left > 0 and not self.proof.tally.late
+        return open_s < self.found_s and not self._ended
 
-    def _pack(self, alike: _Alike, limit_s: float) -> None:
-        """Bound what is below the limit by whole layers of ranks."""
-        some = np.flatnonzero(~alike.packed & (alike.bounds < limit_s))
+    @property
+    def _ended(self) -> bool:
+        return self._left <= self._kept or self.proof.tally.late
+
+    def _pack(self, alike: _Alike, some: Ints | None = None) -> None:
+        """Bound what is below what is found by whole layers of ranks."""
+        if some is None:
+            some = np.flatnonzero(~alike.packed & (alike.bounds < self.found_s))
         cuts = self._cuts(alike, some)
-        ranks = PackedRanks(cuts)
-        alike.bounds[some] = ranks.bounds_s(alike.bounds[some], self.limit_s)
-        alike.most[some] = ranks.most_layers(np.full(len(some), self.limit_s))
+        alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.found_s)
+        alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
         alike.packed[some] = True
+        alike.changed()
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
 
-    def _solve(self, alike: _Alike, at: int, limit_s: float) -> float:
-        """The bound of one layout by its own program, as far as it is below the limit."""
+    def _solve(self, alike: _Alike, at: int) -> None:
+        """Bound one layout by its own program, as far as it is below what is found."""
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
-        program = FreeCutProgram(self._cuts(alike, np.array([at])), self.limit_s, known)
-        self._left -= PROGRAM
-        low_s = max(float(alike.bounds[at]), self._proved_s(program, self.limit_s, alike.shape))
-        high_s = self.limit_s
-        for _ in range(HALVINGS if low_s < limit_s else 0):
+        low_s, high_s = float(alike.bounds[at]), self.found_s
+        if low_s < high_s:
+            program = FreeCutProgram(self._cuts(alike, np.array([at])), self.found_s, known)
+            self._left -= PROGRAM
+            low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
+            self._lines[alike.shape] = program.lines
+        for _ in range(HALVINGS if low_s < high_s else 0):
+            if self._ended:
+                break
             middle_s = (low_s + high_s) / 2
             if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
                 low_s = middle_s
             else:
                 high_s = middle_s
-        self._lines[alike.shape] = program.lines
-        alike.bounds[at] = max(float(alike.bounds[at]), min(low_s, self.limit_s))
+        alike.bounds[at] = min(low_s, self.found_s)
         alike.solved[at] = alike.packed[at] = True
-        return float(alike.bounds[at])
+        alike.changed()
+        self.found_s = min(self.found_s, low_s)
 
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
     ) -> float:
-        """What a program proves of steps below some limit; asked of all of a shape, if said."""
+        """What a program proves of steps below some limit; its last multipliers are to be asked of
+        all of a shape, if said.
+        """
         found_s, actions, by = 0.0, actions_of(program.shape), None
         for answer in program.answers(below_s):
             self._left -= CELL * program.size + costs.CHAINED * actions
-            by = answer.by or by
-            found_s = max(found_s, answer.bound_s)
-            if found_s >= below_s or self._left <= 0 or self.proof.tally.late:
+            by, found_s = answer.by or by, max(found_s, answer.bound_s)
+            if found_s >= below_s or self._ended:
                 break
         if shape and by:
-            self._ask(shape, program.lines[: len(by.lines)], by)
+            self._asked.append(_Asked(program.lines[: len(by.lines)], by, shape, self.found_s))
         return found_s
 
-    def _ask(self, shape: Shape, lines: Sequence[Line], by: Multipliers) -> None:
-        """What a program has learnt, of all that is open and has the same order of actions."""
+    def _ask_all(self) -> None:
+        while self._asked:
+            self._ask(self._asked.pop(0))
+
+    def _ask(self, asked: _Asked) -> None:
+        """Of all that is open and has the same order of actions."""
+        lines, by = asked.lines, asked.by
         for alike in self._alike:
-            if alike.shape != shape or alike.open_s >= self.limit_s:
+            if alike.shape != asked.shape or alike.open_s >= self.found_s:
                 continue
-            some = np.flatnonzero(~alike.solved & (alike.bounds < self.limit_s))
+            some = np.flatnonzero(~alike.solved & (alike.bounds < self.found_s))
             cuts = self._cuts(alike, some)
             if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
-            price = by.memory * self.limit_s / cuts.same.prices.cap_kib
-            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.limit_s)
-            bounds = cuts.bounds_s(lines, by, self.limit_s, alike.most[some])
-            bounds = np.minimum(np.maximum(own, bounds), self.limit_s)
-            alike.bounds[some] = np.maximum(alike.bounds[some], bounds)
-            self._left -= GROUP + CELL * cuts.runs[0].size * cuts.same.chunks * len(some) // 3
+            price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
+            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.found_s)
+            bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
+            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.found_s)
+            alike.changed()
+            self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(some)

@@ -18,7 +18,6 @@ from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
-from meshplan.planner.bounds.packed_ranks import PackedRanks
 from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
@@ -29,10 +28,13 @@ CLOSE = 1 + 1e-9
 
 
 class Played(NamedTuple):
-    """A layout, and the least step of every cut and mix that fits: infinite where none does."""
+    """A layout, and the least step of every cut and mix that fits: infinite where none does; and
+    the layers of the chunks of that cut.
+    """
 
     cuts: FreeCuts
     least_s: float
+    layers: tuple[int, ...]
 
 
 def played(seed: int) -> Iterator[Played]:
@@ -50,7 +52,10 @@ def played(seed: int) -> Iterator[Played]:
             continue
         endless = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS))
         plans = [plan for each in mixes if (plan := evaluate(endless, each))]
-        needs = [(max(plan.peak_kib), times.step_s(plan.stages)) for plan in plans]
+        needs = [
+            (max(plan.peak_kib), times.step_s(plan.stages), tuple(x.layers for x in plan.stages))
+            for plan in plans
+        ]
         row = np.array([times.row])
         variant = next(
             each for each in space.variants(times.row)
@@ -58,11 +63,11 @@ def played(seed: int) -> Iterator[Played]:
             == (problem.schedule, problem.vpp, problem.modes)
             and each.replayed == times.layout.selective_modules
         )  # fmt: skip
-        same, peaks = run_as(space, prices, row, variant), sorted(kib for kib, _ in needs)
+        same, peaks = run_as(space, prices, row, variant), sorted(kib for kib, *_ in needs)
         for cap in (problem.cap_kib, peaks[0], peaks[len(peaks) // 4], peaks[0] - 1):
             held = replace(same, prices=replace(same.prices, cap_kib=cap))
-            least_s = min((step_s for kib, step_s in needs if kib <= cap), default=math.inf)
-            yield Played(FreeCuts(held, passes, row), least_s)
+            fit = [(step_s, layers) for kib, step_s, layers in needs if kib <= cap]
+            yield Played(FreeCuts(held, passes, row), *min(fit, default=(math.inf, ())))
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -73,11 +78,11 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     closest, nearest, asked, refused = 0.0, 0.0, 0, 0
     number = cases(6, nightly=60)
     for seed in range(block * number, (block + 1) * number):
-        for cuts_of, least_s in played(seed):
+        for cuts_of, least_s, _ in played(seed):
             known = first_lines(*FreeCutProgram(cuts_of, 1.0, ()).shape)
             reached_s = least_s if math.isfinite(least_s) else 100.0
             for limit_s in (reached_s * 0.97, reached_s, reached_s * 1.3):
-                packed_s = PackedRanks(cuts_of).bounds_s(np.zeros(1), limit_s)[0]
+                packed_s = cuts_of.packing_bounds_s(np.zeros(1), limit_s)[0]
                 assert packed_s <= min(least_s, limit_s) * CLOSE, seed
                 program = FreeCutProgram(cuts_of, limit_s, known)
                 found_s = 0.0
@@ -111,7 +116,7 @@ def test_weights_of_another_layout_are_a_bound_too() -> None:
     whatever their chunks and micro-batches; some are close.
     """
     known, asked, nearest = dict[tuple[str, int], tuple[Multipliers, float]](), 0, 0.0
-    for cuts_of, least_s in chain.from_iterable(map(played, range(cases(12, nightly=60)))):
+    for cuts_of, least_s, _ in chain.from_iterable(map(played, range(cases(12, nightly=60)))):
         limit_s = least_s * 1.3 if math.isfinite(least_s) else 100.0
         same = cuts_of.same
         like, cap = (same.schedule, same.pp), same.prices.cap_kib
@@ -129,12 +134,36 @@ def test_weights_of_another_layout_are_a_bound_too() -> None:
     assert nearest > 0.95
 
 
+def test_no_rank_of_the_fastest_cut_holds_more_layers_than_its_lines_say() -> None:
+    """Below a limit just above its step; some rank could not hold one layer more. A line by itself
+    has the seconds that it has among others.
+    """
+    full, asked = 0, 0
+    for cuts_of, least_s, layers in chain.from_iterable(map(played, range(12))):
+        lines = first_lines(*FreeCutProgram(cuts_of, 1.0, ()).shape)
+        together, rest_s = cuts_of.seconds_of_each(lines)
+        for at, line in enumerate(lines):
+            alone, fixed_s = cuts_of.seconds_of([line], np.ones(1))
+            runs = np.broadcast_to(cuts_of.runs[:, None], alone.shape)
+            assert together[at][runs] == pytest.approx(alone[runs])
+            assert rest_s[at] == pytest.approx(fixed_s)
+        if not layers:
+            continue
+        most, own = cuts_of.most_layers(np.array([least_s * CLOSE]))[0], np.zeros(cuts_of.same.pp)
+        np.add.at(own, cuts_of.rank_of, layers)
+        assert (own <= most).all()
+        full += bool((own == most).any() and most.max() < sum(layers))
+        asked += 1
+    assert asked > 20
+    assert full > 0
+
+
 def test_chains_count_what_no_pass_hides_of_a_reduction() -> None:
     """With 100 s more for each layer that a rank reduces late, a chain through the rank is at least
     100 s longer for each of its layers.
     """
     found = 0
-    for cuts_of, _ in islice(chain.from_iterable(map(played, range(6))), 8):
+    for cuts_of, *_ in islice(chain.from_iterable(map(played, range(6))), 8):
         late = replace(cuts_of.passes.late, layer=cuts_of.passes.late.layer + 100.0)
         slow = copy(cuts_of)
         slow.passes = replace(cuts_of.passes, late=late)

@@ -119,7 +119,7 @@ def test_one_thing_is_found_while_another_runs(cores: int, fails: bool) -> None:
 
 BEGUN = """
 import json, os, sys, time
-from meshplan.planner.second_core import Begun, is_idle
+from meshplan.planner.second_core import Begun, Later, is_idle
 
 def piece(number):
     def find():
@@ -140,7 +140,9 @@ os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:cores])
 has = len(os.sched_getaffinity(0))
 Begun()
 idle_still = is_idle()
-begun = Begun(*map(piece, range(3)))
+later, other = Later(os.getpid), Later(os.getpid)
+begun = Begun(*map(piece, range(3)), first=later)
+first = later.done(), other.done()
 if has > 1:
     os.read(told, 1)  # the first piece is begun
 idle = is_idle()
@@ -149,23 +151,26 @@ begun.end()  # there is nothing to end
 started = time.monotonic()
 Begun(lambda: time.sleep(60)).end()
 ended_s = time.monotonic() - started
-print(json.dumps([has, own, idle_still, idle, done, is_idle(), ended_s]))
+print(json.dumps([has, own, idle_still, idle, first, done, is_idle(), ended_s]))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 @pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
 def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
-    """It does the first, those that it has not begun are done here, and so is what fails there.
-    What is ended is not waited for. No pieces need no process.
+    """It does the first, those that it has not begun are done here, and so is what fails there. It
+    answers what is needed later before the first has ended, and not what it was not given. What is
+    ended is not waited for. No pieces need no process.
     """
     found = subprocess.run(
         [sys.executable, "-c", BEGUN, str(cores), *["fails"] * fails],
         capture_output=True, text=True, check=True, timeout=50,
     )  # fmt: skip
-    has, own, idle_still, idle, done, idle_then, ended_s = json.loads(found.stdout)
+    has, own, idle_still, idle, first, done, idle_then, ended_s = json.loads(found.stdout)
     assert idle_still == (has > 1)
     assert not idle
+    assert (first[0] == own) == (has == 1)
+    assert first[1] == own
     assert [number for number, _ in done] == [0, 1, 2]
     assert [process == own for _, process in done] == [has == 1 or fails, True, True]
     assert idle_then == (has > 1)

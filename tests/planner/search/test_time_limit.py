@@ -169,7 +169,7 @@ def test_what_stands_beside_a_plan_keeps_the_limit(monkeypatch: pytest.MonkeyPat
     assert late.one_gib_most >= in_time.one_gib_most
     begun = list[int]()
     both = full_plan.Beside(asked), full_plan.Beside(asked, time.perf_counter())
-    monkeypatch.setattr(full_plan, "Begun", lambda *pieces: begun.append(len(pieces)))
+    monkeypatch.setattr(full_plan, "Begun", lambda *pieces, first: begun.append(len(pieces)))
     for beside in both:
         beside.begin(fastest)
     assert begun[0] > begun[1] == 2
