@@ -20,71 +20,21 @@ So a program is solved for one layout, and its multipliers are asked of all that
 """
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
-from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.costmodels.schedule.program import Chain
-from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.rank_layers import RankLayers
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
-from meshplan.planner.problem.pipeline_shape import places
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-SHAPES_KEPT = 64
 HALVINGS = 14  # of the interval between a known bound and the limit
-
-
-class Line(NamedTuple):
-    """A chain, and one of the two bounds of what follows it.
-
-    often   [chunk, pass] how often it has each pass      hops   to the next rank
-    rank    where it ends, which reduces by `late` of `planner.bounds.late.Lines`
-    """
-
-    often: Floats
-    hops: float
-    rank: int
-    late: int
-
-
-def lines_of(chain: Chain, chunks: int) -> list[Line]:
-    """The lines of a chain of actions."""
-    forward, both, input_grad, weight_grad = np.array(chain.counts, float).reshape(4, chunks)
-    often = np.stack([forward, both + input_grad, both + weight_grad], axis=1)
-    return [Line(often, chain.hops, chain.rank, late) for late in (SHOWN, BEYOND_ANY)]
-
-
-@lru_cache(maxsize=SHAPES_KEPT)
-def first_lines(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[Line, ...]:
-    """The chains that any step has: down to each rank, all its work, and up again where the ranks
-    do not turn back; and down to the last chunk, what its rank has left then, and up.
-    """
-    found, chunks = list[Line](), places(schedule, pp, vpp).chunks_of_rank
-    for rank, held in enumerate(chunks):
-        own = np.zeros((pp * vpp, 3))
-        own[:rank, 0] = 1
-        own[list(held)] += m
-        found += [Line(own, rank, rank, late) for late in (SHOWN, BEYOND_ALL)]
-        if schedule not in V_SHAPED and rank:
-            up = own.copy()
-            up[:rank, 1:] += 1
-            found += [Line(up, 2 * rank, 0, late) for late in (SHOWN, BEYOND_ANY)]
-    if schedule not in V_SHAPED:
-        turn = np.zeros((pp * vpp, 3))
-        turn[:, 0] = turn[: pp - 1, 1:] = 1
-        begun = np.where(np.arange(vpp) < vpp - 1, pp, 1)
-        turn[list(chunks[-1]), 0] += m - np.minimum(m, begun)
-        turn[list(chunks[-1]), 1:] += m
-        found += [Line(turn, pp * vpp - 1 + pp - 1, 0, late) for late in (SHOWN, BEYOND_ANY)]
-    return tuple(found)
 
 
 class Multipliers(NamedTuple):
@@ -136,18 +86,27 @@ class FreeCuts:
 
     def seconds_of(self, lines: Sequence[Line], weights: Floats) -> tuple[Floats, Floats]:
         """[row, chunk, kind, mode] seconds of a layer in a mean of chains, and [row] the rest."""
-        p, same = self.passes, self.same
         often = np.tensordot(weights, np.array([line.often for line in lines]), axes=1)
-        reduces = np.zeros((4, same.pp))
+        reduces = np.zeros((4, self.same.pp))
         np.add.at(reduces, ([x.late for x in lines], [x.rank for x in lines]), weights)
-        seconds = np.einsum("rkmp,jp->rjkm", self.seconds, often)
+        hops = float(weights @ np.array([line.hops for line in lines]))
+        each, rest = self.weighed(often[None], hops, reduces)
+        return each, rest + self.passes.once * (weights.sum() - 1)
+
+    def weighed(self, often: Floats, hops: float, reduces: Floats) -> tuple[Floats, Floats]:
+        """The same of a mean of chains that has each pass so `often`, [row or 1, chunk, pass],
+        and the lines of `late` of each rank, [line, rank].
+        """
+        p, same = self.passes, self.same
+        seconds = self.seconds.reshape(len(self.seconds), -1, 3).swapaxes(1, 2)
+        each = (often @ seconds).reshape(len(seconds), same.chunks, *self.runs.shape[1:])
         of_late = np.einsum("rlk,lj->rjk", p.late.layer[:, :, self.kinds], reduces[:, self.rank_of])
-        rest = p.embedding @ often[0] + p.head @ often[-1] + p.extra * often[:, :2].sum()
-        rest += p.hop * (weights @ np.array([line.hops for line in lines]))
+        rest = (p.embedding * often[:, 0] + p.head * often[:, -1]).sum(axis=1)
+        rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.hop * hops + p.once
         rest += p.late.fixed @ reduces.sum(axis=1)
         for end, (rank, _) in enumerate(same.ends):
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
-        return seconds + of_late[..., None], rest + p.once * weights.sum()
+        return each + of_late[..., None], rest
 
     def seconds_of_each(self, lines: Sequence[Line]) -> tuple[Floats, Floats]:
         """[line, row, chunk, kind, mode] seconds of a layer in each chain, and [line, row] the
@@ -215,10 +174,11 @@ class FreeCuts:
         the limit where no cut is below it.
         """
         low = np.minimum(known_s, limit_s)
+        low[~self.packed(np.full(len(low), limit_s))] = limit_s
+        if len(self.kinds) > 1:
+            low = np.maximum(low, self._rank_layers.of_kinds_s(self.counts, limit_s))
         high = np.full(len(low), limit_s)
-        below = self.packed(high)
-        low = np.where(below, low, high)
-        for _ in range(HALVINGS if below.any() else 0):
+        for _ in range(HALVINGS if (low < limit_s).any() else 0):
             middle = (low + high) / 2
             packed = self.packed(middle)
             low, high = np.where(packed, low, middle), np.where(packed, middle, high)

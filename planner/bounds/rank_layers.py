@@ -1,13 +1,21 @@
-"""How many layers each rank can hold in steps below a limit, of layouts of several chunks per rank.
+"""How many layers each rank holds in steps below a limit, of layouts of several chunks per rank.
 
-Of each chain that any step has (`planner.bounds.free_cuts.first_lines`), the rank of which it has
-most passes: a layer more on that rank makes the chain longer by its fastest layer at least, also
-where what memory asks for is paid for at some price. So
+Of each chain that any step has (`planner.bounds.first_chains.first_lines`), the rank of which it
+has most passes: a layer more on that rank makes the chain longer by its fastest layer at least,
+also where what memory asks for is paid for at some price. So
 
-    t >= fixed + layers of the rank x layer
+    t >= fixed + sum over kinds of layers of the rank x layer[kind]
 
-for each line, whatever the other ranks hold; the least number of layers of its lines is the most of
-a rank.
+for each line, whatever the other ranks hold. With the kind that takes least for all of them, the
+least number of layers of its lines is the most of a rank.
+
+Where kinds of layers differ that says little. Count a layer of a kind as b[kind]. With any line of
+each rank, and s[rank] the most that a second of it is worth, the largest b[kind] / layer[kind],
+
+    sum of all b  <=  sum over ranks of s (t - fixed)
+
+so t >= (sum of all b + sum of s fixed) / sum of s. The lines that bind most at some t are a step of
+Newton's method, since the least of them is concave in t.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,16 +29,20 @@ from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
 
 if TYPE_CHECKING:
-    from meshplan.planner.bounds.free_cuts import FreeCuts, Line
+    from meshplan.planner.bounds.first_chains import Line
+    from meshplan.planner.bounds.free_cuts import FreeCuts
 
 COVERS = 2  # of a rank whose layers are counted: its fullest moment, and a mean of all
 ALL_MEMORY = 1e3  # seconds of a KiB
 TINY, WHOLE = 1e-30, 1e-9  # seconds of a layer at least; rounding of a number of layers
+NEWTON = 3  # steps
+MOST_WORTHS = 20  # ways to count layers of several kinds
+ENDLESS_S = 1e30  # of a layer that can run in no mode
 TOGETHER = 500_000  # seconds of layers that are looked at together
 
 
 class _Lines(NamedTuple):
-    """Of each line the rank, and [line, row] seconds fixed and for each of its layers."""
+    """Of each line the rank, [line, row] seconds fixed, and [line, row, kind] for each layer."""
 
     rank: Ints
     fixed: Floats
@@ -50,8 +62,12 @@ class RankLayers:
         rank, fixed, layer = (np.concatenate(each) for each in zip(*parts, strict=True))
         order = np.argsort(rank, kind="stable")
         self._first = np.searchsorted(rank[order], np.arange(cuts.same.pp))
-        self._fixed, self._layer = fixed[order].T, np.maximum(layer[order].T, TINY)
-        self._layers = layers
+        self._fixed = fixed[order].T
+        self._kinds = np.maximum(layer[order].swapaxes(0, 1), TINY)  # [row, line, kind]
+        self._layer, self._layers = self._kinds.min(axis=2), layers
+        self._many = np.diff(self._first, append=len(rank))
+        worths = [part.layer.mean(axis=0) for part in parts[:MOST_WORTHS]]
+        self._worths = [np.minimum(each, ENDLESS_S) for each in worths]
 
     def most(self, limits_s: Floats) -> Floats:
         """[row, rank] the most layers in steps below the limits; below 0 where there are none."""
@@ -60,19 +76,39 @@ class RankLayers:
         found: Floats = np.minimum.reduceat(np.where(beyond > 0, each, -1.0), self._first, axis=1)
         return found
 
+    def of_kinds_s(self, counts: Floats, limit_s: float) -> Floats:
+        """[row] a lower bound of every cut's step, at most the limit, with so many layers of each
+        kind, which count as they do in the lines of one price of memory, that for which it is most.
+        """
+        found = np.zeros(len(self._fixed))
+        for worth in self._worths:
+            rate = (worth[:, None] / self._kinds).max(axis=2)  # [row, line]
+            step_s = np.full(len(found), limit_s)
+            for _ in range(NEWTON):
+                beyond = (step_s[:, None] / SAFETY - self._fixed) * rate
+                least = np.minimum.reduceat(beyond, self._first, axis=1)  # [row, rank]
+                binds = beyond <= np.repeat(least, self._many, axis=1)
+                rates = np.maximum.reduceat(np.where(binds, rate, 0.0), self._first, axis=1)
+                lacks = worth @ counts - least.sum(axis=1)
+                step_s = step_s + SAFETY * lacks / rates.sum(axis=1)
+                step_s = np.minimum(step_s, limit_s)
+                found = np.maximum(found, step_s)
+        return found
+
 
 def _lines_of(cuts: "FreeCuts", lines: Sequence["Line"]) -> Iterator[_Lines]:
     """By each chain alone, and with prices of memory for which modes cost as much."""
     seconds, fixed = cuts.seconds_of_each(lines)
     rank = np.array([_busiest(line, cuts.rank_of) for line in lines])
-    least = np.where(cuts.runs[:, None], seconds, np.inf).min(axis=(3, 4))  # [line, row, chunk]
+    of_kind = np.where(cuts.runs[:, None], seconds, np.inf).min(axis=4)
+    least = of_kind.min(axis=3)  # [line, row, chunk]
     others = (cuts.rank_of != rank[:, None])[:, None]
     fixed = fixed + (np.maximum(least, 0) * others) @ cuts.fewest
     fixed += np.minimum(least * others, 0).sum(axis=2) * cuts.counts.sum()
     own = np.array(cuts.same.chunks_of_rank)[rank]  # [line, chunk of the rank]
     at = np.arange(len(lines))[:, None], slice(None), own
-    yield _line(cuts, rank, own, fixed, least[at])
-    shown = np.array([line.late == SHOWN and line.rank == rank[n] for n, line in enumerate(lines)])
+    yield _line(cuts, rank, own, fixed, of_kind[at])
+    shown = np.array([_is_own(line, int(rank[n])) for n, line in enumerate(lines)])
     if shown.any():
         own_s = seconds[at][shown]  # [line, chunk of the rank, row, kind, mode]
         yield from _paying(cuts, rank[shown], own[shown], fixed[shown], own_s)
@@ -90,14 +126,20 @@ def _paying(
         room = cuts.room_kib[:, cover, rank].T
         for price in _prices(cuts, seconds[:, 0], kib[:, 0]):
             each = np.where(cuts.runs, seconds + price[:, None, :, None, None] * kib, np.inf)
-            yield _line(cuts, rank, own, fixed - price * room, each.min(axis=(3, 4)))
+            yield _line(cuts, rank, own, fixed - price * room, each.min(axis=4))
 
 
 def _line(cuts: "FreeCuts", rank: Ints, own: Ints, fixed: Floats, each: Floats) -> _Lines:
-    """`each`: [line, chunk of the rank, row] seconds of a layer."""
+    """`each`: [line, chunk of the rank, row, kind] seconds of a layer."""
+    each = np.minimum(each, ENDLESS_S)
     layer = each.min(axis=1)
-    more = (each - layer[:, None]) * cuts.fewest[own][:, :, None]
+    more = (each - layer[:, None]).min(axis=3) * cuts.fewest[own][:, :, None]
     return _Lines(rank, fixed + more.sum(axis=1), layer)
+
+
+def _is_own(line: "Line", rank: int) -> bool:
+    """Whether a chain is all work of a rank, down to its first chunk."""
+    return line.late == SHOWN and line.rank == rank and line.hops == rank
 
 
 def _prices(cuts: "FreeCuts", seconds: Floats, kib: Floats) -> Iterator[Floats]:

@@ -7,6 +7,7 @@ chains known so far; the longest chain of a cut between its answer and an even o
 an answer. Whatever the solver says, only its multipliers count: they prove the bound.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import ModuleType
@@ -17,7 +18,8 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.long_chain import longest_chain
-from meshplan.planner.bounds.free_cuts import FreeCuts, Line, Multipliers, lines_of
+from meshplan.planner.bounds.first_chains import Line, lines_of
+from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.cuts.known_chains import Shape
 
@@ -36,6 +38,23 @@ def _solvers() -> ModuleType:
     return found
 
 
+@cache
+def _protos() -> ModuleType:
+    from ortools.linear_solver import linear_solver_pb2
+
+    found: ModuleType = linear_solver_pb2
+    return found
+
+
+class _Row(NamedTuple):
+    """least <= each [part] x + more [column] y <= most."""
+
+    least: float
+    most: float
+    each: Floats
+    more: dict[int, float]
+
+
 class Answer(NamedTuple):
     """A bound of every cut, and the multipliers that prove it; None where the solver failed."""
 
@@ -44,28 +63,49 @@ class Answer(NamedTuple):
 
 
 class FreeCutProgram:
-    """The program of the only layout of `cuts`, in units of `limit_s`; `known` chains begin it."""
+    """The program of the only layout of `cuts`, in units of `limit_s`; `known` chains begin it.
+
+    Its columns are the layers of each part (chunk, kind, mode), the step, and of each row of memory
+    what is too much.
+    """
 
     def __init__(self, cuts: FreeCuts, limit_s: float, known: Sequence[Line]) -> None:
         self.cuts, self.row, self.limit_s = cuts, 0, limit_s
-        self._solver: Any = _solvers().Solver.CreateSolver("GLOP")
-        self._endless = self._solver.infinity()
-        kinds, modes = cuts.runs.shape[1:]
-        self._parts = [
-            (chunk, kind, mode)
-            for chunk in range(cuts.same.chunks) for kind in range(kinds) for mode in range(modes)
-            if cuts.runs[0, kind, mode]
-        ]  # fmt: skip
-        self._x = [self._solver.NumVar(0, self._endless, "") for _ in self._parts]
-        self._t = self._solver.NumVar(0, self._endless, "")
-        self._solver.Objective().SetCoefficient(self._t, 1)
-        self._solver.Objective().SetMinimization()
-        self.lines, self._line_rows = list[Line](), list[Any]()
-        self._layers()
-        self._memory_rows = self._memory()
-        for line in known:
-            self.add(line)
+        self.most = np.full((1, cuts.same.pp), cuts.counts.sum())
+        self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))
+        self._parts = int(self._runs.sum())
+        self.lines = list[Line]()
         self._even: Floats | None = None
+        rows = self._layers()
+        self._covers, memory = self._memory()
+        first = [len(rows[0]), len(rows[1]), len(rows[2]), len(memory), len(known)]
+        blocks = [*rows, memory, self._of_lines(known)] if known else [*rows, memory]
+        self._solver = self._loaded([row for block in blocks for row in block])
+        self._x, self._t = (
+            self._solver.variables()[: self._parts],
+            self._solver.variables()[self._parts],
+        )
+        every, ends = self._solver.constraints(), np.cumsum(first).tolist()
+        self._fewest_rows, self._most_rows = every[ends[0] : ends[1]], every[ends[1] : ends[2]]
+        self._memory_rows, self._line_rows = every[ends[2] : ends[3]], every[ends[3] :]
+
+    def _loaded(self, rows: Sequence[_Row]) -> Any:
+        """The solver with all rows: at once, since to set one coefficient after the other takes
+        several times as long as to solve.
+        """
+        model = _protos().MPModelProto()
+        beyond = len(self._covers)
+        for cost in [0.0] * self._parts + [1.0] + [TOO_MUCH] * beyond:
+            model.variable.add(lower_bound=0.0, upper_bound=math.inf, objective_coefficient=cost)
+        for least, most, each, more in rows:
+            at = np.flatnonzero(each)
+            columns, values = [*at.tolist(), *more], [*each[at].tolist(), *more.values()]
+            model.constraint.add(
+                lower_bound=least, upper_bound=most, var_index=columns, coefficient=values
+            )
+        solver = _solvers().Solver.CreateSolver("GLOP")
+        solver.LoadModelFromProto(model)
+        return solver
 
     @property
     def shape(self) -> Shape:
@@ -99,11 +139,10 @@ class FreeCutProgram:
         """
         cut, step_s = self.cut(), self.step_s() * (1 + NEAR)
         even = self.evenly(cut) if self._even is None else self._even
-        for self._even in ((1 - BETWEEN) * cut + BETWEEN * even, cut):
-            new = self.learnt(self._even)
+        for between in ((1 - BETWEEN) * cut + BETWEEN * even, cut):
+            self._even, new = between, self.learnt(between)
             if self.value_s(new, cut) > step_s:
-                for line in new:
-                    self.add(line)
+                self.add(new)
                 return True
         return False
 
@@ -112,30 +151,18 @@ class FreeCutProgram:
         """Rows times columns."""
         return int(self._solver.NumConstraints()) * len(self._x)
 
-    def _row(self, least: float, most: float, each: Floats) -> Any:
-        found = self._solver.Constraint(least, most)
-        for variable, at in zip(self._x, self._parts, strict=True):
-            if each[at]:
-                found.SetCoefficient(variable, float(each[at]))
-        return found
-
-    def _layers(self) -> None:
-        """All layers of each kind, and the fewest of each chunk."""
-        cuts, shape = self.cuts, (self.cuts.same.chunks, *self.cuts.runs.shape[1:])
-        for kind, count in enumerate(cuts.counts):
-            each = np.zeros(shape)
-            each[:, kind] = 1
-            self._row(count, count, each)
-        self._fewest_rows = []
-        for chunk, fewest in enumerate(cuts.fewest):
-            each = np.zeros(shape)
-            each[chunk] = 1
-            self._fewest_rows.append(self._row(fewest, self._endless, each))
-        self._most_rows = []
-        for rank in range(cuts.same.pp):
-            each = np.zeros(shape)
-            each[cuts.rank_of == rank] = 1
-            self._most_rows.append(self._row(-self._endless, self._endless, each))
+    def _layers(self) -> tuple[list[_Row], list[_Row], list[_Row]]:
+        """All layers of each kind, the fewest of each chunk, and the most of each rank."""
+        cuts = self.cuts
+        chunk, kind, _ = np.nonzero(self._runs)
+        every = np.arange(max(cuts.same.chunks, len(cuts.counts)))[:, None]
+        kinds, chunks = (every == kind).astype(float), (every == chunk).astype(float)
+        ranks, most = (every == cuts.rank_of[chunk]).astype(float), float(cuts.counts.sum())
+        return (
+            [_Row(n, n, kinds[at], {}) for at, n in enumerate(cuts.counts.tolist())],
+            [_Row(n, math.inf, chunks[at], {}) for at, n in enumerate(cuts.fewest.tolist())],
+            [_Row(-math.inf, most, each, {}) for each in ranks[: cuts.same.pp]],
+        )
 
     def limit_to(self, below_s: float) -> None:
         """Only steps below that are of interest: ranks hold so many whole layers at most."""
@@ -143,34 +170,43 @@ class FreeCutProgram:
         for row, most in zip(self._most_rows, self.most[self.row], strict=True):
             row.SetUb(float(most))
 
-    def _memory(self) -> list[tuple[int, int, Any]]:
-        cuts, found = self.cuts, list[tuple[int, int, Any]]()
+    def _memory(self) -> tuple[list[tuple[int, int]], list[_Row]]:
+        """(cover, rank) of each row of memory, each different one once; and these rows."""
+        cuts, found, covers = self.cuts, list[_Row](), list[tuple[int, int]]()
         held, late = cuts.held()
         cap_kib = cuts.same.prices.cap_kib
         for rank in range(cuts.same.pp):
             own, known = (cuts.rank_of == rank).astype(float), set[bytes]()
             for cover in range(len(held)):
-                room = cuts.room_kib[self.row, cover, rank] / cap_kib
+                room = float(cuts.room_kib[0, cover, rank] / cap_kib)
                 key = np.array([*(held[cover] * own), *(late[cover] * own), room]).tobytes()
                 if key in known:
                     continue
                 known.add(key)
-                each = cuts.kib_of(held[cover] * own, late[cover] * own, own)[self.row] / cap_kib
-                row = self._row(-self._endless, room, each)
-                beyond = self._solver.NumVar(0, self._endless, "")
-                self._solver.Objective().SetCoefficient(beyond, TOO_MUCH)
-                row.SetCoefficient(beyond, -1)
-                found.append((cover, rank, row))
-        return found
+                each = cuts.kib_of(held[cover] * own, late[cover] * own, own)[0] / cap_kib
+                beyond = {self._parts + 1 + len(found): -1.0}
+                found.append(_Row(-math.inf, room, each[self._runs], beyond))
+                covers.append((cover, rank))
+        return covers, found
 
-    def add(self, line: Line) -> None:
-        """The step is as long as a chain."""
-        each, fixed = self.cuts.seconds_of([line], np.ones(1))
-        row = self._row(float(fixed[self.row]) / self.limit_s, self._endless,
-                        -each[self.row] / self.limit_s)  # fmt: skip
-        row.SetCoefficient(self._t, 1)
-        self.lines.append(line)
-        self._line_rows.append(row)
+    def _of_lines(self, lines: Sequence[Line]) -> list[_Row]:
+        """The step is as long as each chain."""
+        each, fixed = (found[:, 0] for found in self.cuts.seconds_of_each(lines))
+        self.lines += lines
+        return [
+            _Row(rest, math.inf, one[self._runs], {self._parts: 1.0})
+            for rest, one in zip((fixed / self.limit_s).tolist(), -each / self.limit_s, strict=True)
+        ]
+
+    def add(self, lines: Sequence[Line]) -> None:
+        """More chains."""
+        for row in self._of_lines(lines):
+            added = self._solver.Constraint(row.least, row.most)
+            for variable, value in zip(self._x, row.each.tolist(), strict=True):
+                if value:
+                    added.SetCoefficient(variable, value)
+            added.SetCoefficient(self._t, 1)
+            self._line_rows.append(added)
 
     def answer(self) -> Answer:
         """What the chains that are known prove."""
@@ -181,7 +217,7 @@ class FreeCutProgram:
             return Answer(0.0, None)
         covers = self.cuts.room_kib.shape[1]
         memory = np.zeros((covers, self.cuts.same.pp))
-        for cover, rank, row in self._memory_rows:
+        for (cover, rank), row in zip(self._covers, self._memory_rows, strict=True):
             memory[cover, rank] = max(0.0, -row.dual_value())
         fewest = np.array([max(0.0, row.dual_value()) for row in self._fewest_rows])
         most = np.array([max(0.0, -row.dual_value()) for row in self._most_rows])
@@ -192,9 +228,8 @@ class FreeCutProgram:
 
     def cut(self) -> Floats:
         """[chunk, kind, mode] layers of the last answer."""
-        found = np.zeros((self.cuts.same.chunks, *self.cuts.runs.shape[1:]))
-        for variable, at in zip(self._x, self._parts, strict=True):
-            found[at] = variable.solution_value()
+        found = np.zeros(self._runs.shape)
+        found[self._runs] = [variable.solution_value() for variable in self._x]
         return found
 
     def step_s(self) -> float:
@@ -227,12 +262,9 @@ class FreeCutProgram:
 
     def value_s(self, lines: list[Line], cut: Floats) -> float:
         """The longest of some chains under a cut."""
-        found = []
-        for line in lines:
-            each, fixed = self.cuts.seconds_of([line], np.ones(1))
-            taken = np.where(self.cuts.runs[self.row], each[self.row], 0) * cut
-            found.append(float(fixed[self.row] + taken.sum()))
-        return max(found)
+        each, fixed = (found[:, 0] for found in self.cuts.seconds_of_each(lines))
+        taken = np.where(self.cuts.runs[0], each, 0) * cut
+        return float((fixed + taken.sum(axis=(1, 2, 3))).max())
 
     def evenly(self, cut: Floats) -> Floats:
         """A cut with as many of each kind in each mode, spread evenly over the chunks."""

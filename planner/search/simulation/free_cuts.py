@@ -5,11 +5,15 @@ Where an engine cuts anywhere, layouts of several chunks per rank are solved ove
 bound first, each by what costs little before what costs much:
 
     row       of all cuts, by the mean rank (`planner.search.rows.rows_below.bounds_of_rows`), in
-              the modes of one way to run it; not those whose ranks cannot hold all layers
-    asked     by the multipliers that were found for a layout with the same schedule, ranks, chunks
+              the modes of one way to run it; not those whose ranks cannot hold all layers, nor rows
+              that others beat in everything (`planner.search.rows.dominated`)
+    begun     a program of the chains that every step has (`planner.cuts.free_cut_program`); its
+              multipliers are asked of all with the same schedule and ranks, whatever their chunks
+              and micro-batches (`planner.bounds.asked_prices`)
     packed    by the whole layers that ranks can hold (`FreeCuts.packing_bounds_s`)
-    solved    by a program of its own (`planner.cuts.free_cut_program`); then below which limit the
-              whole layers of ranks leave it no answer, by halving
+    solved    the program with all chains that it learns, whose multipliers are asked of all with
+              the same order; then below which limit the whole layers of ranks leave it no answer,
+              by halving
 
 The best plan's layout comes before all others: what is bounded above it needs no look.
 """
@@ -22,7 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
-from meshplan.planner.bounds.free_cuts import FreeCuts, Line, Multipliers, first_lines
+from meshplan.planner.bounds.asked_prices import AskedPrices
+from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -31,15 +37,18 @@ from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BUDGET = 1_500_000  # units of work, as those of `planner.cuts.budget`: some 0.15 seconds
-GROUP, BOUNDED, PACKED = 8_000, 1, 100  # layouts that are alike; each of their chunks, and ranks
-PROGRAM, CELL = 100_000, 4  # a program; each of its cells, in each round
+BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
+GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
+PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
+BEST = 4  # one part in so many of the budget is for the best plan's layout
+USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
 
@@ -55,6 +64,7 @@ class _Alike:
         self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
         self.layers = layers
         self.most = np.full((len(rows), shape[1]), float(layers))
+        self.begun: Bools = np.zeros(len(rows), bool)
         self.packed: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
         self.changed()
@@ -68,15 +78,12 @@ class _Alike:
 
 
 class _Asked(NamedTuple):
-    """Multipliers of the chains of `shape`, in units of the limit; `first`: of those that all
-    micro-batches have.
-    """
+    """Multipliers of chains of `shape`, in units of the limit."""
 
     lines: list[Line]
     by: Multipliers
     shape: Shape
     limit_s: float
-    first: bool
 
 
 class FreeCutBounds:
@@ -97,6 +104,7 @@ class FreeCutBounds:
         """A lower bound of every such layout; infinite where none can be faster."""
         bounds, space = self.proof.open.row_bounds, self.proof.space
         rows = space.listed(np.flatnonzero(bounds < self.limit_s))
+        rows = rows[~dominated(space, self.proof.passes, self.proof.open.prices, rows)]
         taken = self._taken(rows)
         rest = np.sort(rows)
         left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
@@ -181,30 +189,62 @@ class FreeCutBounds:
         return FreeCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
-        """The best layout first, for half of the budget; then all are packed before any is solved,
-        for half of what is left.
+        """The best layout first, for a part of the budget. Then what has the smallest bound is
+        begun, packed, and solved.
         """
-        self._kept = BUDGET // 2
+        self._kept = BUDGET - BUDGET // BEST
         if best := self._of_the_best():
             self._pack(best, np.arange(1))
             self._solve(best, 0)
-        self._alike = list(self._below())
+        self._alike, self._kept = list(self._below()), 0
         self._ask_all()
-        self._kept = self._left // 2
         while self._goes_on():
-            alike = min(self._alike, key=lambda each: each.unpacked_s)
-            if alike.unpacked_s >= self.found_s:
-                break
-            self._pack(alike)
-        self._kept = 0
-        while self._goes_on():
-            alike = min(self._alike, key=lambda each: each.open_s)
+            alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
             at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
-            if not alike.packed[at]:
+            if not alike.begun[at]:
+                self._begin(alike, at)
+            elif not alike.packed[at]:
                 self._pack(alike)
             else:
                 self._solve(alike, at)
                 self._ask_all()
+
+    def _begin(self, first: _Alike, at: int) -> None:
+        """A program of the chains that every step has, and its multipliers of all layouts with the
+        same schedule and ranks.
+        """
+        cuts = self._cuts(first, np.array([at]))
+        program = FreeCutProgram(cuts, self.found_s, first_lines(*first.shape))
+        answer = program.answer()
+        self._left -= PROGRAM + CELL * program.size
+        first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.found_s)
+        first.begun[at] = True
+        first.changed()
+        ways = dict[Variant, list[_Alike]]()
+        for each in self._alike if answer.by else ():
+            if each.shape[:2] == first.shape[:2] and each.open_s < self.found_s:
+                ways.setdefault(each.variant, []).append(each)
+        for alike in ways.values():
+            self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
+
+    def _ask_others(self, alike: list[_Alike], by: Multipliers | None, cap_kib: int) -> None:
+        """Multipliers of the chains that every step has, of layouts of one variant with equally
+        many ranks.
+        """
+        some = [np.flatnonzero(~each.solved & (each.bounds < self.found_s)) for each in alike]
+        rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
+        same = run_as(self.proof.space, self._prices, rows, alike[0].variant)
+        cuts = FreeCuts(same, self.proof.passes, rows)
+        self._left -= GROUP + cuts.runs[0].size * same.chunks * len(rows)
+        if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
+            return
+        price = by.memory * self.found_s / cap_kib
+        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.found_s), 0
+        for each, at in zip(alike, some, strict=True):
+            end += len(at)
+            own = bounds[end - len(at) : end]
+            each.bounds[at] = np.clip(own, each.bounds[at], self.found_s)
+            each.changed()
 
     def _of_the_best(self) -> _Alike | None:
         """The best plan's layout alone, where a list limits its cuts."""
@@ -264,19 +304,17 @@ class FreeCutBounds:
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
     ) -> float:
-        """What a program proves of steps below some limit; to be asked of all of a shape, if said:
-        with the first multipliers and the last.
+        """What a program proves of steps below some limit; its last multipliers are to be asked of
+        all of a shape, if said.
         """
-        found_s, actions, asked = 0.0, actions_of(program.shape), list[_Asked]()
+        found_s, actions, by = 0.0, actions_of(program.shape), None
         for answer in program.answers(below_s):
             self._left -= CELL * program.size + costs.CHAINED * actions
-            if shape and answer.by:
-                lines = list(program.lines[: len(answer.by.lines)])
-                asked[1:] = [_Asked(lines, answer.by, shape, self.found_s, not asked)]
-            found_s = max(found_s, answer.bound_s)
+            by, found_s = answer.by or by, max(found_s, answer.bound_s)
             if found_s >= below_s or self._ended:
                 break
-        self._asked += asked
+        if shape and by:
+            self._asked.append(_Asked(program.lines[: len(by.lines)], by, shape, self.found_s))
         return found_s
 
     def _ask_all(self) -> None:
@@ -284,21 +322,18 @@ class FreeCutBounds:
             self._ask(self._asked.pop(0))
 
     def _ask(self, asked: _Asked) -> None:
-        """Of all that is open with the same schedule, ranks and chunks."""
+        """Of all that is open and has the same order of actions."""
+        lines, by = asked.lines, asked.by
         for alike in self._alike:
-            other = alike.shape != asked.shape
-            if alike.shape[:3] != asked.shape[:3] or alike.open_s >= self.found_s:
-                continue
-            if other and not asked.first:
+            if alike.shape != asked.shape or alike.open_s >= self.found_s:
                 continue
             some = np.flatnonzero(~alike.solved & (alike.bounds < self.found_s))
-            cuts, lines, by = self._cuts(alike, some), asked.lines, asked.by
-            if other:
-                lines = list(first_lines(*alike.shape))
-                by = by._replace(lines=by.lines[: len(lines)])
-            if by.lines.sum() <= 0 or len(by.memory) != cuts.room_kib.shape[1]:
+            cuts = self._cuts(alike, some)
+            if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
-            bounds = cuts.bounds_s(lines, by, asked.limit_s, alike.most[some])
+            price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
+            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.found_s)
+            bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
             alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.found_s)
             alike.changed()
-            self._left -= GROUP + BOUNDED * cuts.same.chunks * len(some)
+            self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(some)

@@ -15,8 +15,10 @@ from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.prices.passes import pass_seconds
 from meshplan.costmodels.setting import Setting
-from meshplan.planner.bounds.free_cuts import FreeCuts, first_lines
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.bounds.asked_prices import AskedPrices
+from meshplan.planner.bounds.first_chains import first_lines
+from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.search.rows.priced_space import closed_form, price_space
@@ -73,7 +75,7 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     """By whole layers of ranks below a limit, by programs with all chains that they learn, and by
     the same multipliers under other limits of whole layers; some bounds are close.
     """
-    closest, asked, refused = 0.0, 0, 0
+    closest, nearest, asked, refused = 0.0, 0.0, 0, 0
     number = cases(6, nightly=60)
     for seed in range(block * number, (block + 1) * number):
         for cuts_of, least_s, _ in played(seed):
@@ -87,6 +89,9 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
                 for answer in program.answers(limit_s):
                     assert min(answer.bound_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
                     found_s = max(found_s, answer.bound_s, packed_s)
+                    own_s = own_prices_s(cuts_of, program, answer)
+                    assert min(own_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
+                    nearest = max(nearest, min(own_s, least_s) / least_s)
                 asked += 1
                 refused += math.isinf(least_s) and found_s >= limit_s
                 if math.isfinite(least_s):
@@ -94,6 +99,39 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     assert asked > 30
     assert refused > 0
     assert closest > 0.97
+    assert nearest > 0.97
+
+
+def own_prices_s(cuts_of: FreeCuts, program: FreeCutProgram, answer: Answer) -> float:
+    """The bound by an answer's chains with factors of its prices of memory; 0 without an answer."""
+    if answer.by is None:
+        return 0.0
+    price, lines = answer.by.memory * program.limit_s, program.lines[: len(answer.by.lines)]
+    price = price / cuts_of.same.prices.cap_kib
+    return float(AskedPrices(cuts_of, answer.by.lines, price, lines).bounds_s(math.inf)[0])
+
+
+def test_weights_of_another_layout_are_a_bound_too() -> None:
+    """Those that a program finds for one layout, of others of the same schedule and ranks,
+    whatever their chunks and micro-batches; some are close.
+    """
+    known, asked, nearest = dict[tuple[str, int], tuple[Multipliers, float]](), 0, 0.0
+    for cuts_of, least_s, _ in chain.from_iterable(map(played, range(cases(12, nightly=60)))):
+        limit_s = least_s * 1.3 if math.isfinite(least_s) else 100.0
+        same = cuts_of.same
+        like, cap = (same.schedule, same.pp), same.prices.cap_kib
+        if like in known:
+            by, of_limit_s = known[like]
+            price = by.memory * of_limit_s / cap
+            bound_s = AskedPrices(cuts_of, by.lines, price).bounds_s(math.inf)[0]
+            assert bound_s <= least_s * CLOSE
+            nearest, asked = max(nearest, bound_s / least_s), asked + math.isfinite(least_s)
+        lines = first_lines(same.schedule, same.pp, same.vpp, int(same.m[0]))
+        answer = FreeCutProgram(cuts_of, limit_s, lines).answer()
+        if answer.by:
+            known[like] = answer.by, limit_s
+    assert asked > 20
+    assert nearest > 0.95
 
 
 def test_no_rank_of_the_fastest_cut_holds_more_layers_than_its_lines_say() -> None:

@@ -1,0 +1,99 @@
+"""Bounds of every cut of many layouts by the chains of one of them, each with its own memory.
+
+A program (`planner.cuts.free_cut_program`) weighs the chains that every step has
+(`planner.bounds.first_chains`) for one layout, and prices its memory. The same weights say as much
+of layouts with other micro-batches and other numbers of chunks, since their chains are the same
+ones. Their memory may be scarcer, so all prices of memory are scaled by a factor of each layout's
+own: the bound is concave in it. Whatever the weights and the factor, it is a bound (Lagrange,
+`planner.bounds.free_cuts`), in which the multipliers of the fewest layers are the best there are
+where layers are of one kind: what the least of its kinds costs more on a chunk than elsewhere.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.first_chains import Line, Lines, first_lines
+from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.simulated import SAFETY
+
+FACTORS, NEARER = (0.0, 0.4, 0.1, 2.5), (0.63, 1.6, 0.8, 1.26)  # the latter times the best
+TRIED = [*((False, each) for each in FACTORS), *((True, each) for each in NEARER)]
+ENDLESS_S = 1e30  # of a layer that can run in no mode
+MOST_KINDS = 4  # that multipliers of the fewest layers are made for, and those of all together
+
+
+class AskedPrices:
+    """Of layouts of one schedule with equally many ranks and chunks, `weights` [line] of the first
+    lines, and seconds of a KiB [cover, rank]. Layouts with as many micro-batches may have other
+    `lines`.
+    """
+
+    def __init__(
+        self, cuts: FreeCuts, weights: Floats, price: Floats, lines: Sequence[Line] | None = None
+    ) -> None:
+        self.cuts, self.lines = cuts, lines
+        self.seconds, self.fixed_s = self._weighed(weights / weights.sum())
+        self.kib_s = self._priced(price)
+        self.room_s = np.einsum("rcs,cs->r", cuts.room_kib, price)
+        self.priced = bool(price.any())
+
+    def _weighed(self, weights: Floats) -> tuple[Floats, Floats]:
+        """[row, chunk, kind, mode] seconds of a layer, infinite where none runs; [row] the rest."""
+        same = self.cuts.same
+        numbers, which = np.unique(same.m, return_inverse=True)
+        of_each = [
+            Lines.of(self.lines or first_lines(same.schedule, same.pp, same.vpp, int(m)))
+            for m in numbers
+        ]
+        often = np.stack([np.tensordot(weights, lines.often, axes=1) for lines in of_each])
+        lines, reduces = of_each[0], np.zeros((4, same.pp))
+        np.add.at(reduces, (lines.late, lines.ranks), weights)
+        each, fixed = self.cuts.weighed(often[which], float(weights @ lines.hops), reduces)
+        return np.where(self.cuts.runs[:, None], each, np.inf), fixed
+
+    def _priced(self, price: Floats) -> Floats:
+        """[row, chunk, kind, mode] seconds of a layer's memory."""
+        cuts, same = self.cuts, self.cuts.same
+        at = slice(None), slice(None), cuts.rank_of, cuts.place_of
+        of_chunk = price[:, cuts.rank_of]  # [cover, chunk]
+        held = np.einsum("rcj,cj->rj", same.covers[at], of_chunk)
+        found: Floats = held[:, :, None, None] * cuts.saved_kib[:, None]
+        found += of_chunk.sum(axis=0)[:, None, None] * cuts.state_kib[:, None, :, None]
+        if same.waits_apart:
+            late = np.einsum("rcj,cj->rj", same.late[at], of_chunk)
+            found += late[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
+        return found
+
+    def bounds_s(self, limit_s: float) -> Floats:
+        """[row] the largest bound by the factors that are tried, until it reaches the limit."""
+        found = self._by(np.ones(len(self.fixed_s)), slice(None))
+        best, left = np.ones(len(found)), np.flatnonzero(found < limit_s)
+        for near, times in TRIED if self.priced else ():
+            factor = best[left] * times if near else np.full(len(left), times)
+            bounds = self._by(factor, left)
+            better = bounds > found[left]
+            best[left[better]], found[left[better]] = factor[better], bounds[better]
+            left = left[found[left] < limit_s]
+        return found
+
+    def _by(self, factor: Floats, some: Ints | slice) -> Floats:
+        """[row] the bound of some rows with the prices of memory times a factor."""
+        several = len(self.cuts.kinds) > 1
+        each = self.seconds[some]
+        if self.priced:
+            each = each + factor[:, None, None, None] * self.kib_s[some]
+        each = np.minimum(each.min(axis=3), ENDLESS_S)
+        beyond = each - each.min(axis=1)[:, None]  # [row, chunk, kind]
+        fixed = self.fixed_s[some] - factor * self.room_s[some]
+        of_kinds = [beyond.min(axis=2), *np.moveaxis(beyond, 2, 0)][: MOST_KINDS if several else 1]
+        layers: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
+        layers += fixed
+        return layers * SAFETY
+
+    def _with_fewest(self, each: Floats, v: Floats) -> Floats:
+        """[row] what layers of each [row, chunk, kind] take, with multipliers of the fewest."""
+        found: Floats = v @ self.cuts.fewest
+        found += (each - v[..., None]).min(axis=1) @ self.cuts.counts
+        return found
