@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cached_property
+from operator import add
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import MODES, Layout, Stage
@@ -134,12 +135,9 @@ class CutTimes:
         """What follows the pipeline."""
         loads, reduce, update = self._loads(stages), [], 0.0
         for chunks in self._stages_of_rank:
-            forward_room, backward_room, dense, expert = 0.0, 0.0, 0.0, 0.0
-            for j in chunks:
-                _, _, _, forward, backward, of_dense, of_expert = loads[j]
-                forward_room, backward_room = forward_room + forward, backward_room + backward
-                dense, expert = dense + of_dense, expert + of_expert
-            rank = 0.0, 0.0, 0.0, forward_room, backward_room, dense, expert
+            rank: Sequence[float] = loads[chunks[0]]
+            for j in chunks[1:]:
+                rank = tuple(map(add, rank, loads[j]))
             reduce.append(self.reduce_s_of(rank))
             update = max(update, self.update_s_of(rank))
         return After(tuple(reduce), update + float(self.passes.step_s[self.row]))

@@ -21,9 +21,10 @@ from meshplan.planner.answer.explain import (
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.ties import chosen
 from meshplan.planner.case.host_memory import host_use
-from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, RunnerUp, SearchReport
+from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, RunnerUp
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.progress import Progress
@@ -137,6 +138,7 @@ def chosen_plan(
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     """How the search ended, as the plan file states it."""
     own: dict[str, Any] = {"space": space, "wall_s": round(result.wall_s, 3)}
+    own["every_cut_bound_s"] = None
     copied = SearchReport.model_fields.keys() - own
     return SearchReport(**own, **{name: getattr(result, name) for name in copied})
 

@@ -17,6 +17,7 @@ from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.case.plan_file import MeasuredRun, Plan
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.search_report import ROUNDING
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.search import SearchResult
 from meshplan.planner.second_core import Begun, done_beside
@@ -85,7 +86,8 @@ def as_fastest(plan: Plan) -> Fastest:
     """The layout of a plan that a search found."""
     assert plan.prediction is not None
     assert plan.search is not None
-    return Fastest(plan.layout, plan.prediction.step_time_s, plan.search.status == "OPTIMAL")
+    proved = plan.search.listed_gap < ROUNDING
+    return Fastest(plan.layout, plan.prediction.step_time_s, proved)
 
 
 def _nearest_runs(case: Case) -> tuple[MeasuredRun, ...]:

@@ -33,6 +33,7 @@ from meshplan.planner.case.seal import (
     is_edited,
     sealed,
 )
+from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
@@ -207,38 +208,6 @@ class MeasuredRun(Frozen):
     predicted_unseen_s: float | None
     measured_reserved_gib: float | None
     predicted_reserved_gib: float
-
-
-class SearchReport(Frozen):
-    """How the search for the fastest layout ended. `OPTIMAL` only when every layout of the space
-    was solved, simulated or bounded away.
-
-    price      what steps were compared by; bound and gap are under the same
-    cuts       listed: a layout of several chunks per rank may be faster if it is cut as no list
-               says; runners-up listed: not than the plan, but than a runner-up; None in older plan
-               files
-    space      what was searched and what was not, in words; empty in older plan files
-    every_cut_bound_s   nothing in the space is faster, however it is cut; None in older plan files
-    kinds_bound_s       no other degrees (tp, cp, pp, ep) are faster than that, nor those of a
-                        runner-up with other settings; None where none were looked for, and in older
-                        plan files
-    simulated  cuts into stages that the event simulation timed
-    """
-
-    status: Literal["OPTIMAL", "FEASIBLE"]
-    price: Literal["closed form", "event simulation"] = "closed form"
-    cuts: Literal["all", "runners-up listed", "listed"] | None = None
-    space: tuple[str, ...] = ()
-    bound_s: float
-    every_cut_bound_s: float | None = None
-    kinds_bound_s: float | None = None
-    gap: float
-    candidates: int
-    priced: int
-    cpsat_solves: int
-    simulated: int = 0
-    wall_s: float
-    dropped: dict[str, int] = {}
 
 
 class Plan(Frozen):

@@ -20,12 +20,12 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import (
     IS_PLAN,
     Plan,
-    SearchReport,
     UnreadablePlan,
     read_plan,
 )
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.case.trained import (
     image_words,
     optimizer_words,

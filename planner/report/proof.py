@@ -1,26 +1,24 @@
 """What a search proved, what it searched, and why the plan is this one of several, in sentences."""
 
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
-from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.case.plan_findings import Choice
+from meshplan.planner.case.search_report import ROUNDING, SearchReport
 from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES
 
 OVER_LISTED = "over the listed stage splits"
-"""Of a proof: the space says which splits are listed."""
+"""Of what more is proved: the space says which splits are listed."""
 
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
     """What the search proved of the fastest layout, and why the plan is that one or another."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
-    over = f" {OVER_LISTED}" if search.cuts == "listed" else ""
     least = format_seconds(search.bound_s)
     if search.status == "OPTIMAL":
-        claim = f"OPTIMAL{over}: {under} {_nothing(search)} beats {least} by more than a millionth"
+        claim = f"OPTIMAL: {under} {_nothing(search)} beats {least} by more than a millionth"
     else:
-        which = "none of them" if over else _nothing(search)  # moved layers may be faster
         gap = f"{_gap(search.gap)} below the best found"
-        claim = f"FEASIBLE{over}, not proved: {under} {which} takes less than {least}, {gap}"
-    claim += _of_every_cut(search) if over else ""
+        claim = f"FEASIBLE, not proved: {under} {_nothing(search)} takes less than {least}, {gap}"
+    claim += _of_listed(search)
     if choice:
         claim += _beside_fastest(choice)
     return [claim, *([choice_line(choice)] if choice else [])]
@@ -47,13 +45,14 @@ def _nothing(search: SearchReport) -> str:
     return "no layout of the space"
 
 
-def _of_every_cut(search: SearchReport) -> str:
-    """What is proved however layouts are cut, where the proof is over a list of cuts."""
-    bound_s, best_s = search.every_cut_bound_s, search.bound_s / (1 - search.gap)
-    if not bound_s:
+def _of_listed(search: SearchReport) -> str:
+    """What is proved of layouts that are cut as a list says, where that is more than of all."""
+    if search.cuts != "listed" or search.listed_bound_s is None:
         return ""
-    gap = _gap(1 - bound_s / best_s)
-    return f"; split in any way, none takes less than {format_seconds(bound_s)}, {gap} below"
+    least = format_seconds(search.listed_bound_s)
+    if search.listed_gap < ROUNDING:
+        return f"; {OVER_LISTED} none beats {least} by more than a millionth"
+    return f"; {OVER_LISTED} none takes less than {least}, {_gap(search.listed_gap)} below"
 
 
 def _gap(gap: float) -> str:

@@ -30,7 +30,7 @@ def ended(question: Question, seed: int) -> str:
     if result is None:
         assert math.isinf(least_s), (seed, question.engine.name, least_s)
         return "refused"
-    assert result.every_cut_bound_s <= least_s / EQUAL, (seed, result.every_cut_bound_s, least_s)
+    assert result.bound_s <= least_s / EQUAL, (seed, result.bound_s, least_s)
     if result.cuts == "listed":
         return "listed"
     if result.status == "OPTIMAL":

@@ -12,7 +12,7 @@ from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.case.plan_file import SearchReport
+from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.report.proof import proof_lines, search_lines
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import search
