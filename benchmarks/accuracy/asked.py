@@ -15,7 +15,6 @@ from statistics import mean, median
 import numpy as np
 
 from benchmarks.accuracy.coverage import FEW, Held, held, runs_of
-from benchmarks.accuracy.price_of_choice import mean_price
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.intervals import STATE
@@ -105,7 +104,7 @@ def memory(rows: Sequence[Predicted]) -> Iterator[Line]:
     found = [abs(1 / r.reserved - 1) for r in ratios() if r.reserved and r.left_out == "layout"]
     yield _two("reserved memory, layouts left out", found, (0.045, 0.15))
     fits, best = fitting(rows), choice(rows)
-    good = choice([*filter(_good, rows)])
+    good = choice([row for row in rows if row.run.grade in ("A", "B")])
     assert best is not None
     assert good is not None
     assert fits.balanced_accuracy is not None
@@ -113,17 +112,10 @@ def memory(rows: Sequence[Predicted]) -> Iterator[Line]:
     right = fits.balanced_accuracy
     said = f"{fits.missed} of {fits.out_of_memory} that ran out of memory were said to fit"
     yield Line("does it fit, balanced accuracy", f"{right:.1%}", "98.5%", right >= 0.985, said)
-    ranked = f"of the layout that is predicted fastest {best.mean_regret:.1%}"
-    groups = f"{good.groups} of {best.groups} groups"
     yield _one(
-        f"price of the choice, mean of {best.groups} questions, as `plan` chooses ({ranked})",
-        mean_price(rows), 0.02,
-        f"of grades A and B alone {mean_price([*filter(_good, rows)]):.1%} ({groups})",
+        "price of the choice, mean", best.mean_regret, 0.02,
+        f"of grades A and B alone {good.mean_regret:.1%} ({good.groups} of {best.groups} groups)",
     )  # fmt: skip
-
-
-def _good(row: Predicted) -> bool:
-    return row.run.grade in ("A", "B")
 
 
 def _two_shares(what: str, some: int, of: int, most: float) -> Line:

@@ -28,7 +28,6 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import differing_axes
 from meshplan.hardware_profiles.errors.layout_ratios import (
     FILE,
-    LEANT,
     NEAR,
     Pair,
     kept,
@@ -72,14 +71,7 @@ class Timings(NamedTuple):
         measured = math.log(measured_step_s(other.run) / measured_step_s(one.run))
         axes = len(differing_axes(one.run.layout, other.run.layout))
         engine = one.run.engine.name
-        return Pair(
-            one.run.suite, engine, axes, round(predicted, 4), round(measured, 4),
-            *(round(_doublings(other, one, axis), 4) for axis in LEANT),
-        )  # fmt: skip
-
-
-def _doublings(other: Timed, one: Timed, axis: str) -> float:
-    return math.log2(getattr(other.run.layout, axis) / getattr(one.run.layout, axis))
+        return Pair(one.run.suite, engine, axes, round(predicted, 4), round(measured, 4))
 
 
 def main() -> None:

@@ -13,9 +13,6 @@ without its framework say nothing of either.
     b   = sum of w d m / sum of w d^2: what is left of a predicted difference, of all pairs
     n   on how many axes the layouts differ, `MOST_AXES` standing for more
     e   |m - d|
-    x   log2 of the same ratio of the tensor-parallel degrees, and of the micro-batches
-    c   what least squares of w (m - d - c x)^2 leave, over pairs with e up to `NEAR`, beside one
-        pair more of weight 1 for each axis that doubles and shows nothing [assumed]
     P   that the layout predicted faster is faster: errors are taken to favour the predicted order
         as often as the other one, (1 + weighted share of the pairs of this n with e < d) / 2
 
@@ -26,12 +23,6 @@ posterior mean does not depend on the selection: Efron, Tweedie's formula and se
 106, 2011). That holds as far as the layouts of a plan's question are to each other as those that
 people measured, and not where the other layout was chosen by measuring several: what is left of a
 claim over such a one says `python -m benchmarks.accuracy.best_measured`.
-
-Prices of near layouts lean: measured ones take longer by c for each doubling of tensor parallelism
-and less for each of the micro-batch, in seven of the nine largest sources alike (c is 0.030 to
-0.047 and -0.028 to -0.038 without any one of them, 2026-11-27), as if kernels of half the work were
-3 % slower than priced. Why is not known, so no price has it; it decides among ties
-(`planner.answer.ties`).
 
 `python -m benchmarks.accuracy.layout_ratios` writes the pairs and counts how often P holds on
 sources that it has not seen; `python -m benchmarks.search.recipes` sets plans beside published
@@ -45,28 +36,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
 
 FILE = Path(__file__).parents[1] / "fits" / "layout_ratios.csv"
 NEAR = 0.3
 MOST_AXES = 3
-LEANT = ("tensor_parallel", "micro_batch_size")
-"""Axes by which measured ratios differ from predicted ones in most sources alike."""
-
 TIE = 0.7
 """Below this probability of being faster, two layouts are called a tie."""
-
-
-class Layout(Protocol):
-    """The degrees that are leant by."""
-
-    @property
-    def tensor_parallel(self) -> int: ...
-
-    @property
-    def micro_batch_size(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +51,6 @@ class Pair:
     axes       on which their layouts differ
     predicted  ln of the predicted ratio of their steps, at least 0
     measured   ln of the measured ratio, of the same over the same
-    tensor_parallel, micro_batch_size
-               log2 of the ratio of these, of the same over the same
     """
 
     suite: str
@@ -85,8 +58,6 @@ class Pair:
     axes: int
     predicted: float
     measured: float
-    tensor_parallel: float = 0.0
-    micro_batch_size: float = 0.0
 
     @property
     def error(self) -> float:
@@ -132,33 +103,6 @@ def kept(known: Sequence[Pair]) -> float:
     return sum(w * p.predicted * p.measured for p, w in weighed) / square if square else 1.0
 
 
-def leaning(known: Sequence[Pair]) -> tuple[float, ...]:
-    """c of the module's equations, by axis of `LEANT`."""
-    near = [pair for pair in known if pair.error <= NEAR]
-    weights = np.array(_weights(near))
-    doublings = np.array([[getattr(pair, axis) for axis in LEANT] for pair in near])
-    more = np.array([pair.measured - pair.predicted for pair in near])
-    if not near:
-        return (0.0,) * len(LEANT)
-    weighed = (doublings * weights[:, None]).T
-    return tuple(
-        map(float, np.linalg.solve(weighed @ doublings + np.eye(len(LEANT)), weighed @ more))
-    )
-
-
-def leant(layout: Layout, by: Sequence[float] | None = None) -> float:
-    """How much longer layouts of these degrees take than priced, but for what is the same of all;
-    `by`: c, of all pairs that ship where it is left out.
-    """
-    degrees = [math.log2(getattr(layout, axis)) for axis in LEANT]
-    return math.exp(sum(c * of for c, of in zip(by or _leaning(), degrees, strict=True)))
-
-
-@cache
-def _leaning() -> tuple[float, ...]:
-    return leaning(pairs())
-
-
 def _weights(known: Sequence[Pair]) -> list[float]:
     rows = Counter(pair.suite for pair in known)
     return [rows[pair.suite] ** -0.5 for pair in known]
@@ -176,6 +120,6 @@ def pairs() -> tuple[Pair, ...]:
     with FILE.open(encoding="utf-8", newline="") as file:
         return tuple(
             Pair(row["suite"], row["engine"], int(row["axes"]), float(row["predicted"]),
-                 float(row["measured"]), *(float(row[axis]) for axis in LEANT))
+                 float(row["measured"]))
             for row in csv.DictReader(file)
         )  # fmt: skip

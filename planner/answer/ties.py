@@ -6,16 +6,13 @@
                   time, each longer and shorter by one standard deviation, and what is hidden behind
                   computing less and more by one (`hardware_profiles.errors.figure_errors`); one
                   at a time
-    step(L, x)    of L with the figures x, times what measured pairs lean to beside prices: more for
-                  tensor parallelism, less for larger micro-batches
-                  (`hardware_profiles.errors.layout_ratios.leant`)
-    loss(L, x)    step(L, x) over the least of all candidates with x, minus 1
+    loss(L, x)    step of L with the figures x over the least of all candidates with x, minus 1
     worst(L)      the largest loss over all x, the unmoved figures among them
 
 Of ties the plan is the one with the smallest `worst`; where several are within `ALIKE` of that, the
 one whose fullest GPU has most memory left. With `robust` the candidates are all layouts that were
-found, tied or not, by their prices alone. Each is the best of its kind (tp, cp, pp, ep) under
-unmoved figures: what would be best of its kind under moved ones is not looked for.
+found, tied or not. Each is the best of its kind (tp, cp, pp, ep) under unmoved figures: what would
+be best of its kind under moved ones is not looked for.
 """
 
 import math
@@ -23,18 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from meshplan.costmodels.layout import Layout, differing_axes
-from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.moved_figures import under_each
 from meshplan.costmodels.step.step import StepModel
-from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.errors.figure_errors import CONSTANTS, OVERLAPS, figure_errors
-from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, is_tie, leant
-from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, is_tie
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory
@@ -45,22 +38,6 @@ from meshplan.planner.second_core import done_of_each
 ALIKE = 0.001
 ROBUST_CANDIDATES = 12
 """Layouts that `--robust` chooses from, each the best of its kind."""
-
-
-class Trained(Protocol):
-    """What is trained on what: a question, or a measured run."""
-
-    @property
-    def model(self) -> Model: ...
-
-    @property
-    def training(self) -> Training: ...
-
-    @property
-    def cluster(self) -> Cluster: ...
-
-    @property
-    def engine(self) -> Engine: ...
 
 
 class MovedFigure(NamedTuple):
@@ -79,7 +56,7 @@ class Worst:
     needed_bytes: float
 
 
-def moved_settings(question: Trained) -> Iterator[MovedFigure]:
+def moved_settings(question: Question) -> Iterator[MovedFigure]:
     """The question's figures unmoved, then with each moved."""
     q = question
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
@@ -104,15 +81,12 @@ def moved_settings(question: Trained) -> Iterator[MovedFigure]:
         )
 
 
-def worst_losses(
-    question: Trained, layouts: Sequence[Layout], longer: Sequence[float]
-) -> list[Worst]:
-    """The worst loss of each layout; `longer`: what its step is multiplied by."""
+def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
+    """The worst loss of each layout."""
     every = list(moved_settings(question))
     settings = [moved.setting for moved in every]
     models = [StepModel(settings[0], each) for each in layouts]
-    times_s = done_of_each(partial(_steps_s, settings), models)
-    steps_s = [[own * by for own in each] for each, by in zip(times_s, longer, strict=True)]
+    steps_s = done_of_each(partial(_steps_s, settings), models)
     least_s = [min(each) for each in zip(*steps_s, strict=True)]
     found = list[Worst]()
     for model, own_s in zip(models, steps_s, strict=True):
@@ -132,13 +106,6 @@ def _steps_s(settings: Sequence[Setting], model: StepModel) -> list[float]:
     ]
 
 
-def least_regretted(worst: Sequence[Worst]) -> int:
-    """The place of the smallest loss; of those alike that of the smallest need."""
-    least = min(each.loss for each in worst)
-    alike = [at for at, each in enumerate(worst) if each.loss <= least + ALIKE]
-    return min(alike, key=lambda at: worst[at].needed_bytes)
-
-
 def chosen(
     question: Question, solutions: Sequence[Solution], *, robust: bool = False
 ) -> tuple[int, Choice | None]:
@@ -152,10 +119,10 @@ def chosen(
     ]  # fmt: skip
     if len(among) == 1:
         return 0, None
-    layouts = [solutions[index].layout for index in among]
-    longer = [1.0 if robust else leant(each) for each in layouts]
-    worst = worst_losses(question, layouts, longer)
-    best = least_regretted(worst)
+    worst = worst_losses(question, [solutions[index].layout for index in among])
+    least = min(each.loss for each in worst)
+    alike = [at for at, each in enumerate(worst) if each.loss <= least + ALIKE]
+    best = min(alike, key=lambda at: worst[at].needed_bytes)
     plan = solutions[among[best]]
     return among[best], Choice(
         robust=robust,

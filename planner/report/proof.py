@@ -71,12 +71,9 @@ LEAST_LOSS = 0.0005  # a smaller loss is not shown
 IF_OFF = "if any one rate or overlap is off by a standard deviation"
 
 
-LEAN = ", and lean to less tensor parallelism and to larger micro-batches beside prices"
-
-
 def choice_line(choice: Choice) -> str:
     """Why the plan is this one of several."""
-    among = f"{choice.candidates} layouts tie, as measured runs do not tell them apart{LEAN}"
+    among = f"{choice.candidates} layouts tie, as measured runs do not tell them apart"
     if choice.robust:
         among = f"{choice.candidates} layouts, each the best found of its degrees"
     is_fastest, worst = not choice.slower_fraction, choice.worst_loss_fraction

@@ -1,6 +1,5 @@
 """How often the layout that is predicted faster is faster."""
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +15,6 @@ from meshplan.hardware_profiles.errors.layout_ratios import (
     expected_slower,
     faster_probability,
     kept,
-    leaning,
-    leant,
     pairs,
     probability,
 )
@@ -62,44 +59,6 @@ def test_probability_by_hand(known: list[Pair], predicted: float, expected: floa
 def test_what_is_left_of_a_difference_by_hand(known: list[Pair], expected: float) -> None:
     """Least squares through the origin, a source counting as the root of its pairs."""
     assert kept(known) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        pytest.param([], (0.0, 0.0), id="no pair: nothing"),
-        pytest.param(
-            [Pair("a", "native", 1, 0.1, 0.16, 2.0, 0.0)] * 4, (2 * 2 * 0.06 / 9, 0.0),
-            id="four of a source weigh 2: 2 x 2 x 0.06 / (2 x 4 + 1)",
-        ),
-        pytest.param(
-            [
-                Pair("a", "native", 1, 0.1, 0.05, 0.0, 1.0),
-                Pair("b", "native", 1, 0.1, 0.5, 0.0, 1.0),
-            ],
-            (0.0, -0.05 / 2), id="one is 0.4 off, beyond 0.3: the other alone, -0.05 / (1 + 1)",
-        ),
-    ],
-)  # fmt: skip
-def test_what_pairs_lean_to_by_hand(known: list[Pair], expected: tuple[float, float]) -> None:
-    """Least squares of what is measured beyond prices, by doublings of each axis."""
-    assert leaning(known) == pytest.approx(expected)
-
-
-def test_leaning_doubles_with_doublings() -> None:
-    """Four times the tensor parallelism is two doublings; the micro-batch counts the other way."""
-    one, four = (SimpleNamespace(tensor_parallel=tp, micro_batch_size=2) for tp in (1, 4))
-    by = (0.03, -0.02)
-    assert leant(four, by) / leant(one, by) == pytest.approx(math.exp(2 * 0.03))
-    assert leant(one, by) == pytest.approx(math.exp(-0.02))
-
-
-@pytest.mark.parametrize("suite", sorted({pair.suite for pair in pairs()}))
-def test_sources_lean_alike(suite: str) -> None:
-    """Without any one source c keeps its signs, and within 1.5 points of that of all."""
-    every, rest = leaning(pairs()), leaning([pair for pair in pairs() if pair.suite != suite])
-    assert rest == pytest.approx(every, abs=0.015)
-    assert rest[0] > 0 > rest[1]
 
 
 @given(st.floats(0.5, 2.0))
