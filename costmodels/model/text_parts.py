@@ -76,7 +76,7 @@ def text_part(outer: Fields) -> Fields:
 
 def has_flat_tower(config: Mapping[str, object]) -> bool:
     """Whether fields of images stand beside those of the text, as LLaVA's own code writes them."""
-    return config.get("model_type") in LLAVA and "mm_vision_tower" in config
+    return str(config.get("model_type")) in LLAVA and "mm_vision_tower" in config
 
 
 def _beside_images(outer: Fields) -> Fields:

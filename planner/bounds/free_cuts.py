@@ -20,21 +20,17 @@ So a program is solved for one layout, and its multipliers are asked of all that
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
-from meshplan.planner.bounds.first_chains import Line, first_lines
-from meshplan.planner.bounds.rank_layers import RankLayers
+from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
 from meshplan.planner.problem.same_pipeline import SamePipeline
-
-HALVINGS = 14  # of the interval between a known bound and the limit
 
 
 class Multipliers(NamedTuple):
@@ -150,36 +146,3 @@ class FreeCuts:
         fixed = fixed - most @ over
         found: Floats = (fixed + each.min(axis=(1, 3)) @ self.counts) * SAFETY
         return found
-
-    @cached_property
-    def _rank_layers(self) -> RankLayers:
-        shape = self.same.schedule, self.same.pp, self.same.vpp, int(self.same.m[0])
-        return RankLayers(self, first_lines(*shape))
-
-    def most_layers(self, limits_s: Floats) -> Floats:
-        """[row, rank] the most layers that a rank holds in steps below the limits; below 0 where
-        there are none.
-        """
-        return self._rank_layers.most(limits_s)
-
-    def packed(self, limits_s: Floats) -> Bools:
-        """[row] whether ranks can hold all layers in steps below the limits."""
-        most, own = self.most_layers(limits_s), np.zeros(self.same.pp)
-        np.add.at(own, self.rank_of, self.fewest)
-        found: Bools = (most >= own).all(axis=1) & (most.sum(axis=1) >= self.counts.sum())
-        return found
-
-    def packing_bounds_s(self, known_s: Floats, limit_s: float) -> Floats:
-        """[row] a lower bound of every cut's step by whole layers of ranks, not below the known;
-        the limit where no cut is below it.
-        """
-        low = np.minimum(known_s, limit_s)
-        low[~self.packed(np.full(len(low), limit_s))] = limit_s
-        if len(self.kinds) > 1:
-            low = np.maximum(low, self._rank_layers.of_kinds_s(self.counts, limit_s))
-        high = np.full(len(low), limit_s)
-        for _ in range(HALVINGS if (low < limit_s).any() else 0):
-            middle = (low + high) / 2
-            packed = self.packed(middle)
-            low, high = np.where(packed, low, middle), np.where(packed, middle, high)
-        return low

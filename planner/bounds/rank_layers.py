@@ -20,17 +20,15 @@ Newton's method, since the least of them is concave in t.
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.planner.bounds.first_chains import Line
+from meshplan.planner.bounds.free_cuts import FreeCuts
 from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
-
-if TYPE_CHECKING:
-    from meshplan.planner.bounds.first_chains import Line
-    from meshplan.planner.bounds.free_cuts import FreeCuts
 
 COVERS = 2  # of a rank whose layers are counted: its fullest moment, and a mean of all
 ALL_MEMORY = 1e3  # seconds of a KiB
@@ -52,7 +50,7 @@ class _Lines(NamedTuple):
 class RankLayers:
     """The lines of all ranks of `cuts`, those of one rank together."""
 
-    def __init__(self, cuts: "FreeCuts", lines: Sequence["Line"]) -> None:
+    def __init__(self, cuts: FreeCuts, lines: Sequence[Line]) -> None:
         runs, layers = cuts.runs, float(cuts.counts.sum())
         few = max(1, TOGETHER // (runs.size * cuts.same.chunks))
         parts = [
@@ -96,7 +94,7 @@ class RankLayers:
         return found
 
 
-def _lines_of(cuts: "FreeCuts", lines: Sequence["Line"]) -> Iterator[_Lines]:
+def _lines_of(cuts: FreeCuts, lines: Sequence[Line]) -> Iterator[_Lines]:
     """By each chain alone, and with prices of memory for which modes cost as much."""
     seconds, fixed = cuts.seconds_of_each(lines)
     rank = np.array([_busiest(line, cuts.rank_of) for line in lines])
@@ -115,7 +113,7 @@ def _lines_of(cuts: "FreeCuts", lines: Sequence["Line"]) -> Iterator[_Lines]:
 
 
 def _paying(
-    cuts: "FreeCuts", rank: Ints, own: Ints, fixed: Floats, seconds: Floats
+    cuts: FreeCuts, rank: Ints, own: Ints, fixed: Floats, seconds: Floats
 ) -> Iterator[_Lines]:
     """With prices of memory, under each of some covers."""
     each_held, each_late = cuts.held()
@@ -129,7 +127,7 @@ def _paying(
             yield _line(cuts, rank, own, fixed - price * room, each.min(axis=4))
 
 
-def _line(cuts: "FreeCuts", rank: Ints, own: Ints, fixed: Floats, each: Floats) -> _Lines:
+def _line(cuts: FreeCuts, rank: Ints, own: Ints, fixed: Floats, each: Floats) -> _Lines:
     """`each`: [line, chunk of the rank, row, kind] seconds of a layer."""
     each = np.minimum(each, ENDLESS_S)
     layer = each.min(axis=1)
@@ -142,7 +140,7 @@ def _is_own(line: "Line", rank: int) -> bool:
     return line.late == SHOWN and line.rank == rank and line.hops == rank
 
 
-def _prices(cuts: "FreeCuts", seconds: Floats, kib: Floats) -> Iterator[Floats]:
+def _prices(cuts: FreeCuts, seconds: Floats, kib: Floats) -> Iterator[Floats]:
     """[line, row] seconds of a KiB at which two modes of a kind cost as much, on the first chunk;
     and one at which memory alone counts.
     """

@@ -19,8 +19,9 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.planner.bounds.first_chains import Line, lines_of
-from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.cuts.known_chains import Shape
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
@@ -69,7 +70,7 @@ class FreeCutProgram:
     what is too much.
     """
 
-    def __init__(self, cuts: FreeCuts, limit_s: float, known: Sequence[Line]) -> None:
+    def __init__(self, cuts: PackedCuts, limit_s: float, known: Sequence[Line]) -> None:
         self.cuts, self.row, self.limit_s = cuts, 0, limit_s
         self.most = np.full((1, cuts.same.pp), cuts.counts.sum())
         self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))

@@ -12,7 +12,8 @@ PROGRESS_S = 0.2
 
 
 class Fastest(NamedTuple):
-    """The fastest layout and its simulated step; `proved`: that nothing is faster.
+    """The fastest layout and its simulated step; `proved`: that nothing is faster,
+    of what is cut as a list says where a list limits it.
 
     later   what the search needs once runners-up are found: whoever is told may have it begun
     """
@@ -26,8 +27,8 @@ class Fastest(NamedTuple):
 class Progress(NamedTuple):
     """Where a running search stands; `best_s` is None before the first plan.
 
-    bound_s    nothing is faster: under the event simulation where `simulated` is a number, that of
-               the cuts into stages that were timed by it; else under the closed form
+    bound_s    the search finds nothing faster: under the event simulation where `simulated` is a
+               number, that of the cuts into stages that it timed; else under the closed form
     fastest    once the proof has ended: runners-up of other kinds are looked for then
     """
 
@@ -50,7 +51,7 @@ class Progress(NamedTuple):
             return "nothing fits yet"
         gap = max(0.0, 1 - self.bound_s / self.best_s)
         best = f"best step {format_seconds(self.best_s)}"
-        return f"{best}, up to {gap:.1%} shorter may exist ({self.price})"
+        return f"{best}, the search may find one up to {gap:.1%} shorter ({self.price})"
 
 
 class Telling:

@@ -10,7 +10,7 @@ bound first, each by what costs little before what costs much:
     begun     a program of the chains that every step has (`planner.cuts.free_cut_program`); its
               multipliers are asked of all with the same schedule and ranks, whatever their chunks
               and micro-batches (`planner.bounds.asked_prices`)
-    packed    by the whole layers that ranks can hold (`FreeCuts.packing_bounds_s`)
+    packed    by the whole layers that ranks can hold (`PackedCuts.packing_bounds_s`)
     solved    the program with all chains that it learns, whose multipliers are asked of all with
               the same order; then below which limit the whole layers of ranks leave it no answer,
               by halving
@@ -28,7 +28,8 @@ import numpy as np
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
-from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.bounds.free_cuts import Multipliers
+from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -183,10 +184,10 @@ class FreeCutBounds:
             return proof.open.prices
         return LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
 
-    def _cuts(self, alike: _Alike, some: Ints) -> FreeCuts:
+    def _cuts(self, alike: _Alike, some: Ints) -> PackedCuts:
         rows = alike.rows[some]
         same = run_as(self.proof.space, self._prices, rows, alike.variant)
-        return FreeCuts(same, self.proof.passes, rows)
+        return PackedCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
         """The best layout first, for a part of the budget. Then what has the smallest bound is
@@ -234,7 +235,7 @@ class FreeCutBounds:
         some = [np.flatnonzero(~each.solved & (each.bounds < self.found_s)) for each in alike]
         rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
         same = run_as(self.proof.space, self._prices, rows, alike[0].variant)
-        cuts = FreeCuts(same, self.proof.passes, rows)
+        cuts = PackedCuts(same, self.proof.passes, rows)
         self._left -= GROUP + cuts.runs[0].size * same.chunks * len(rows)
         if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
             return

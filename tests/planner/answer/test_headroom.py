@@ -133,7 +133,7 @@ def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> Non
     assert plan.prediction is not None
     assert plan.search is not None
     slow = plan.prediction.model_copy(update={"step_time_s": 1.1 * plan.prediction.step_time_s})
-    open_ = plan.search.model_copy(update={"status": "FEASIBLE"})
+    open_ = plan.search.model_copy(update={"status": "FEASIBLE", "gap": 0.1, "cuts": "all"})
     worse = plan.model_copy(update={"prediction": slow, "search": open_})
     assert spare_memory(asked, as_fastest(worse)) == spare_memory(asked, as_fastest(plan))
 

@@ -18,6 +18,7 @@ from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
@@ -32,7 +33,7 @@ class Played(NamedTuple):
     the layers of the chunks of that cut.
     """
 
-    cuts: FreeCuts
+    cuts: PackedCuts
     least_s: float
     layers: tuple[int, ...]
 
@@ -67,7 +68,7 @@ def played(seed: int) -> Iterator[Played]:
         for cap in (problem.cap_kib, peaks[0], peaks[len(peaks) // 4], peaks[0] - 1):
             held = replace(same, prices=replace(same.prices, cap_kib=cap))
             fit = [(step_s, layers) for kib, step_s, layers in needs if kib <= cap]
-            yield Played(FreeCuts(held, passes, row), *min(fit, default=(math.inf, ())))
+            yield Played(PackedCuts(held, passes, row), *min(fit, default=(math.inf, ())))
 
 
 @pytest.mark.parametrize("block", range(2))

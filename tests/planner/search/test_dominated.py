@@ -181,7 +181,7 @@ def test_every_cost_of_a_row_is_compared() -> None:
     from its parameters, which are in `reduce` and `refresh`; `micro_batch_s` is the same for all.
     """
     passes = {field.name for field in fields(PassSeconds)}
-    follow = {"dense", "expert", "micro_batch_s"}
+    follow = {"dense", "expert", "eight_bit", "eight_bit_expert", "micro_batch_s"}
     assert passes - follow == {*LONGER, *HIDING, "reduce", "refresh"}
     assert {field.name for field in fields(LateTraffic)} - {"measured", "least_s"} == {*LATE}
     kib = {field.name for field in fields(Coefficients) if field.name.endswith("_kib")}

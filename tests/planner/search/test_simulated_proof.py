@@ -179,7 +179,7 @@ def test_no_schedule_that_is_pinned_is_faster(network: str) -> None:
         global_batch=16, engine="native", pins={"pipeline_parallel": "4"},
     )  # fmt: skip
     free = solve(ask(asked).question, 1)
-    assert free.status == "OPTIMAL"
+    assert free.listed_bound_s >= free.solutions[0].step_time_s
     steps = {}
     for schedule in ("gpipe", "1f1b", "zb_h1"):
         pins = {**asked.pins, "schedule": schedule}
