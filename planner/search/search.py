@@ -51,6 +51,7 @@ from meshplan.planner.search.rows.priced_space import (
     space_of,
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
+from meshplan.planner.search.rows.rows_below import Source
 from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
@@ -196,35 +197,15 @@ def _simulated(
     """What is best under the simulation of the rows that may fit, which begins with the best of the
     closed form.
     """
-    layouts, counts = run.space.layouts, question.engine.kernels.counts_passes
-    budget = costs.after_rows(len(layouts))
     rows = source_of_rows(run.space, run.coefficients, question.setting, fits=bool(run.best))
-    proof = Simulated(
-        question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
-        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
-        budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
-    )  # fmt: skip
-    look_beyond_priced(proof)
-    if counts and not run.best:  # nothing fits by the bound
-        proof.tally.deadline = deadline
-        left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
-        if not proof.best:
-            raise _nothing_fits(question, left_s)
-    beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
-    proof.tally.deadline = deadline
-    mix_likely(proof)
-    open_s, beyond_s = proof.prove(deadline), math.inf
-    if not proof.best and not run.best:
-        raise _nothing_fits(question, open_s)
-    if counts:
-        left_s, beyond_s = CountedMemory.each(proof, beyond)
-        open_s = min(open_s, left_s)
+    proof = _proof_of(run, question, simulate, rows, k)
+    open_s, beyond_s = _settled(run, question, proof, deadline)
     every_cut = Later(lambda: FreeCutBounds(proof).bound_s())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s, every_cut))
             proof.find_runners_up(k, deadline)
-            if counts:
+            if question.engine.kernels.counts_passes:
                 proof.kinds_s = min(proof.kinds_s, CountedKinds(proof, k).settle())
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
@@ -251,6 +232,49 @@ def _simulated(
     cuts = _cuts_beside(proof, solutions) if result.cuts == "all" else result.cuts
     kinds_bound_s = kinds_s if k > 1 else None
     return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees, cuts=cuts)
+
+
+def _proof_of(
+    run: BranchAndBound,
+    question: Question,
+    simulate: Callable[[Layout], float],
+    rows: Source,
+    k: int,
+) -> Simulated:
+    """The proof before it begins, with the best plans of the closed form."""
+    layouts = run.space.layouts
+    budget = costs.after_rows(len(layouts))
+    proof = Simulated(
+        question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
+        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
+        budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
+    )  # fmt: skip
+    look_beyond_priced(proof)
+    return proof
+
+
+def _settled(
+    run: BranchAndBound, question: Question, proof: Simulated, deadline: float | None
+) -> tuple[float, float]:
+    """What the proof leaves open: the least bound of all, and of what no bound of memory lets fit;
+    infinite where there is nothing. Raises `NoLayoutFits`.
+    """
+    counts = question.engine.kernels.counts_passes
+    if counts and not run.best:  # nothing fits by the bound
+        proof.tally.deadline = deadline
+        left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
+        if not proof.best:
+            raise _nothing_fits(question, left_s)
+    beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
+    proof.tally.deadline = deadline
+    mix_likely(proof)
+    open_s, beyond_s = proof.prove(deadline), math.inf
+    if not proof.best and not run.best:
+        raise _nothing_fits(question, open_s)
+    if counts:
+        left_s, beyond_s = CountedMemory.each(proof, beyond)
+        open_s = min(open_s, left_s)
+    return open_s, beyond_s
 
 
 def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:
