@@ -52,6 +52,7 @@ class _Load(NamedTuple):
     eight_bit_expert: float
 
 
+PARAMETERS = _Load._fields[_Load._fields.index("dense") :]  # those of `RankParameters`
 BACKWARD = 1  # of `PassSeconds.layer_room_s`
 BACKWARD_ROOM = _Load._fields.index("backward_room_s")
 
@@ -225,8 +226,8 @@ class CutTimes:
         }  # fmt: skip
 
     def _parameters(self, part: int) -> list[float]:
-        """Of a layer kind or an end, as the last fields of `_Load`."""
-        return [float(getattr(self.passes, name)[self.row, part]) for name in _Load._fields[5:]]
+        """`PARAMETERS` of a layer kind or an end."""
+        return [float(getattr(self.passes, name)[self.row, part]) for name in PARAMETERS]
 
     @cached_property
     def _ends(self) -> list[_Load]:
@@ -295,7 +296,7 @@ class CutTimes:
         key = (rank[3], *rank[5:])
         if key not in self._updated:
             model = self.model
-            parameters = RankParameters(**dict(zip(_Load._fields[5:], rank[5:], strict=True)))
+            parameters = RankParameters(**dict(zip(PARAMETERS, rank[5:], strict=True)))
             overlap = model.setting.engine.overlap.weight_gather
             gather = model.traffic.refresh_s(parameters)
             self._updated[key] = float(
