@@ -15,12 +15,11 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line, Lines, first_lines
-from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.free_cuts import ENDLESS_S, FreeCuts
 from meshplan.planner.bounds.simulated import SAFETY
 
 FACTORS, NEARER = (0.0, 0.4, 0.1, 2.5), (0.63, 1.6, 0.8, 1.26)  # the latter times the best
 TRIED = [*((False, each) for each in FACTORS), *((True, each) for each in NEARER)]
-ENDLESS_S = 1e30  # of a layer that can run in no mode
 MOST_KINDS = 4  # that multipliers of the fewest layers are made for, and those of all together
 
 

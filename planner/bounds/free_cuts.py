@@ -32,6 +32,8 @@ from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
+ENDLESS_S = 1e30  # of a layer that can run in no mode
+
 
 class Multipliers(NamedTuple):
     """None below 0.

@@ -26,7 +26,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
-from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.free_cuts import ENDLESS_S, FreeCuts
 from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
 
@@ -35,7 +35,6 @@ ALL_MEMORY = 1e3  # seconds of a KiB
 TINY, WHOLE = 1e-30, 1e-9  # seconds of a layer at least; rounding of a number of layers
 NEWTON = 3  # steps
 MOST_WORTHS = 20  # ways to count layers of several kinds
-ENDLESS_S = 1e30  # of a layer that can run in no mode
 TOGETHER = 500_000  # seconds of layers that are looked at together
 
 

@@ -395,17 +395,3 @@ def test_words_of_a_row_that_say_what_a_gpt_runs() -> None:
     wide = engine_of({"framework": "a trainer", "fused_kernels": "autocast sums_biases"}).kernels
     assert (wide.wide_stream, wide.biases, wide.pads_vocabulary) == (True, "summed", False)
     assert engine_of({"framework": "JAX (MaxText)"}).kernels.pads_vocabulary
-
-
-def test_adapters_are_units_unless_the_row_says_otherwise() -> None:
-    """Of FSDP1 alone; modules that nothing compiles are issued in 13.5 us of 56.2."""
-    row = {"framework": "PyTorch FSDP1", "adapters": "lora 8 qv bf16", "compiled": "0"}
-    units, whole = engine_of(row), engine_of(row | {"fused_kernels": "norm whole_adapters"})
-    assert (units.state.adapter_unit_s, whole.state.adapter_unit_s) == (3.3e-4, 0)
-    assert engine_of(row | {"framework": "torchtitan"}).state.adapter_unit_s == 0
-    shares = [
-        engine_of({"framework": name, "compiled": compiled}).kernels.launch_share
-        for name in ("torchtitan", "DeepSpeed", "nemo-automodel", "megatron-lm")
-        for compiled in ("0", "1")
-    ]
-    assert shares == [0.24, 1, 0.24, 0.24, 1, 1, 1, 1]

@@ -154,6 +154,10 @@ def test_optimal_is_over_every_cut(name: str, engine: str, pins: dict[str, str],
     said = proof_lines(report_of(result, ()))[0]
     assert ("over the listed stage splits none beats" in said) == (cuts == "listed")
     assert "under the event simulation no layout of the space " in said
+    words = " ".join(
+        space_words(question.setting, 16, question.pins, [("mlp",)], result.cuts, True)
+    )
+    assert ("what more memory buys are of these splits alone" in words) == (cuts == "listed")
 
 
 @pytest.mark.parametrize(("k", "cuts"), [(1, "all"), (3, "runners-up listed")])
