@@ -94,6 +94,12 @@ class Rank:
         vars(other).update({name: getattr(self, name) for name in self.LISTED})
         return other
 
+    def _of_each_rank(self) -> dict[str, object]:
+        """All that was computed here, which no stage of the layout changes."""
+        alone = [name for name, known in vars(Rank).items() if isinstance(known, cached_property)]
+        names = (*alone, "_operations", "_costs", "_saved", "_parameters", "_stand_ins")
+        return {name: vars(self)[name] for name in names if name in vars(self)}
+
     @cached_property
     def site(self) -> Site:
         """Its share of the tokens and the matrices, and the engine's kernels."""

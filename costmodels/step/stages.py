@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import add
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Layout
@@ -39,6 +39,14 @@ class StageModel(Rank):
     def __init__(self, setting: Setting, layout: Layout) -> None:
         super().__init__(setting, layout)
         self._whole_costs: dict[tuple[int, str], Cost] = {}
+
+    def with_stages(self, layout: Layout) -> Self:
+        """The same under a `layout` that differs in its stages alone: what a rank computes, sends
+        and holds of one layer, and of the ends, is listed and priced once for both.
+        """
+        other = type(self)(self.setting, layout)
+        vars(other).update(self._of_each_rank(), _whole_costs=self._whole_costs)
+        return other
 
     @cached_property
     def m(self) -> int:

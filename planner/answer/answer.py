@@ -7,6 +7,9 @@ from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.step.step_models import StepModels
 from meshplan.hardware_profiles.errors.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     AS_FAST,
@@ -56,7 +59,7 @@ def solve(
         k=top,
         time_limit_s=time_limit_s,
         progress=progress,
-        simulate=lambda layout: simulated_s(case_at(question, layout)),
+        simulate=simulation_of(question),
     )
 
 
@@ -64,10 +67,20 @@ def simulated_s(case: Case) -> float:
     """The step time that the event simulation gives; infinite where it finds that a rank does not
     fit after all (the closed form knows less of what a zero-bubble pass holds, or the host).
     """
-    model = step_model_of(case)
-    memory = stage_memory(model)
-    host = host_use((rank.host for rank in memory), case.cluster, case.layout.world_size)
-    if needed_bytes(memory) > case.cluster.fillable_bytes or host.lacking_bytes > 0:
+    return _played_s(step_model_of(case))
+
+
+def simulation_of(question: Question) -> Callable[[Layout], float]:
+    """`simulated_s` of any number of layouts of one question."""
+    q = question
+    models = StepModels(Setting.fitted(q.model, q.training, q.cluster, q.engine))
+    return lambda layout: _played_s(models.of(layout))
+
+
+def _played_s(model: StepModel) -> float:
+    memory, cluster = stage_memory(model), model.setting.cluster
+    host = host_use((rank.host for rank in memory), cluster, model.layout.world_size)
+    if needed_bytes(memory) > cluster.fillable_bytes or host.lacking_bytes > 0:
         return math.inf
     return model.time().step_time_s
 

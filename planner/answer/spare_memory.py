@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB
-from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.answer.answer import case_at, simulation_of
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.memory_limit import with_usable
@@ -113,10 +112,8 @@ class _Degrees:
         return self._faster(self._with(self.question.cluster.fillable_bytes), self.step_s).step_s
 
     def _faster(self, question: Question, limit_s: float) -> Faster:
-        def simulate(layout: Layout) -> float:
-            return simulated_s(case_at(question, layout))
-
-        found = faster_than(question, simulate, limit_s, max(0, self.left), self.deadline)
+        simulate, left = simulation_of(question), max(0, self.left)
+        found = faster_than(question, simulate, limit_s, left, self.deadline)
         self.left -= found.work
         return found
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from itertools import islice
 
-from own_layouts import layouts, mixes, needed_bytes, with_mix
+from own_layouts import layout_bytes, layouts, mixes, with_mix
 
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
@@ -77,7 +77,7 @@ def judged_question(seed: int, engine: str | None = None) -> Question:
             break
     layout = draw.choice(some)
     mix = draw.choice(list(islice(mixes(q, layout), DRAWN)))
-    return with_memory(q, needed_bytes(q, with_mix(layout, mix)) * draw.uniform(1.0001, 1.2))
+    return with_memory(q, layout_bytes(q, with_mix(layout, mix)) * draw.uniform(1.0001, 1.2))
 
 
 def with_memory(q: Question, usable_bytes: float) -> Question:

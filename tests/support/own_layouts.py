@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from meshplan.costmodels.layout import SELECTIVE, Layout, RecomputeModule, Schedule, Stage
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.step.step_models import StepModels
 from meshplan.hardware_profiles.dispatchers import load_dispatchers
 from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.hardware_profiles.kernel_habits import ContextKind
@@ -307,14 +309,20 @@ def with_mix(layout: Layout, mix: Mix) -> Layout:
     return replace(layout, stages=stages, selective_modules=replayed if some else SELECTIVE)
 
 
-def model_of(q: Question, layout: Layout) -> StepModel:
-    """The price of one layout."""
-    return step_model_of(case_at(q, layout))
+def models_of(q: Question) -> StepModels:
+    """The price of each layout: `test_step_models.py` holds it against that of one alone."""
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    return StepModels(setting, most=1_000)
 
 
-def needed_bytes(q: Question, layout: Layout) -> float:
-    """What `check` says that its fullest rank needs."""
-    return max(rank.needed for rank in stage_memory(model_of(q, layout)))
+def needed_bytes(model: StepModel) -> float:
+    """What `check` says that the fullest rank of a layout needs."""
+    return max(rank.needed for rank in stage_memory(model))
+
+
+def layout_bytes(q: Question, layout: Layout) -> float:
+    """The same of one layout alone."""
+    return needed_bytes(step_model_of(case_at(q, layout)))
 
 
 class Least(NamedTuple):
@@ -332,7 +340,8 @@ def fastest(q: Question, most: int, *, kinds_to: float = 1.0) -> Least | None:
     every = list(zip(layouts(q), range(most + 1), strict=False))
     if len(every) > most:
         return None
-    timed = sorted(((model_of(q, each).time().step_time_s, at) for each, at in every))
+    models = models_of(q)
+    timed = sorted((models.of(each).time().step_time_s, at) for each, at in every)
     found, best_s, priced = dict[Kind, float](), math.inf, 0
     stops = q.setting.tuning.pressed_s > 0
     for bare_s, at in timed:
@@ -344,9 +353,10 @@ def fastest(q: Question, most: int, *, kinds_to: float = 1.0) -> Least | None:
             one, priced = with_mix(layout, mix), priced + 1
             if priced > 4 * most:
                 return None
-            step_s = model_of(q, one).time().step_time_s
+            model = models.of(one)
+            step_s = model.time().step_time_s
             fits = step_s < found.get(kind, math.inf)
-            if fits and needed_bytes(q, one) <= q.cluster.fillable_bytes:
+            if fits and needed_bytes(model) <= q.cluster.fillable_bytes:
                 found[kind], best_s = step_s, min(best_s, step_s)
                 if one == layout and not stops:
                     break
@@ -359,4 +369,5 @@ def least_bytes(q: Question, most: int) -> float | None:
     some = list(islice(every, most + 1))
     if len(some) > most:
         return None
-    return min((needed_bytes(q, with_mix(*each)) for each in some), default=math.inf)
+    models = models_of(q)
+    return min((needed_bytes(models.of(with_mix(*each))) for each in some), default=math.inf)

@@ -25,7 +25,7 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.answer.answer import simulation_of
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -127,7 +127,7 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     passes = pass_seconds(space.layouts, setting)
     sets, rule = recompute_sets(setting), q.engine.legality.recompute_layers
-    counts = q.engine.kernels.counts_passes
+    counts, simulate = q.engine.kernels.counts_passes, simulation_of(q)
     problems = list(_problems(space, coefficients, sets))
     plans = (every_plan(problem, anywhere=anywhere, rule=rule) for *_, problem in problems)
     listed = itertools.islice(itertools.chain.from_iterable(plans), MOST_PLANS + 1)
@@ -143,7 +143,7 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
                 times = CutTimes(setting, first, passes, row, variant.columns)
             if times.step_s(stages) >= best or (counts and evaluate(problem, stages) is None):
                 continue
-            best = min(best, simulated_s(case_at(q, layout(StagePlan(stages, 0, ())))))
+            best = min(best, simulate(layout(StagePlan(stages, 0, ()))))
     return best
 
 

@@ -21,7 +21,7 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.answer.answer import case_at, simulation_of
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.problem.stage_problem import (
@@ -137,8 +137,9 @@ def faster_than(question: Question, limit_s: float) -> float | None:
                 step_s = times.step_s(stages)
                 if step_s < limit_s:
                     found.append((step_s, times, stages))
+    simulate = simulation_of(question)
     for _, times, stages in sorted(found, key=lambda each: each[0]):
-        step_s = simulated_s(case_at(question, replace(times.layout, stages=stages)))
+        step_s = simulate(replace(times.layout, stages=stages))
         if math.isfinite(step_s):
             return min(step_s, limit_s)
     return limit_s

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from judged_questions import judged_question, with_memory
 from nightly import cases
-from own_layouts import fastest, least_bytes, needed_bytes
+from own_layouts import fastest, layout_bytes, least_bytes
 
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.training import Lora, Training
@@ -46,7 +46,7 @@ def ended(q: Question, seed: int) -> str:
     best_s, best = result.solutions[0].step_time_s, result.solutions[0].layout
     # More recomputation than memory asks for, which is not listed, may hide a reduction.
     assert best_s * EQUAL >= least.step_s or best.recompute != "none", seed
-    assert needed_bytes(q, best) <= q.cluster.fillable_bytes, seed
+    assert layout_bytes(q, best) <= q.cluster.fillable_bytes, seed
     assert result.bound_s <= least.step_s * EQUAL, seed
     if result.status == "OPTIMAL":
         assert best_s <= least.step_s * EQUAL, seed
@@ -154,7 +154,7 @@ def test_a_step_of_one_micro_batch_holds_less_than_one_of_three() -> None:
         micro_batch_size=3,
         stages=(Stage(1, 0, 1),),
     )
-    assert needed_bytes(replace(q, gpus=2), held) <= q.cluster.fillable_bytes
+    assert layout_bytes(replace(q, gpus=2), held) <= q.cluster.fillable_bytes
     found = fewest(q)
     assert found.fit is not None
     assert found.fit.gpus == 2
@@ -215,7 +215,7 @@ def test_a_stage_of_the_head_alone_is_asked_what_it_holds() -> None:
     head_alone = Layout(
         data_parallel=2, pipeline_parallel=3, zero_stage=1, stages=(Stage(1), Stage(3), Stage(0))
     )
-    q = with_memory(q, needed_bytes(q, head_alone) * 1.0002)
+    q = with_memory(q, layout_bytes(q, head_alone) * 1.0002)
     least, found = fastest(q, MOST), solve(q, 1)
     assert least is not None
     assert found.status == "OPTIMAL"
@@ -241,7 +241,7 @@ def test_a_stage_of_the_head_alone_unpacks_no_layer() -> None:
         data_parallel=2, pipeline_parallel=2, zero_stage=2, micro_batch_size=3,
         stages=(Stage(3, 0, 3), Stage(0)),
     )  # fmt: skip
-    q = with_memory(q, needed_bytes(q, head_alone) * 1.0002)
+    q = with_memory(q, layout_bytes(q, head_alone) * 1.0002)
     assert solve(q, 1).solutions[0].layout.stages == head_alone.stages
     held = fewest(q).fit
     assert held is not None
