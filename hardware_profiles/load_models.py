@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,12 @@ class UnknownModel(ValueError):
 
 def model_names() -> list[str]:
     """The names of the catalogue, in alphabetical order."""
-    return sorted(path.stem for path in MODELS.glob("*.json"))
+    return list(_names_in(MODELS))
+
+
+@cache
+def _names_in(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("*.json")))
 
 
 def load_model_config(name_or_path: str | Path) -> dict[str, object]:

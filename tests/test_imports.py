@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -13,11 +14,18 @@ PACKAGES = ("hardware_profiles", "costmodels", "planner", "executor")
 """Each may import those before it."""
 
 
+@cache
+def imports_of(path: Path) -> tuple[list[ast.stmt], list[ast.AST]]:
+    """The statements of a file at its top level, and all that import anything."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    some = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return tree.body, some
+
+
 def imports(path: Path, *, at_start: bool) -> list[str]:
     """Modules of the project that a file imports; `at_start`: when it is itself imported."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     found = []
-    for node in tree.body if at_start else ast.walk(tree):
+    for node in imports_of(path)[not at_start]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("meshplan"):
             found += [f"{node.module}.{name.name}" for name in node.names]
         elif isinstance(node, ast.Import):

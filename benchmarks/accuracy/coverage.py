@@ -99,8 +99,13 @@ class Held:
 
 def held(left_out: Iterable[Ratio], what: Quantity) -> dict[tuple[str, str], Held]:
     """By engine and GPU family; ("", "") is all."""
+    return held_of(judgements(left_out, what))
+
+
+def held_of(runs: Iterable[Judged]) -> dict[tuple[str, str], Held]:
+    """The same of runs that are already judged."""
     found: dict[tuple[str, str], Held] = defaultdict(Held)
-    for judged in judgements(left_out, what):
+    for judged in runs:
         for key in (("", ""), (judged.ratio.engine, judged.ratio.gpu)):
             found[key].add(judged)
     return found

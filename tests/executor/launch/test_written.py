@@ -100,7 +100,9 @@ def test_what_a_launcher_cannot_say(tmp_path: Path, options: list[str], said: st
 
 def test_a_node_runs_the_task_and_its_records_are_collected(tmp_path: Path) -> None:
     """The script of a node trains in its own home; what it left is compared by --job collect."""
-    plan = tiny_plan(prediction=tiny_prediction(1.0))
+    plan = tiny_plan(replace(DP2, data_parallel=1), prediction=tiny_prediction(1.0))
+    one = plan.cluster.model_copy(update={"gpus": 1})
+    plan = plan.model_copy(update={"cluster": one, "runners_up": ()})
     options = (*SKYPILOT, "--steps", "2", "--warmup", "1", "--band", "1e9")
     code, said = _said(tmp_path, plan, *options)
     assert code == 0, said
@@ -121,7 +123,7 @@ def test_a_node_runs_the_task_and_its_records_are_collected(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     code, said = _said(tmp_path, plan, *options, "--job", "collect")
     assert code == 1
-    assert "has no steps of rank 0 (2 such)" in said
+    assert "has no steps of rank 0 (1 such)" in said
     (brought.parent / "ranks").rename(tmp_path / "moved")
     for path in (tmp_path / "moved").iterdir():
         path.rename(tmp_path / "plan.run" / "ranks" / path.name)

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from benchmarks.accuracy.coverage import held, judgements
+from benchmarks.accuracy.coverage import held, held_of, judgements
 from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.errors.intervals import (
@@ -348,7 +348,8 @@ def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
     are 72 % inside at least where each counts alike, and of models with experts; of engines and
     GPU families with 20 runs and more whose layouts were left out, 65 % at least.
     """
-    found = held(ratios(), "step_time")
+    judged = list(judgements(ratios(), "step_time"))
+    found = held_of(judged)
     everything = found["", ""]
     assert everything.share == pytest.approx(0.8, abs=0.03)
     assert everything.by_source >= 0.72
@@ -356,8 +357,7 @@ def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
     for key, cell in found.items():
         if len(cell.known) >= 20:
             assert sum(cell.known) / len(cell.known) >= 0.65, key
-    experts = [run for run in judgements(ratios(), "step_time") if run.ratio.model == "experts"]
-    new = [run.inside for run in experts if not run.known]
+    new = [run.inside for run in judged if run.ratio.model == "experts" and not run.known]
     assert sum(new) / len(new) >= 0.72
     memory = held(ratios(), "reserved")["", ""]
     assert memory.share == pytest.approx(0.8, abs=0.05)

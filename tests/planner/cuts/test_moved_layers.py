@@ -82,20 +82,17 @@ def test_a_long_schedule_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("asked", "pins"),
     [
-        (
+        pytest.param(
             {"model": "qwen3.5-9b", "gpus": 512, "cluster": "dgx-b200", "seq_len": "1024",
              "global_batch": 512, "engine": "generic"},
-            {"schedule": "zb_v"},
+            {"schedule": "zb_v"}, id="one chunk is best on the list, a V shape off it",
         ),
-        (
+        pytest.param(
             {"model": "qwen3-vl-30b-a3b", "gpus": 768, "cluster": "dgx-h100", "seq_len": "2048",
              "global_batch": 1536, "engine": "automodel"},
-            {"virtual_stages": "6"},
+            {"virtual_stages": "6"}, id="one rank is best on the list, six chunks off it",
+            marks=pytest.mark.nightly,
         ),
-    ],
-    ids=[
-        "one chunk is best on the list, a V shape off it",
-        "one rank is best on the list, six chunks off it",
     ],
 )  # fmt: skip
 def test_moves_begin_at_other_schedules_and_chunks_too(

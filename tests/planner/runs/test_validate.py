@@ -332,8 +332,8 @@ def test_frameworks_that_stand_in_for_others(capsys):
     """Runs of releases and frameworks that nothing was fitted to, of grade A, priced by the engine
     nearest to them: the median error is at most 10 %, half that of a constant MFU.
     """
-    found = [row for row in predict_rows(read_runs(ELSEWHERE)) if isinstance(row, Predicted)]
-    complete = [row for row in found if row.run.grade == "A"]
+    rows = [row for row in read_runs(ELSEWHERE) if row["grade"] == "A"]
+    complete = [row for row in predict_rows(rows) if isinstance(row, Predicted)]
     error = spread(step_errors(complete))
     with capsys.disabled():
         print(f"elsewhere, grade A, {error.rows} runs: median {error.median:.1%}")

@@ -275,7 +275,10 @@ def test_with_one_processor_nothing_is_found_ahead_of_its_turn(
     assert answer == Mixes(entry, 5.0).by_chains()
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2, 3, 4, 6, 8, 11])
+@pytest.mark.parametrize(
+    "looks",
+    [0, 1, 3, 6, 11, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 4, 8))],
+)
 def test_a_deadline_at_any_moment_leaves_a_true_bound(
     looks: int, least_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

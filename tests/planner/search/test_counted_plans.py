@@ -70,24 +70,27 @@ def test_a_rank_of_32_layers_may_mix_all_modes() -> None:
     assert free.step_time_s <= of_two.step_time_s * (1 + 1e-9)
 
 
+DENSE = {"model": "qwen3-4b", "gpus": 16, "cluster": "l40s-8", "seq_len": "16384",
+         "global_batch": 64}  # fmt: skip
+EXPERTS = {"model": "gpt-oss-20b", "gpus": 8, "cluster": "dgx-b200", "seq_len": "131072",
+           "global_batch": 12}  # fmt: skip
+AXES = ("data_parallel", "pipeline_parallel", "virtual_stages")
+
+
 @pytest.mark.parametrize(
-    ("model", "cluster", "gpus", "seq_len", "batch"),
+    ("asked", "axes"),
     [
-        pytest.param("qwen3-4b", "l40s-8", 16, 16384, 64, id="dp of the answer"),
-        pytest.param("gpt-oss-20b", "dgx-b200", 8, 131072, 12, id="one rank, a mixture of experts"),
+        pytest.param(DENSE, AXES[:1], id="dp of the answer"),
+        pytest.param(DENSE, AXES[1:], id="its pipeline", marks=pytest.mark.nightly),
+        pytest.param(EXPERTS, AXES, id="one rank, a mixture of experts"),
     ],
 )
-def test_pins_of_the_answer_give_the_answer(
-    model: str, cluster: str, gpus: int, seq_len: int, batch: int
-) -> None:
+def test_pins_of_the_answer_give_the_answer(asked: dict[str, Any], axes: tuple[str, ...]) -> None:
     """Each of its own degrees alone: no other step than what the printed gap leaves."""
-    asked: dict[str, Any] = {
-        "model": model, "cluster": cluster, "gpus": gpus, "seq_len": str(seq_len),
-        "global_batch": batch, "engine": "native",
-    }  # fmt: skip
+    asked = {**asked, "engine": "native"}
     free = solve(ask(Arguments(**asked, pins={})).question, 1)
     layout, best_s = free.solutions[0].layout, free.solutions[0].step_time_s
-    for axis in ("data_parallel", "pipeline_parallel", "virtual_stages"):
+    for axis in axes:
         pins = {axis: str(getattr(layout, axis))}
         pinned = solve(ask(Arguments(**asked, pins=pins)).question, 1)
         step_s = pinned.solutions[0].step_time_s

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from nightly import cases
+from nightly import blocks, cases
 from small_cuts import faster_than, small_question
 
 from meshplan.hardware_profiles.engines import load_engine
@@ -43,7 +43,7 @@ def questions(seeds: range, most_layers: int) -> Iterator[str]:
     return (ended(small_question(seed, most_layers), seed) for seed in seeds)
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", blocks(1, of=2))
 def test_no_cut_of_a_small_model_is_faster(block: int) -> None:
     """Of 4 or 5 layers."""
     found = Counter(questions(range(10 + block * 7, 17 + block * 7), 5))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from judged_questions import judged_question, with_memory
-from nightly import cases
+from nightly import blocks, cases
 from own_layouts import fastest, layout_bytes, least_bytes
 
 from meshplan.costmodels.layout import Layout, Stage
@@ -68,7 +68,7 @@ def no_near_tie_is_missing(
             raise AssertionError((seed, kind, step_s / best_s - 1))
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(3, of=4))
 def test_no_claim_of_a_plan_is_false(block: int) -> None:
     """Optimal, refused, bounded, and the best of other kinds."""
     found = Counter(ended(judged_question(seed), seed) for seed in range(block * 8, block * 8 + 8))
@@ -119,9 +119,9 @@ def test_the_fewest_gpus_are_those_of_which_a_layout_fits(engine: str) -> None:
     """Where one size just holds a step: passes that are counted, layers of several kinds, stages
     without layers, and both ends on one rank of a V.
     """
-    seeds = range(cases(8, nightly=100))
+    seeds = range(cases(5, nightly=100))
     found = Counter(at_the_edge(judged_question(seed, engine), seed) for seed in seeds)
-    assert found["held"] >= 4
+    assert found["held"] >= 2
     assert found["unsettled"] <= 1
 
 

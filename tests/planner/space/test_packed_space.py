@@ -63,9 +63,9 @@ def test_what_another_process_made_comes_back_as_narrow() -> None:
 @pytest.mark.parametrize("engine", ["megatron", "native", "hai-llm", "torchtitan"])
 def test_a_space_in_parts_is_the_space(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows in the same order, as many layouts, and the same count of each reason."""
-    name, training = "deepseek-v2-lite", Training(global_batch_size=32, seq_len=4096)
+    name, training = "deepseek-v2-lite", Training(global_batch_size=16, seq_len=4096)
     asked = Question(
-        model=model_from_config(load_model_config(name), name), training=training, gpus=16,
+        model=model_from_config(load_model_config(name), name), training=training, gpus=8,
         cluster=load_cluster("dgx-h100"), engine=load_engine(engine),
     )  # fmt: skip
     whole = space_of(asked)

@@ -335,7 +335,8 @@ def test_a_file_that_was_edited_is_said_to_be(tmp_path: Path, given: tuple[str, 
     """Whatever is asked of it, for people and in the document."""
     path = tmp_path / "plan.yaml"
     job = ("--gpus", "8", "--gpu", "rtx-4090", "--gpus-per-node", "4", "--network", "10Gb/s")
-    pins = ("--zero", "1", "--tp", "1", "--pp", "1", "--cp", "1", "--global-batch", "8")
+    pins = ("--zero", "1", "--tp", "1", "--pp", "1", "--cp", "1", "--micro-batch", "1")
+    pins += ("--recompute", "none", "--global-batch", "8")
     assert run("plan", "qwen2.5-0.5b", *job, *pins, "-o", str(path)).exit_code == 0
     path.write_text(path.read_text().replace("status: OPTIMAL", "status: FEASIBLE", 1))
     assert document(str(path), *given)["notes"] == [f"note: {EDITED}"]
