@@ -28,7 +28,9 @@ def first_shown(cases: Iterable[Case], facts: Callable[[Case], set[Hashable]]) -
 
 
 def facts_of(layout: Layout) -> set[Hashable]:
-    """Each axis, used or not; ZeRO stage, recompute mode, schedule and kinds of stages."""
+    """Each axis, used or not; ZeRO stage, recompute mode, schedule and kinds of stages; whether
+    what experts exchange is split by tensor parallelism too.
+    """
     found: dict[str, Hashable] = {axis: getattr(layout, f"{axis}_parallel") > 1 for axis in AXES}
     return set(found.items()) | {
         ("zero_stage", layout.zero_stage),
@@ -37,6 +39,7 @@ def facts_of(layout: Layout) -> set[Hashable]:
         ("schedule", layout.schedule if layout.pipeline_parallel > 1 else None),
         ("uneven stages", len({stage.layers for stage in layout.stages}) > 1),
         ("several sequences", layout.micro_batch_size > 1),
+        ("split experts' tokens", min(layout.tensor_parallel, layout.expert_parallel) > 1),
     }
 
 
