@@ -225,15 +225,23 @@ def test_group_fits_its_nodes(size: int, stride: int, gpus: int):
     assert (group.nodes - 1) * group.ranks_per_node < size <= group.nodes * group.ranks_per_node
 
 
+def _pair(kind: CollectiveKind, apart_by: float | None = None) -> CurveFit:
+    """What was measured of a pair on a node: 1 ms, and 1 s per GB."""
+    return CurveFit(
+        kind=kind, ranks_per_node=2, nodes=1, latency_s=(1e-3,), bandwidth_bytes_per_s=(1e9,),
+        residual=0.0, apart=apart_by,
+    )  # fmt: skip
+
+
+def _profiled(cluster: Cluster, *fits: CurveFit) -> Cluster:
+    """The cluster with these curves, measured on itself."""
+    known = {"collective_fits": fits, "conditions": {"kind": "measured"}}
+    return cluster.model_copy(update=known)
+
+
 def test_a_measured_curve_wins_where_its_group_shape_is_asked_for(cluster: Cluster) -> None:
     """A profiled pair takes 1 ms + 1 s / GB as measured; four ranks are priced by the formula."""
-    fit = CurveFit(
-        kind="all_reduce", ranks_per_node=2, nodes=1, latency_s=(1e-3,),
-        bandwidth_bytes_per_s=(1e9,), residual=0.0,
-    )  # fmt: skip
-    profiled = cluster.model_copy(
-        update={"collective_fits": (fit,), "conditions": {"kind": "measured"}}
-    )
+    profiled = _profiled(cluster, _pair("all_reduce"))
     assert collective_s(profiled, "all_reduce", 2e9, Group(2.0, 2.0)) == pytest.approx(2.001)
     groups = Group(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0]))
     formula = np.asarray(collective_s(cluster, "all_reduce", 2e9, groups))
@@ -252,23 +260,9 @@ def test_a_measured_curve_wins_where_its_group_shape_is_asked_for(cluster: Clust
 
 def test_a_measured_send_wins(cluster: Cluster) -> None:
     """A message inside a node takes what the pair took; between nodes nothing was measured."""
-    fit = CurveFit(
-        kind="send", ranks_per_node=2, nodes=1, latency_s=(1e-3,),
-        bandwidth_bytes_per_s=(1e9,), residual=0.0,
-    )  # fmt: skip
-    profiled = cluster.model_copy(
-        update={"collective_fits": (fit,), "conditions": {"kind": "measured"}}
-    )
+    profiled = _profiled(cluster, _pair("send"))
     assert send_s(profiled, 1e9, across_nodes=False) == pytest.approx(1.001)
     assert send_s(profiled, 1e9, across_nodes=True) == send_s(cluster, 1e9, across_nodes=True)
-
-
-def _pair(kind: CollectiveKind, apart_by: float | None) -> CurveFit:
-    """What was measured of a pair on a node."""
-    return CurveFit(
-        kind=kind, ranks_per_node=2, nodes=1, latency_s=(1e-3,), bandwidth_bytes_per_s=(1e9,),
-        residual=0.0, apart=apart_by,
-    )  # fmt: skip
 
 
 def test_what_ranks_wait_for_is_measured_or_nothing(cluster: Cluster) -> None:
@@ -276,8 +270,7 @@ def test_what_ranks_wait_for_is_measured_or_nothing(cluster: Cluster) -> None:
     without it, and by what others published.
     """
     fits = (_pair("all_reduce", 0.02), _pair("all_gather", 0.06), _pair("send", None))
-    measured = {"collective_fits": fits, "conditions": {"kind": "measured"}}
-    profiled = cluster.model_copy(update=measured)
+    profiled = _profiled(cluster, *fits)
     groups = Group(np.array([1.0, 2.0, 4.0, 2.0]), np.array([1.0, 2.0, 4.0, 1.0]))
     assert straggler_fraction(profiled, groups) == pytest.approx(np.array([0.0, 0.04, 0.0, 0.0]))
     older = profiled.model_copy(update={"collective_fits": (_pair("all_reduce", None),)})

@@ -1,6 +1,6 @@
 """Costs of lists of operations: what hides, what recompute replays, what the host adds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import MODES, Layout, even_stages
+from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.kinds import Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
@@ -19,9 +20,10 @@ from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.setting import gradient_bytes, kernels_of
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Precision, Training
+from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import Interference
+from meshplan.hardware_profiles.schema import Cluster, Interference
 from meshplan.hardware_profiles.tunings import Tuning
 
 SECONDS = st.floats(0, 1e3)
@@ -159,6 +161,17 @@ def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: s
     assert weight_grad == pytest.approx(0 if frozen else each * matmuls)
 
 
+def forwards(
+    model: Model, cluster: Cluster, layout: Layout, engine: Engine, batch: int, **overlap: float
+) -> Iterator[Cost]:
+    """What a layer of experts takes forward without and with this `overlap` of the engine's."""
+    for habits in (dict.fromkeys(overlap, 0.0), overlap):
+        here = engine.model_copy(update={"overlap": engine.overlap.model_copy(update=habits)})
+        training = Training(seq_len=4096, global_batch_size=batch)
+        setting = Setting(model, training, cluster, here, Tuning(interference=0.0))
+        yield StepModel(setting, layout).plain_cost(1, "none").forward
+
+
 @pytest.mark.parametrize(
     ("virtual_stages", "expert_parallel", "hides"),
     [
@@ -176,17 +189,10 @@ def test_interleaved_pipelines_hide_the_exchange(
         expert_parallel=expert_parallel, zero_stage=1, stages=even_stages(8, 2 * virtual_stages),
         schedule="interleaved_1f1b" if virtual_stages > 1 else "1f1b",
     )  # fmt: skip
-    training = Training(seq_len=4096, global_batch_size=64)
     cluster, bridge = load_cluster("dgx-h100"), load_engine("megatron-bridge")
-    plain = bridge.overlap.model_copy(update={"expert_interleaved": 0.0})
-    seen = {}
-    for engine in (bridge, bridge.model_copy(update={"overlap": plain})):
-        setting = Setting(models["moe"], training, cluster, engine, Tuning(interference=0.0))
-        seen[engine.overlap] = float(
-            StepModel(setting, layout).plain_cost(1, "none").forward.expert_s
-        )
-    fraction = seen[bridge.overlap] / seen[plain]
-    assert fraction == pytest.approx(1 - 0.6 if hides else 1.0)
+    hidden = {"expert_interleaved": bridge.overlap.expert_interleaved}
+    plain, seen = forwards(models["moe"], cluster, layout, bridge, 64, **hidden)
+    assert seen.expert_s / plain.expert_s == pytest.approx(1 - 0.6 if hides else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -206,35 +212,21 @@ def test_an_exchange_said_to_be_hidden_hides_where_there_is_another_pass(
         expert_parallel=8, zero_stage=1, stages=even_stages(8, pipeline_parallel * virtual_stages),
         schedule="interleaved_1f1b" if virtual_stages > 1 else "1f1b",
     )  # fmt: skip
-    training = Training(seq_len=4096, global_batch_size=64)
     cluster, bridge = load_cluster("dgx-h100"), load_engine("megatron-bridge")
-    seen = []
-    for expert in (0.0, 0.6):
-        engine = bridge.model_copy(
-            update={"overlap": bridge.overlap.model_copy(update={"expert": expert})}
-        )
-        setting = Setting(models["moe"], training, cluster, engine, Tuning(interference=0.0))
-        seen.append(float(StepModel(setting, layout).plain_cost(1, "none").forward.expert_s))
-    assert seen[1] / seen[0] == pytest.approx(0.4 if hides else 1.0)
+    plain, seen = forwards(models["moe"], cluster, layout, bridge, 64, expert=0.6)
+    assert seen.expert_s / plain.expert_s == pytest.approx(0.4 if hides else 1.0)
 
 
 def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:
     """Dispatch and combine hide under half of a pass's computing each, where the engine can."""
     layout = Layout(data_parallel=8, expert_parallel=8, zero_stage=1, stages=even_stages(8, 1))
-    training = Training(seq_len=4096, global_batch_size=8)
     cluster, engine = load_cluster("dgx-h100"), load_engine("generic")
     rates = cluster.node.bus_bandwidth.model_copy(update={"all_to_all": 5e9})  # too slow to hide
     node = cluster.node.model_copy(update={"bus_bandwidth": rates, "collective_fits": ()})
     cluster = cluster.model_copy(update={"node": node})
-    seen = {}
-    for overlap in (0.0, 1.0):
-        habits = engine.overlap.model_copy(update={"expert": overlap})
-        here = engine.model_copy(update={"overlap": habits})
-        setting = Setting(models["moe"], training, cluster, here, Tuning(interference=0.0))
-        seen[overlap] = StepModel(setting, layout).plain_cost(1, "none").forward
-    whole, left = float(seen[0.0].expert_s), float(seen[1.0].expert_s)
-    device_s = float(seen[0.0].matmul_s + seen[0.0].attention_s + seen[0.0].pointwise_s)
-    assert 0 < left == pytest.approx(whole - device_s)
+    plain, seen = forwards(models["moe"], cluster, layout, engine, 8, expert=1.0)
+    device_s = plain.matmul_s + plain.attention_s + plain.pointwise_s
+    assert 0 < seen.expert_s == pytest.approx(plain.expert_s - device_s)
 
 
 @pytest.mark.parametrize(

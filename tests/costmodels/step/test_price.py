@@ -269,20 +269,25 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
     assert [prices.embedding_s[0], prices.head_s[0]] == pytest.approx(ends, rel=RELATIVE)
 
 
-@settings(max_examples=8)
-@given(data=st.data())
-def test_rows_do_not_see_each_other(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """The price of a row is the same alone and among others."""
-    some = [data.draw(cases()) for _ in range(4)]
-    setting, layouts = some[0].setting, joined([case.layouts for case in some])
+def each_row_costs_what_it_costs_alone(setting: Setting, layouts: Layouts) -> None:
+    """Fails where it does not."""
     together = price(layouts, setting)
     for row in range(len(layouts)):
         alone = price(layouts.take(np.array([row])), setting)
         for f in fields(Prices):
             if f.name != "capacity_bytes":
                 np.testing.assert_allclose(
-                    getattr(together, f.name)[row], getattr(alone, f.name)[0], rtol=RELATIVE
-                )
+                    getattr(together, f.name)[row], getattr(alone, f.name)[0], rtol=RELATIVE,
+                    err_msg=f"{f.name}, row {row}",
+                )  # fmt: skip
+
+
+@settings(max_examples=8)
+@given(data=st.data())
+def test_rows_do_not_see_each_other(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """The price of a row is the same alone and among others."""
+    some = [data.draw(cases()) for _ in range(4)]
+    each_row_costs_what_it_costs_alone(some[0].setting, joined([case.layouts for case in some]))
 
 
 def neighbours(layouts: Layouts) -> Layouts:
@@ -347,16 +352,7 @@ def test_no_column_is_missing_from_a_key(engine: str, name: str, cluster: Cluste
     layout = SPREAD[name]
     training = Training(seq_len=4096, global_batch_size=8 * layout.data_parallel * 2)
     case = case_of(Setting(models[name], training, cluster, load_engine(engine), SLACK), layout)
-    setting, layouts = case.setting, neighbours(case.layouts)
-    together = price(layouts, setting)
-    for row in range(len(layouts)):
-        alone = price(layouts.take(np.array([row])), setting)
-        for f in fields(Prices):
-            if f.name != "capacity_bytes":
-                np.testing.assert_allclose(
-                    getattr(together, f.name)[row], getattr(alone, f.name)[0], rtol=RELATIVE,
-                    err_msg=f"{f.name}, row {row}",
-                )  # fmt: skip
+    each_row_costs_what_it_costs_alone(case.setting, neighbours(case.layouts))
 
 
 def test_adapters_beside_experts_in_a_batch(models, case_of):
