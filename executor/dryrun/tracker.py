@@ -50,6 +50,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.saved: list[tuple[tuple[int, ...], str, int]] | None = None
         self._held: dict[int, tuple[int, Category]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled inside, so torch's compiler need not be told to keep out."""
+        return False
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Follow everything that runs inside, and what autograd saves."""

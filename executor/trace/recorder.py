@@ -85,6 +85,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.record: Record | None = None
         self._alive: list[Any] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled inside, so torch's compiler need not be told to keep out."""
+        return False
+
     def start(self, layer: torch.nn.Module, stream: Tensor) -> Record:
         """Begin to record `layer`, whose input is `stream`."""
         found = {_id(each): name for name, each in layer.named_parameters()}
