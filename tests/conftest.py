@@ -17,12 +17,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worke
 
 LONG = (
     "test_execute_command", "test_parity", "test_launch", "test_dry_run", "test_one_rank",
-    "test_dry_run_cost_model", "test_simulated_proof", "test_fuzz_readers", "test_simulated_bounds",
-    "test_sweep", "test_price", "test_row_prices", "test_counted_memory", "test_budget", "test_fit",
-    "test_moved_layers", "test_every_cut", "test_families", "test_adapters", "test_what_if",
-    "test_written", "test_engine_train", "test_runners_up", "test_bruteforce", "test_check_fuzz",
-    "test_cli", "test_sweep_cache", "test_on_gpu", "test_startup", "test_dry_run_command",
-    "test_docs", "test_frameworks_parsers",
+    "test_written", "test_engine_train", "test_dry_run_cost_model", "test_simulated_proof",
+    "test_own_layouts", "test_price", "test_every_cut", "test_budget", "test_fuzz_readers",
+    "test_sweep", "test_counted_plans", "test_counted_memory", "test_fit", "test_moved_layers",
+    "test_intervals", "test_simulated_bounds", "test_adapters", "test_what_if", "test_row_prices",
+    "test_runners_up", "test_families", "test_bruteforce", "test_check_fuzz", "test_cli",
+    "test_sweep_cache", "test_startup", "test_dry_run_command", "test_plan_dry_run", "test_docs",
 )  # fmt: skip
 """Files that take longest are begun first, so that the workers end together; before all those whose
 processes are waited for, as long as mypy has what they leave.
@@ -33,6 +33,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long files first, in their order."""
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """What a test is given names it, as it is read: words, counts, fields, the end of a file."""
+    if isinstance(val, dict):
+        val = [f"{name} {value}" for name, value in val.items()]
+    if isinstance(val, tuple | list) and val and all(isinstance(x, str | int) for x in val):
+        val = " ".join(map(str, val))
+        return val if len(val) < 60 else f"...{val[-60:]}"
+    if isinstance(val, str) and ("\n" in val or len(val) > 80):
+        return f"...{' '.join(val.split())[-60:]}"
+    return None  # as pytest does
 
 
 @pytest.fixture(autouse=True)
