@@ -339,9 +339,11 @@ PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubs
                   marks=[] if engine in QUICK else [pytest.mark.nightly])
      for engine in engine_names()]
     + list(product(
-        ("megatron-bridge", "meta", "native", "nanotron", "torchtitan"), ("tied", "windowed"),
+        ("megatron-bridge", "native", "torchtitan"), ("tied", "windowed"),
         (load_cluster("dgx-h100"),),
     ))
+    + [pytest.param(engine, name, load_cluster("dgx-h100"), marks=pytest.mark.nightly)
+       for engine, name in product(("meta", "nanotron"), ("tied", "windowed"))]
     + list(product(("megatron-bridge", "torchtitan"), ("latent", "windowed"), (PODS,))),
     ids=lambda given: "pods" if given is PODS else "" if isinstance(given, Cluster) else given,
 )  # fmt: skip

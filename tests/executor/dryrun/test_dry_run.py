@@ -242,7 +242,11 @@ def test_against_real_tensors(name, real):
 @pytest.mark.parametrize(
     "layout",
     [
-        pytest.param(Layout(data_parallel=2, zero_stage=2, stages=even_stages(4, 1)), id="zero2"),
+        pytest.param(
+            Layout(data_parallel=2, zero_stage=2, stages=even_stages(4, 1)),
+            id="zero2",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             Layout(pipeline_parallel=2, stages=even_stages(4, 2), data_parallel=2, zero_stage=1),
             id="1f1b",

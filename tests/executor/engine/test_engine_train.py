@@ -1,6 +1,8 @@
-"""The program of a rank, started as the launcher starts it."""
+"""The program of a rank, with what the launcher tells it."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 
@@ -24,8 +26,17 @@ FIELDS = {
 }  # fmt: skip
 
 
+def free_port():
+    """A port that nothing listens at now."""
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return str(some.getsockname()[1])
+
+
 def run(tmp_path, layout, processes, *options):
-    """Start the plan's ranks on this machine."""
+    """What each of the plan's ranks on this machine said, and its exit code; `test_execute_command`
+    has them started by torchrun.
+    """
     plan = Plan(
         model=PlanModel.of("tiny", CONFIG),
         cluster=PlanCluster(name="local-cpu", gpus=processes, sha256="0"),
@@ -36,12 +47,19 @@ def run(tmp_path, layout, processes, *options):
     path = tmp_path / "plan.yaml"
     path.write_text(plan.to_yaml())
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(processes), "-m", "meshplan.executor.engine.train", str(path)),
+        *(sys.executable, "-m", "meshplan.executor.engine.train", str(path)),
         *("--steps", "2", "--warmup", "1", "--out", str(tmp_path / "out"), "--device", "cpu"),
         *options,
     ]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    common = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    started = [
+        subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(processes)
+    ]  # fmt: skip
+    return [(rank.communicate(timeout=240)[1], rank.returncode) for rank in started]
 
 
 def test_two_ranks_write_records(tmp_path):
@@ -49,8 +67,8 @@ def test_two_ranks_write_records(tmp_path):
     tokens = tmp_path / "tokens.bin"
     (np.arange(4096) % 128).astype(np.uint16).tofile(tokens)
     layout = Layout(pipeline_parallel=2, stages=({"layers": 1, "full_layers": 1}, {"layers": 1}))
-    done = run(tmp_path, layout, 2, "--data", str(tokens))
-    assert done.returncode == 0, done.stderr
+    for said, code in run(tmp_path, layout, 2, "--data", str(tokens)):
+        assert code == 0, said
     texts = [(tmp_path / "out" / f"rank{r}.jsonl").read_text() for r in (0, 1)]
     ranks = [[json.loads(line) for line in text.splitlines()] for text in texts]
     for records in ranks:
