@@ -6,8 +6,6 @@ thousand for every reader of files (`tests/planner/cli/test_fuzz_readers.py`).
 
 import os
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,8 +14,6 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worker has one processor
-
-CLAIMS = os.environ.get("MESHPLAN_TEST_CLAIMS")
 
 LONG = (
     "test_execute_command", "test_parity", "test_launch", "test_dry_run", "test_one_rank",
@@ -37,24 +33,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long files first, in their order."""
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Processes that share a folder of claims (`.ci/run`) leave to each other the files that one of
-    them has begun: as pytest-xdist does, without its messages, and one may join when mypy is done.
-    """
-    return None if CLAIMS is None or is_ours(item.path) else True
-
-
-@cache
-def is_ours(file: Path) -> bool:
-    """Whether no other process has begun the file; it is begun here if so."""
-    try:
-        Path(str(CLAIMS), "+".join(file.parts[1:])).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def is_short(part: object) -> bool:
