@@ -25,7 +25,7 @@ def cuts(layout: Layout) -> list[Layout]:
     return [layout, *(replace(layout, stages=stages_with(*way)) for way in ways), layout]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_shared_rank_prices_as_one_of_its_own(
     cases: Callable[..., st.SearchStrategy], data: st.DataObject
