@@ -92,7 +92,9 @@ def test_the_failing_ranks_own_error_comes_first(folder: Path) -> None:
         assert time.monotonic() - start < 300  # the other rank sleeps 600 s
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM on the starting process ends even ranks that ignore SIGTERM."""
     program = f"""

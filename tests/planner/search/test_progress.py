@@ -8,7 +8,13 @@ from meshplan.planner.cli.progress import describe
 from meshplan.planner.search.progress import Progress
 
 
-@pytest.mark.parametrize("budget", [20_000_000, 300_000], ids=["enough", "ended by the budget"])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        pytest.param(20_000_000, id="enough", marks=pytest.mark.nightly),
+        pytest.param(300_000, id="ended by the budget"),
+    ],
+)
 def test_no_bound_is_told_that_is_not_proved(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that is told of the simulation is nearer to the best than what the answer proves of
     what the search looks through: listed cuts, as several chunks per rank may be faster.

@@ -329,7 +329,12 @@ def test_break_even_end_to_end(tmp_path: Path, network: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [("--network", "2x"), ("--break-even", "network", "--than", "4"), ("--by", "10%")]
+    "given",
+    [
+        ("--network", "2x"),
+        ("--break-even", "network", "--than", "4"),
+        pytest.param(("--by", "10%"), marks=pytest.mark.nightly),
+    ],
 )
 def test_a_file_that_was_edited_is_said_to_be(tmp_path: Path, given: tuple[str, ...]) -> None:
     """Whatever is asked of it, for people and in the document."""
