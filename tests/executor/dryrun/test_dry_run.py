@@ -31,8 +31,9 @@ from meshplan.executor.engine.step.engine import Engine, Job
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 
 GIB = 2**30
+LAYERS = 8  # of Llama-3 8B's 32
 LLAMA_8B = Model(
-    name="llama-3-8b", hidden=4096, vocab=128256, pattern=(0,) * 32,
+    name="llama-3-8b", hidden=4096, vocab=128256, pattern=(0,) * LAYERS,
     kinds=(
         Layer(attention=Attention(heads=32, kv_heads=8, head_dim=128, v_head_dim=128), ffn=14336),
     ),
@@ -40,7 +41,7 @@ LLAMA_8B = Model(
 ATTENTION = 4096 * 4096 * 2 + 2 * 1024 * 4096
 LAYER = ATTENTION + 3 * 14336 * 4096 + 2 * 4096
 TABLE = 128256 * 4096
-PARAMETERS = 32 * LAYER + 2 * TABLE + 4096
+PARAMETERS = LAYERS * LAYER + 2 * TABLE + 4096
 TOKENS = 8192
 TRAINING = Training(seq_len=TOKENS, global_batch_size=8)
 TINY = Model(
@@ -57,8 +58,8 @@ TINY = Model(
 
 @pytest.fixture(scope="module")
 def zero3():
-    """Llama-3 8B on 8 GPUs, ZeRO-3, one sequence of 8192 tokens each."""
-    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(32, 1))
+    """A quarter of Llama-3 8B on 8 GPUs, ZeRO-3, one sequence of 8192 tokens each."""
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(LAYERS, 1))
     return dry_run_job(Job(model=LLAMA_8B, layout=layout, training=TRAINING), 0)
 
 
@@ -108,7 +109,7 @@ def test_layer_by_hand():
 
 def test_activations_by_hand(zero3):
     """At the peak every layer's activations are alive, and the head's input and statistics."""
-    layers = 32 * (TOKENS * (6 * 4096 + 2 * 1024 + 3 * 14336) * 2 + 4 * TOKENS * 34)
+    layers = LAYERS * (TOKENS * (6 * 4096 + 2 * 1024 + 3 * 14336) * 2 + 4 * TOKENS * 34)
     tokens = TOKENS * (8 + 1)  # the local tokens and whether each is held, for the embedding
     ends = TOKENS * 4096 * 2 + 4 * TOKENS
     assert zero3.peak_by_category["activations"] == pytest.approx(layers + tokens + ends, rel=2e-4)
@@ -119,14 +120,20 @@ def test_activations_by_hand(zero3):
     [
         pytest.param(
             "forward.matmul",
-            2 * TOKENS * (32 * (LAYER - 2 * 4096) + 3 * TABLE),
+            2 * TOKENS * (LAYERS * (LAYER - 2 * 4096) + 3 * TABLE),
             id="2 T (matrices + the head's three products)",
         ),
-        pytest.param("backward.matmul", 4 * TOKENS * 32 * (LAYER - 2 * 4096), id="4 T matrices"),
         pytest.param(
-            "forward.attention", 32 * 2 * TOKENS**2 * 4096, id="4 T^2 h of each layer, causal half"
+            "backward.matmul", 4 * TOKENS * LAYERS * (LAYER - 2 * 4096), id="4 T matrices"
         ),
-        pytest.param("backward.attention", 32 * 5 * TOKENS**2 * 4096, id="five products for two"),
+        pytest.param(
+            "forward.attention",
+            LAYERS * 2 * TOKENS**2 * 4096,
+            id="4 T^2 h of each layer, causal half",
+        ),
+        pytest.param(
+            "backward.attention", LAYERS * 5 * TOKENS**2 * 4096, id="five products for two"
+        ),
     ],
 )
 def test_flops_by_hand(kind, expected, zero3):
@@ -138,7 +145,7 @@ def test_flops_by_hand(kind, expected, zero3):
     ("kind", "expected_bytes"),
     [
         pytest.param(
-            "dp.all_gather", 2 * (2 * 32 * LAYER + 2 * TABLE + 2 * 4096),
+            "dp.all_gather", 2 * (2 * LAYERS * LAYER + 2 * TABLE + 2 * 4096),
             id="bf16: layers and the last norm twice, tables once",
         ),
         pytest.param("dp.reduce_scatter", 4 * PARAMETERS, id="fp32 gradient once"),
