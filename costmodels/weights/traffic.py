@@ -196,11 +196,11 @@ class WeightTraffic:
 
     @property
     def _sent_bytes(self) -> Number:
-        """Of each parameter's gradient. What DeepSpeed adds up in fp32 it casts before it sends it
-        (deepspeedai/DeepSpeed@d14baad94 runtime/engine.py communication_data_type, allreduce_bucket;
-        leaves out its releases of April 2023, @261d63708 to @d56268f37, which sent fp32).
-        """
-        return self.state.reduce_bytes
+        """Of each parameter's gradient."""
+        state = self.state
+        if not state.bf16_sent_bytes:
+            return state.reduce_bytes
+        return where(self.sharding.sums > 0, state.bf16_sent_bytes, state.reduce_bytes)
 
     def given_back(self, parameters: RankParameters) -> Number:
         """Fraction of a wholly replayed layer's weights that are gathered once more between its
@@ -282,7 +282,7 @@ class WeightTraffic:
         return self.scale * (dense + expert)
 
 
-EMPTY = dict.fromkeys(("weight_bytes", "reduce_bytes", "bf16_sums_bytes", "reduce_bucket"), 0.0)
+EMPTY = dict.fromkeys(("weight_bytes", "reduce_bytes", "bf16_sent_bytes", "reduce_bucket"), 0.0)
 
 
 def weight_traffic(

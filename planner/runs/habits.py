@@ -299,6 +299,8 @@ def _name_of(row: Row) -> str:
     old = row.year is not None and row.year <= LAST_WITHOUT_FLASH
     if old and name == "megatron" and "nemo" not in row.framework.lower():
         return "megatron-deepspeed"
+    if name == "megatron-deepspeed" and row.facts.attention_kernel in FLASH_KERNELS:
+        return "megatron-deepspeed-flash"
     if old and name == "gpt-neox":
         return "gpt-neox-unfused"
     if name == "deepspeed" and row.year is not None and row.year <= LAST_LISTED:
