@@ -184,8 +184,11 @@ class State(Frozen):
     returns_held        what the allocator holds for the communication stream beside a pipeline it
                         gives back when pressed (`costmodels.ranks.queued_launches`)
     bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
-                        added up in beside themselves and sent from, 0 where there is none; master
-                        and moments are then sharded without ZeRO as under its first stage
+                        added up in beside themselves, 0 where there is none; master and moments are
+                        then sharded without ZeRO as under its first stage
+    bf16_sent_bytes     what is sent of each number of that buffer, 0: `reduce_bytes`, since it is
+                        cast (deepspeedai/DeepSpeed@d14baad94 runtime/engine.py allreduce_bucket,
+                        communication_data_type; fp32 from @261d63708 to @d56268f37, April 2023)
     bf16_sums_always    it is the optimizer of ZeRO-0 and 1; else of a pipeline's ZeRO-0 alone
     """
 
@@ -226,6 +229,7 @@ class State(Frozen):
     tied_in_shards: bool = False
     returns_held: bool = False
     bf16_sums_bytes: float = Field(default=0.0, ge=0)
+    bf16_sent_bytes: float = Field(default=0.0, ge=0)
     bf16_sums_always: bool = False
 
 

@@ -116,6 +116,9 @@ class KernelHabits(Frozen):
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     launch_share    of the `launch_s` that runs teach, what the host takes for a module of PyTorch's
                     own that nothing compiles
+    launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
+                    launches are synchronous", CUDA C++ Programming Guide), so that neither runs
+                    under the other
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
     communication_units  SMs that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
@@ -180,6 +183,7 @@ class KernelHabits(Frozen):
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     step_graph: bool = False
     launch_share: float = Field(default=1.0, gt=0)
+    launches_block: bool = False
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

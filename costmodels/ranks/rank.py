@@ -155,7 +155,7 @@ class Rank:
             gradient_bytes(engine, self.site.itemsize),
             engine.kernels.graphed, engine.kernels.products_apart,
             engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
-            engine.kernels.launch_share,
+            engine.kernels.launch_share, engine.kernels.launches_block,
         )  # fmt: skip
 
     @property

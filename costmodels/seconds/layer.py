@@ -6,7 +6,7 @@
     replay       the operations that the recompute mode runs again before the backward
 
 A pass takes the device's time and the communication that the engine cannot hide, or the host's time
-to issue all that if it is longer:
+to issue all that if it is longer; both, where the host waits for each kernel (`launches_block`):
 
     beside  = overlap * communication
     exposed = communication - beside + max(beside - room, beside i / (1 + i))
@@ -98,7 +98,7 @@ class Pricer:
     products_apart  whether the host issues a product for each expert
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
-    launch_share    see `KernelHabits`
+    launch_share, launches_block    see `KernelHabits`
     """
 
     device: Device
@@ -117,6 +117,7 @@ class Pricer:
     drops_unread: bool = False
     keeps_unread: bool = False
     launch_share: float = 1.0
+    launches_block: bool = False
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -218,7 +219,8 @@ class Pricer:
         }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
-        host_s = maximum(self.issued_s(operations, direction) - busy, 0.0)
+        under = 0.0 if self.launches_block else busy
+        host_s = maximum(self.issued_s(operations, direction) - under, 0.0)
         if direction == "forward" and (
             chains := self._chains_s(operations, each_s, own, collectives)
         ):

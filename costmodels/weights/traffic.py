@@ -198,7 +198,9 @@ class WeightTraffic:
     def _sent_bytes(self) -> Number:
         """Of each parameter's gradient."""
         state = self.state
-        return where(self.sharding.sums > 0, state.bf16_sums_bytes, state.reduce_bytes)
+        if not state.bf16_sent_bytes:
+            return state.reduce_bytes
+        return where(self.sharding.sums > 0, state.bf16_sent_bytes, state.reduce_bytes)
 
     def given_back(self, parameters: RankParameters) -> Number:
         """Fraction of a wholly replayed layer's weights that are gathered once more between its
@@ -280,7 +282,7 @@ class WeightTraffic:
         return self.scale * (dense + expert)
 
 
-EMPTY = dict.fromkeys(("weight_bytes", "reduce_bytes", "bf16_sums_bytes", "reduce_bucket"), 0.0)
+EMPTY = dict.fromkeys(("weight_bytes", "reduce_bytes", "bf16_sent_bytes", "reduce_bucket"), 0.0)
 
 
 def weight_traffic(

@@ -60,6 +60,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_choosing": {"routing_kernels": 22},
     "no_grouping": {"products_apart": True},
     "dropout": {"dropout": True},
+    "no_dropout": {"dropout": False},
+    "blocking": {"launches_block": True},
     "returned_keys": {"returned_keys": 2},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
@@ -206,6 +208,11 @@ NOT_HIDDEN: dict[str, dict[str, float]] = {
     "data": {},
 }
 """What a value of the fact `comm_overlap` leaves unhidden, beside tensor parallel's collectives."""
+BLOCKED = dict.fromkeys(
+    ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert",
+     "expert_interleaved"), 0.0,
+)  # fmt: skip
+"""Nothing runs beside a collective for which the host waits."""
 
 
 def engine_of(row: Row) -> Engine:
@@ -292,6 +299,8 @@ def _name_of(row: Row) -> str:
     old = row.year is not None and row.year <= LAST_WITHOUT_FLASH
     if old and name == "megatron" and "nemo" not in row.framework.lower():
         return "megatron-deepspeed"
+    if name == "megatron-deepspeed" and row.facts.attention_kernel in FLASH_KERNELS:
+        return "megatron-deepspeed-flash"
     if old and name == "gpt-neox":
         return "gpt-neox-unfused"
     if name == "deepspeed" and row.year is not None and row.year <= LAST_LISTED:
@@ -375,7 +384,7 @@ def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, flo
         said |= {"expert": engine.overlap.expert_interleaved}
     if facts.hidden_exchanges is False:
         said |= {"expert": 0.0, "expert_interleaved": 0.0}
-    return said
+    return said | (BLOCKED if "blocking" in facts.fused_kernels.split() else {})
 
 
 def _slow_sinks(framework: str) -> bool:

@@ -330,3 +330,25 @@ def test_a_slower_host_issues_kernels_and_operators_as_much_later() -> None:
         usual = Pricer(device, cluster, load_engine("megatron").overlap, alone)
         behind = pricer.cost([wide]).forward.total_s == usual.cost([wide]).forward.total_s
         assert behind == (launch_s < 1)
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "seen_s"),
+    [pytest.param(1.0, (2.0, 3.0), id="slow"), pytest.param(1e-7, (0.0, 3e-7), id="fast")],
+)
+def test_a_host_that_waits_for_each_kernel_hides_nothing(
+    launch_s: float, seen_s: tuple[float, float]
+) -> None:
+    """3 launches beside a kernel of a second: what is longer than it, or all of them."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=launch_s), RECIPES["bf16"])
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    usual = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    op = Pointwise(name="copy", forward_bytes=1e12, backward_bytes=0.0, kernels=3)
+    device_s = float(usual.cost([op]).forward.pointwise_s)
+    op = replace(op, forward_bytes=1e12 / device_s)
+    for pricer, expected_s in zip(
+        (usual, replace(usual, launches_block=True)), seen_s, strict=True
+    ):
+        assert pricer.cost([op]).forward.host_s == pytest.approx(expected_s, rel=1e-4)

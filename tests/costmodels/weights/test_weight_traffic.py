@@ -125,17 +125,16 @@ def test_updated_weights_are_gathered(cluster: Cluster, zero_stage: int, expecte
 
 
 @pytest.mark.parametrize(
-    ("precision", "gigabytes"),
-    [pytest.param("bf16", 4, id="fp32 sums"), pytest.param("fp16", 2, id="16 bits")],
+    ("engine", "precision", "gigabytes"),
+    [("megatron-deepspeed", "bf16", 2), ("gpt-neox", "bf16", 4), ("gpt-neox", "fp16", 2)],
 )
-def test_sums_of_bf16_gradients_are_what_is_sent(
-    cluster: Cluster, precision: Precision, gigabytes: int
+def test_sums_of_bf16_gradients_are_cast_before_they_are_sent(
+    cluster: Cluster, engine: str, precision: Precision, gigabytes: int
 ):
     """Two replicas in a node: 1 us + 1/2 of it over 100 GB/s, whole all-reduced without sums."""
     layout = Layout(data_parallel=2, zero_stage=0, stages=even_stages(8, 1))
-    engine = load_engine("megatron-deepspeed")
-    bf16 = precision == "bf16"
-    sent = weight_traffic(layout, cluster, engine, 1.0, NONE_FROZEN, trained(precision))
+    bf16, said = precision == "bf16", load_engine(engine)
+    sent = weight_traffic(layout, cluster, said, 1.0, NONE_FROZEN, trained(precision))
     once_s = 1e-6 + 0.5 * gigabytes / 100 if bf16 else 2 * (1e-6 + 0.5 * gigabytes / 100)
     assert sent.once_s(BILLION) == pytest.approx(once_s, rel=1e-12)
     assert sent.refresh_s(BILLION) == pytest.approx(bf16 * (1e-6 + 0.5 * 2 / 100), rel=1e-12)

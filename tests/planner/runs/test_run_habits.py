@@ -48,6 +48,7 @@ def test_releases_have_engines_of_their_own(framework: str, note: str, engine: s
         ("fsdp2", "2024", "torchtitan"),
         ("DeepSpeed ZeRO-3", "2021", "deepspeed-2021"),
         ("DeepSpeed ZeRO-3", "2022", "deepspeed"),
+        ("Megatron-DeepSpeed", "2024", "megatron-deepspeed"),
     ],
 )
 def test_frameworks_have_the_engine_of_their_time(framework: str, year: str, engine: str) -> None:

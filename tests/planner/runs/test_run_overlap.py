@@ -87,3 +87,15 @@ def test_a_row_says_that_user_buffers_hide_tensor_parallel() -> None:
     said, plain = (engine_of(row | {"comm_overlap": value}).overlap for value in ("tensor", ""))
     assert (said.tensor, plain.tensor) == (0.7, 0.4)
     assert said == plain.model_copy(update={"tensor": 0.7})
+
+
+def test_a_row_says_that_the_host_waits_for_each_kernel() -> None:
+    """CUDA_LAUNCH_BLOCKING: nothing runs beside anything, not even another collective."""
+    row = {"framework": "Megatron-DeepSpeed", "attention_kernel": "flash2"}
+    blocked, usual = (engine_of(row | {"fused_kernels": word}) for word in ("blocking", ""))
+    assert (blocked.name, usual.kernels.launches_block) == ("megatron-deepspeed-flash", False)
+    assert blocked.kernels.launches_block
+    hidden = blocked.overlap
+    assert (hidden.data_reduce, hidden.weight_gather, hidden.pipeline, hidden.tensor) == (0,) * 4
+    without = engine_of(row | {"fused_kernels": "no_dropout"})
+    assert (usual.kernels.dropout, without.kernels.dropout) == (True, False)
