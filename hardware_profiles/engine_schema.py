@@ -163,7 +163,8 @@ class State(Frozen):
                         host for each, for which the device waits
     ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
-    zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
+    zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward,
+                        and each rank norms and scales all of its own
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients

@@ -84,16 +84,19 @@ def test_blocks_at_the_ends_count_as_layers(layers: int, stages: int, expected: 
     assert split_blocks(layers, stages, (1, 2)) == expected
 
 
-@given(st.integers(1, 200), st.integers(1, 64), st.tuples(st.integers(0, 3), st.integers(0, 3)))
-def test_blocks_are_cut_evenly(layers: int, stages: int, ends: tuple[int, int]):
-    """No layer is lost, and stages between the ends differ by one layer, longer ones first."""
-    counts = split_blocks(layers, stages, ends)
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 3), st.integers(0, 3))
+def test_blocks_are_cut_evenly(layers: int, stages: int, before: int, behind: int):
+    """No layer is lost; layers as many as blocks are longer first, which blocks at the ends shorten
+    and nothing else.
+    """
+    plain = split_blocks(before + layers + behind, stages, (0, 0))
+    assert list(plain) == sorted(plain, reverse=True)
+    assert plain[0] - plain[-1] <= 1
+    counts = split_blocks(layers, stages, (before, behind))
     assert (len(counts), sum(counts)) == (stages, layers)
-    if stages <= layers:
-        middle = [counts[0] + ends[0], *counts[1:-1], counts[-1] + ends[1]] if stages > 1 else []
-        inner = middle[1:-1] if max(ends) > layers // stages else middle
-        assert inner == sorted(inner, reverse=True)
-        assert not inner or inner[0] - inner[-1] <= 1
+    gone = [whole - left for whole, left in zip(plain, counts, strict=True)]
+    assert min(gone) >= 0
+    assert sum(gone) == before + behind
 
 
 @pytest.mark.parametrize(
