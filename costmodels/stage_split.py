@@ -5,19 +5,25 @@
            with a multi-token-prediction module, it, its head and the model's count as three at the
            end, and the embedding as none (DeepSeek-V3's 61 + 3 = 16 x 4; of 32 x 2 the last stage
            has the heads alone)
+    blocks embedding, layers, norm and head are blocks that count alike, and what does not divide
+           goes to the first stages: 40 layers between 1 and 2 blocks are 10 11 11 8 of four stages
     cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is
            passed, with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
 
 Source: modules, NVIDIA-NeMo/Megatron-Bridge@05d003f src/megatron/bridge/recipes/deepseek
-deepseek_v3.py; cost rule, huggingface/nanotron@2411b022 src/nanotron/models/base.py and
-models/llama.py `get_block_compute_costs`; the playbook's stages (11 of 16, 18 of 32, 41 of 80
-layers first) are the tests.
+deepseek_v3.py; blocks, Aleph-Alpha/scaling@78489292 src/scaling/core/nn/parallel_module
+pipeline_partitioning.py pipe_partition_uniform; cost rule, huggingface/nanotron@2411b022
+src/nanotron/models/base.py and models/llama.py `get_block_compute_costs`; the playbook's stages (11
+of 16, 18 of 32, 41 of 80 layers first) are the tests.
 """
 
 from functools import cache
+from itertools import pairwise
 
 from meshplan.costmodels.layout import stages_with as stages_with
 from meshplan.costmodels.model.transformer import Model
+
+Counts = tuple[int, ...]
 
 
 def split_by_cost(model: Model, num_stages: int, *, ends_at_share: bool = False) -> tuple[int, ...]:
@@ -73,6 +79,17 @@ def split_evenly(
         taken = min(last, counts[stage])
         counts[stage], last = counts[stage] - taken, last - taken
     return tuple(counts)
+
+
+def split_blocks(num_layers: int, num_stages: int, blocks_at_ends: tuple[int, int]) -> Counts:
+    """Layers of each stage where blocks before and behind them count as one each. Of a stage of
+    blocks alone none; needs as many blocks as stages.
+    """
+    before, behind = blocks_at_ends
+    base, longer = divmod(before + num_layers + behind, num_stages)
+    ends = [base * (stage + 1) + min(stage + 1, longer) for stage in range(num_stages)]
+    layers = [min(max(end - before, 0), num_layers) for end in ends]
+    return tuple(end - start for start, end in pairwise((0, *layers)))
 
 
 def _layer_cost(model: Model, kind: int) -> float:

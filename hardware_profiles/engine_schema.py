@@ -38,6 +38,9 @@ class Legality(Frozen):
     uneven_stages      "free": any layers per stage; "ends": first and last may differ;
                        "even": all equal; "cost": the engine cuts by its own cost rule (nanotron)
     layers_count_ends  the embedding and the head may take the place of a layer in the even split
+    blocks_at_ends     where the engine cuts by itself, so many blocks before and behind the layers
+                       count as a layer each, and what does not divide goes to the first stages;
+                       nothing: it cuts layers evenly
     modules_apart      modules of multi-token prediction, all together, may be on the stage before
                        the last, which then has the heads alone; not on the first pipeline rank.
                        Of engines with `uneven_stages` "ends", whose cuts are listed
@@ -100,6 +103,7 @@ class Legality(Frozen):
     recompute_modules: tuple[RecomputeModule, ...] = ()
     recompute_policy: bool = False
     modules_apart: bool = False
+    blocks_at_ends: tuple[int, int] | None = None
     hides_sends: bool = False
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
@@ -159,7 +163,8 @@ class State(Frozen):
                         host for each, for which the device waits
     ends_in_one_unit    ZeRO-3 gathers the embedding and the head together
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
-    zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
+    zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward,
+                        and each rank norms and scales all of its own
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients

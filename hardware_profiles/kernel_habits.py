@@ -23,6 +23,8 @@ class KernelHabits(Frozen):
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
+    reduces_each    without sequence parallel, gate and up each add up the gradient of their input
+                    over tensor-parallel ranks: two all-reduces
     keeps_joined_qkv
                     values are a view of the one product that queries and keys came of too, so that
                     all of it is kept beside the rotated queries and keys
@@ -129,6 +131,7 @@ class KernelHabits(Frozen):
     uses_sdpa: bool = False
     sums_in_16_bits: bool = False
     saves_gathered: bool = False
+    reduces_each: bool = False
     keeps_joined_qkv: bool = False
     gathers_rotary: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"

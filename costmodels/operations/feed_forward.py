@@ -13,7 +13,7 @@ of.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -178,6 +178,15 @@ def gather_tokens(site: Site, name: str, module: Module = "linear") -> Communica
     backward.
     """
     return _tensor_communication(site, name, module, entering=True)
+
+
+def gather_feed_forward(site: Site) -> Communication:
+    """The same before the feed-forward, whose gate and up may be products apart."""
+    found = gather_tokens(site, "feed_forward_input", "mlp")
+    if not (site.kernels.reduces_each and site.model.gated):
+        return found
+    again = where(site.shard.sequence_parallel > 0, 0.0, found.backward_count)
+    return replace(found, backward_count=found.backward_count + again)
 
 
 def scatter_tokens(site: Site, name: str, module: Module = "linear") -> Communication:

@@ -49,6 +49,7 @@ from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,
     dense_feed_forward,
+    gather_feed_forward,
     gather_tokens,
     own_operators,
     scatter_tokens,
@@ -305,7 +306,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if kind.experts:
         yield from expert_operations(site, kind.experts)
     else:
-        yield gather_tokens(site, "feed_forward_input", "mlp")
+        yield gather_feed_forward(site)
         *before, down = dense_feed_forward(site, kind.ffn / site.shard.tp)
         yield from before
         yield from feed_forward_biases(site, (1 + site.model.gated) * kind.ffn / site.shard.tp)

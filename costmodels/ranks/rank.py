@@ -394,7 +394,9 @@ class Rank:
         device, moved = self.device, moved_of(self.setting.training)
         each_s = moved.update_bytes / device.moved_bytes_per_s("adamw")
         each_s = each_s + moved.around_bytes / device.moved_bytes_per_s("copy")
+        clip_s = moved.clip_bytes / device.moved_bytes_per_s("copy")
         on_device = self.traffic.updated(parameters) * each_s
+        on_device = on_device + self.traffic.clipped_beside(parameters) * clip_s
         if self.host is None:
             return on_device
         on_host = self.host.update_s(parameters, moved.update_bytes, self.setting.engine.overlap)

@@ -169,6 +169,13 @@ class WeightTraffic:
         """Parameters that this rank's optimizer updates."""
         return parameters.dense / self.dense.shard.size + parameters.expert / self.expert.shard.size
 
+    def clipped_beside(self, parameters: RankParameters) -> Number:
+        """Others whose gradients it norms and scales too: all of the rank's, where ZeRO-1 adds up
+        whole gradients.
+        """
+        held = parameters.dense + parameters.expert
+        return where(self.reduces_late, held - self.updated(parameters), 0.0)
+
     def interference(self, fitted: float) -> Number:
         """By how much it slows computing (`interference_of`), experts' as dense weights'."""
         return interference_of(self.cluster, fitted, self.dense.shard)

@@ -5,7 +5,9 @@
              to the 16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters under
              AdamW, 46 bytes each at 2.7e12 per s
 
-States in 16 bits are half as wide, and nothing is rounded.
+States in 16 bits are half as wide, and nothing is rounded. Where ZeRO-1 adds up whole gradients,
+each rank norms and scales all of its own (huggingface/nanotron@063020a8
+src/nanotron/optim/clip_grads.py: those of its gradient accumulator, which holds all under ZeRO-1).
 """
 
 from typing import NamedTuple
@@ -19,10 +21,13 @@ EIGHT_BIT_BYTES = 4.0  # two moments of one byte, read and written
 
 
 class Moved(NamedTuple):
-    """Bytes per parameter by the update itself, and around it."""
+    """Bytes per parameter by the update itself, around it, and of these by the gradient's norm and
+    scale.
+    """
 
     update_bytes: float
     around_bytes: float
+    clip_bytes: float
 
 
 def moved_of(training: Training) -> Moved:
@@ -30,6 +35,6 @@ def moved_of(training: Training) -> Moved:
     update_bytes = UPDATE_BYTES[training.optimizer]
     if training.optimizer_states == "bf16":  # 8-bit moments are no narrower
         kept = EIGHT_BIT_BYTES if training.optimizer == "adamw8bit" else 0.0
-        return Moved((update_bytes - kept) / 2 + kept, CLIP_BYTES / 2)
+        return Moved((update_bytes - kept) / 2 + kept, CLIP_BYTES / 2, CLIP_BYTES / 2)
     rounds = RECIPES[training.precision].itemsize == 2.0
-    return Moved(update_bytes, CLIP_BYTES + (ROUND_BYTES if rounds else 0.0))
+    return Moved(update_bytes, CLIP_BYTES + (ROUND_BYTES if rounds else 0.0), CLIP_BYTES)

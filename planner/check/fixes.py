@@ -15,7 +15,12 @@ from math import inf
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.ranks.recompute_sets import replaying
 from meshplan.costmodels.setting import Setting
-from meshplan.costmodels.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.stage_split import (
+    split_blocks,
+    split_by_cost,
+    split_evenly,
+    stages_with,
+)
 from meshplan.costmodels.units import in_runs
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
@@ -263,6 +268,8 @@ def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:
     rules, mode = case.engine.legality, case.layout.recompute
     if rules.uneven_stages == "cost" and vpp == 1:
         counts = split_by_cost(case.model, pp)
+    elif rules.blocks_at_ends:
+        counts = split_blocks(case.model.num_layers, pp * vpp, rules.blocks_at_ends)
     else:
         ends_count = rules.layers_count_ends
         counts = split_evenly(case.model.num_layers, pp * vpp, ends_count=ends_count)

@@ -105,7 +105,8 @@ def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
     They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
     between 4 and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks, that
     of all_reduce like that of all_gather. So what the usual bandwidth does not explain of an
-    all_gather stalls each step, and the rate of all_reduce is what it has beside that.
+    all_gather stalls each step, and the rate of all_reduce is what it has beside that. Where steps
+    stall for longer than the bytes take, those move meanwhile (`costmodels.seconds.collectives`).
     """
     per_node = cluster.gpus_per_node
     node = cluster.node
@@ -131,16 +132,19 @@ def _stated(measured: Bandwidths) -> dict[str, float]:
 
 def _measured_network(link: Link, measured: Bandwidths, ranks: int) -> Link:
     rates = _rates(link)
-    latency_s, stall_s, share = link.latency_s, 0.0, (ranks - 1) / ranks
+    latency_s, share = link.latency_s, (ranks - 1) / ranks
+    stall_s = beside_s = 0.0
     if measured.all_gather:
         taken_s = share * MEASURED_SIZE_BYTES / (measured.all_gather * GB)
         wire_s = share * MEASURED_SIZE_BYTES / rates["all_gather"]
         step_s = (taken_s - wire_s) / (ranks - 1)
         latency_s = min(max(step_s, link.latency_s / 4), link.latency_s)
-        stall_s = max(step_s - link.latency_s, 0.0)
+        beside_s = max(step_s - link.latency_s, 0.0)
+        hidden_s = wire_s / (ranks - 1) if beside_s * (ranks - 1) > wire_s else 0.0
+        stall_s = beside_s + hidden_s
     if measured.all_reduce:
         moved = 2 * share * MEASURED_SIZE_BYTES
-        left_s = moved / (measured.all_reduce * GB) - stall_s * (ranks - 1)
+        left_s = moved / (measured.all_reduce * GB) - beside_s * (ranks - 1)
         if not stall_s:
             rates["all_reduce"] = measured.all_reduce * GB
         elif left_s > moved / rates["all_reduce"]:

@@ -32,7 +32,12 @@ from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.setting import Setting
-from meshplan.costmodels.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.stage_split import (
+    split_blocks,
+    split_by_cost,
+    split_evenly,
+    stages_with,
+)
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -309,6 +314,8 @@ def _stage_counts(row: Row, model: Model, num_stages: int, engine: Engine) -> tu
         raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
     if by_cost:
         return split_by_cost(model, num_stages)
+    if engine.legality.blocks_at_ends:
+        return split_blocks(model.num_layers, num_stages, engine.legality.blocks_at_ends)
     return split_evenly(model.num_layers, num_stages, ends_count=ends, mtp_layers=model.mtp_layers)
 
 

@@ -232,6 +232,23 @@ def test_gathered_logits_are_whole_on_each_rank():
     assert float(loss.forward_bytes) == 8 * float(cut[-1].forward_bytes)
 
 
+@pytest.mark.parametrize(
+    ("sequence_parallel", "gated", "backward"),
+    [(False, True, 4.0), (False, False, 2.0), (True, True, 1.0)],
+)
+def test_gate_and_up_are_reduced_apart(sequence_parallel: bool, gated: bool, backward: float):
+    """Aleph Alpha's SwiGLU: two all-reduces (four halves) of its input's gradient, with sequence
+    parallel one reduce-scatter of the sum; a feed-forward of one product has one.
+    """
+    where = site(gpt(64, 6144, 48), 1, 8, sequence_parallel=sequence_parallel)
+    kernels = load_engine("aa-scaling").kernels
+    model = replace(where.model, gated=gated)
+    operations = layer_operations(replace(where, kernels=kernels, model=model), model.kinds[0])
+    found = {op.name: op for op in operations if isinstance(op, Communication)}
+    assert float(found["feed_forward_input"].backward_count) == backward
+    assert float(found["attention_input"].backward_count) == min(backward, 2.0)
+
+
 def test_a_loss_in_equal_chunks_by_hand():
     """torchtitan's, 4,096 tokens in 8: 512 V logits of 4 bytes at a time, 4 s b h of gradient; 8
     products, and kernels of the loss, of as many FLOPs.

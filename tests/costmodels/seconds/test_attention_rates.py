@@ -7,6 +7,7 @@ import pytest
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 
@@ -75,3 +76,23 @@ def test_pytorch_has_a_kernel_of_its_own_on_amd(gpu: str, slower: bool, backward
         for sdpa in (True, False)
     )
     assert (of_pytorch > 1.5 * of_package) if slower else of_pytorch == of_package
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel"), [("b200", "cudnn"), ("gb300", "cudnn"), ("h100-sxm", "flash2")]
+)
+def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) -> None:
+    """FlashAttention-2 where that is what PyTorch has; on Blackwell, where it has a third of the
+    rate or less, cuDNN's.
+    """
+    habits = load_engine("generic").kernels
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    named = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel)
+    own = replace(named, attention=habits.attention, uses_sdpa=habits.uses_sdpa)
+    for backward in (False, True):
+        assert attention_s(own, core, backward=backward) == pytest.approx(
+            attention_s(named, core, backward=backward)
+        )

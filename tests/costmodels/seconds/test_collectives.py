@@ -113,6 +113,22 @@ def test_stalls_by_hand(cluster: Cluster, kind: CollectiveKind, expected_s: floa
     assert hop_s == pytest.approx(110e-6, rel=1e-12)
 
 
+def test_bytes_move_while_steps_stall(cluster: Cluster):
+    """What takes shorter than the stalls takes nothing more; what takes longer hides them."""
+    network = cluster.network.model_copy(update={"stall_s": 1e-3})
+    stalling, group = cluster.model_copy(update={"network": network}), Group(16.0, 4.0)
+    without = collective_s(cluster, "all_gather", 0.0, group)
+    small, large = 1e6, 1e10
+    bare_s = collective_s(cluster, "all_gather", small, group) - without
+    assert bare_s < 15e-3
+    stalled_s = collective_s(stalling, "all_gather", small, group)
+    assert stalled_s == pytest.approx(without + 15e-3, rel=1e-12)
+    assert collective_s(cluster, "all_gather", large, group) - without > 15e-3
+    assert collective_s(stalling, "all_gather", large, group) == pytest.approx(
+        collective_s(cluster, "all_gather", large, group), rel=1e-12
+    )
+
+
 @pytest.mark.parametrize(
     ("group", "expected"),
     [

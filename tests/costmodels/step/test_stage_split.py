@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.stage_split import (
+    split_blocks,
+    split_by_cost,
+    split_evenly,
+    stages_with,
+)
 from meshplan.hardware_profiles.load_models import load_model_config
 
 
@@ -63,6 +68,35 @@ def test_megatron_counts_the_ends_as_layers():
 def test_split_evenly_by_hand(layers: int, stages: int, ends_count: bool, expected):
     """Layers over stages, away from embedding and head."""
     assert split_evenly(layers, stages, ends_count=ends_count) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "expected"),
+    [
+        pytest.param(40, 2, (21, 19), id="43 = 22 + 21 blocks"),
+        pytest.param(40, 4, (10, 11, 11, 8), id="43 = 11 11 11 10"),
+        pytest.param(60, 8, (7, *(8,) * 6, 5), id="63 = 7 x 8 + 7"),
+        pytest.param(4, 7, (0, 1, 1, 1, 1, 0, 0), id="ends on stages of their own"),
+    ],
+)
+def test_blocks_at_the_ends_count_as_layers(layers: int, stages: int, expected: tuple[int, ...]):
+    """By hand, of one block before the layers (embedding) and two behind (norm, head)."""
+    assert split_blocks(layers, stages, (1, 2)) == expected
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 3), st.integers(0, 3))
+def test_blocks_are_cut_evenly(layers: int, stages: int, before: int, behind: int):
+    """No layer is lost; layers as many as blocks are longer first, which blocks at the ends shorten
+    and nothing else.
+    """
+    plain = split_blocks(before + layers + behind, stages, (0, 0))
+    assert list(plain) == sorted(plain, reverse=True)
+    assert plain[0] - plain[-1] <= 1
+    counts = split_blocks(layers, stages, (before, behind))
+    assert (len(counts), sum(counts)) == (stages, layers)
+    gone = [whole - left for whole, left in zip(plain, counts, strict=True)]
+    assert min(gone) >= 0
+    assert sum(gone) == before + behind
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,25 @@ def test_an_update_moves_at_the_rates_of_its_kernels(setting: Setting):
     assert step.time().optimizer_s == pytest.approx(parameters * 20e-12)
 
 
+@pytest.mark.parametrize(
+    ("engine", "zero_stage", "whole"),
+    [("nanotron", 1, True), ("nanotron", 0, False), ("megatron", 1, False)],
+)
+def test_whole_gradients_are_clipped_whole(
+    setting: Setting, engine: str, zero_stage: int, whole: bool
+):
+    """Of 8 ranks, each parameter's 46 bytes, a share of 1 or 1/8; nanotron's ZeRO-1 reads the other
+    7/8 for their norm and scales them: 12 bytes each.
+    """
+    layout = Layout(data_parallel=8, zero_stage=zero_stage, stages=even_stages(8, 1))
+    step = StepModel(replace(setting, engine=load_engine(engine)), layout)
+    parameters = step.rank_parameters[0]
+    held = float(parameters.dense)
+    moved = 46 * held / (8 if zero_stage else 1) + (12 * held * 7 / 8 if whole else 0)
+    bandwidth = step.pricer.device.bandwidth_bytes_per_s
+    assert step.optimizer_s(parameters) == pytest.approx(moved / bandwidth)
+
+
 @pytest.mark.parametrize("m", [4, 8, 64])
 def test_bubble_of_a_pipeline(setting: Setting, models, m: int):
     """Equal stages on one node idle (p-1) / (p-1+m) of the pipeline's time, ends taken away."""

@@ -3,6 +3,8 @@
 import pytest
 from rows import ROW
 
+from meshplan.costmodels.seconds.collectives import collective_s
+from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
 from meshplan.planner.runs.rows import row_of
@@ -33,14 +35,13 @@ def test_a_stalling_network_is_reproduced() -> None:
     it as long as it said, and the usual network's rates stand beside the stall.
     """
     job = ROW | {"gpus": "512", "dp": "512", "world_allgather_gbs": "6.4"}
-    network = cluster_of(job | {"world_allreduce_gbs": "13"}).network
-    usual = cluster_of(ROW).network
-    assert network.latency_s == usual.latency_s
-    wire_s = 511 / 512 * 2**30 / usual.bus_bandwidth.all_gather
-    gathered_s = wire_s + 511 * (network.latency_s + network.stall_s)
+    cluster = cluster_of(job | {"world_allreduce_gbs": "13"})
+    usual, ranks = cluster_of(ROW).network, Group(512.0, 8.0)
+    assert cluster.network.latency_s == usual.latency_s
+    gathered_s = collective_s(cluster, "all_gather", 2.0**30, ranks)
     assert gathered_s == pytest.approx(511 / 512 * 2**30 / 6.4e9, rel=1e-9)
-    reduced_s = 2 * 511 / 512 * 2**30 / network.bus_bandwidth.all_reduce + 511 * network.stall_s
-    assert reduced_s == pytest.approx(2 * 511 / 512 * 2**30 / 13e9, rel=0.1)
+    reduced_s = collective_s(cluster, "all_reduce", 2.0**30, ranks)
+    assert reduced_s == pytest.approx(2 * 511 / 512 * 2**30 / 13e9, rel=0.15)
     fast = cluster_of(job | {"world_allgather_gbs": "250", "world_allreduce_gbs": "200"}).network
     assert fast.stall_s == 0
     assert fast.bus_bandwidth.all_reduce == 200e9
