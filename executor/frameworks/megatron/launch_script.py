@@ -209,7 +209,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     marks = [mark for mark in _CLAIMED if mark in text]
     if marks and path.endswith(DOCUMENTS):
         text = script_of(text, marks[0])
-    script = read_script(text, start.environment if start else None)
+    script = read_script(text, start.environment if start else None, path)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")

@@ -63,7 +63,7 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     """
     if not path.endswith(SCRIPTS):
         return []
-    script = read_script(text, start.environment if start else None)
+    script = read_script(text, start.environment if start else None, path)
     if not is_launched(script, _is_override):
         return []
     commands = launches(script, _is_override)
