@@ -82,8 +82,6 @@ def _named(reading: Reading) -> str:
         pytest.param("--hybrid-override-pattern M-M*", "--hybrid-override-pattern", id="Mamba"),
         pytest.param("--window-size 128,0", "--window-size", id="a window"),
         pytest.param("--fp8-param-gather", "--fp8-param-gather", id="weights of 8 bit"),
-        pytest.param("--attention-backend unfused", "--attention-backend", id="scores are kept"),
-        pytest.param("--transformer-impl local", "--transformer-impl (keeps", id="without TE"),
         pytest.param("--partition-activations", "--partition-activations", id="split checkpoints"),
         pytest.param("--no-such-flag 3", "--no-such-flag (not known)", id="a flag of nobody"),
         pytest.param("--mtp-num-layers 1", "--mtp-num-layers", id="known elsewhere, not here"),
