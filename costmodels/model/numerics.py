@@ -266,7 +266,7 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
          "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),
-    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _bailing_router),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "bailing_moe_linear"), _bailing_router),
     "longcat_flash": lambda f: replace(
         _corrected("softmax"), normalised=False, scale=f.number("routed_scaling_factor")
     ),
