@@ -148,7 +148,9 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "molmo2_text": names("rope_scaling_layers"),
     "mimo": names("use_mrope"),
     "glm_moe_dsa": names("index_share_for_mtp_iteration"),
-    "mimo_v2_flash": names("attention_chunk_size"),
+    **dict.fromkeys(
+        ("mimo_v2_flash", "mimo_v2"), names("attention_chunk_size attention_projection_layout")
+    ),
     "exaone_moe": names("first_last_k_dense_replace"),
     "kimi_linear": names("mla_use_nope num_expert_group"),
     "rwkv": names("rescale_every"),

@@ -207,9 +207,11 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         _check_test(path)
         return _joined(_test_cases(text), path, text, (_ASSUMED,))
     marks = [mark for mark in _CLAIMED if mark in text]
+    environment = start.environment if start else {}
     if marks and path.endswith(DOCUMENTS):
-        text = script_of(text, marks[0])
-    script = read_script(text, start.environment if start else None, path)
+        text, given = script_of(text, marks[0])
+        environment = given | dict(environment)
+    script = read_script(text, environment, path)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
