@@ -24,7 +24,10 @@ def engine_of(values: FlagArguments) -> str:
         dropped = str(getattr(values.get("attention_dropout"), "value", "0.1"))
         kept = re.fullmatch(r"0*\.?0*", dropped) is not None
         return "megatron-unfused-no-dropout" if kept else "megatron-unfused"
-    return "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+    narrow_weights = values.on("fp8_param_gather")  # Megatron-Bridge's recipes have it
+    if values.on("grad_reduce_in_bf16"):
+        return "megatron-bridge"
+    return "megatron-fp8-params" if narrow_weights else "megatron"
 
 
 def _is_unfused(values: FlagArguments) -> bool:

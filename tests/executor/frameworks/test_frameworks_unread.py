@@ -81,7 +81,7 @@ def _named(reading: Reading) -> str:
         pytest.param("--img-h 336 --img-w 336", "--img-h", id="a vision tower"),
         pytest.param("--hybrid-override-pattern M-M*", "--hybrid-override-pattern", id="Mamba"),
         pytest.param("--window-size 128,0", "--window-size", id="a window"),
-        pytest.param("--fp8-param-gather", "--fp8-param-gather", id="weights of 8 bit"),
+        pytest.param("--fp4-param-gather", "--fp4-param-gather", id="weights of 4 bit"),
         pytest.param("--partition-activations", "--partition-activations", id="split checkpoints"),
         pytest.param("--no-such-flag 3", "--no-such-flag (not known)", id="a flag of nobody"),
         pytest.param("--mtp-num-layers 1", "--mtp-num-layers", id="known elsewhere, not here"),

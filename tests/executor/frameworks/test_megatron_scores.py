@@ -25,6 +25,8 @@ def read(flags: str) -> Reading:
         ("--transformer-impl local --attention-dropout 0.0", "megatron-unfused-no-dropout"),
         ("--attention-backend local --transformer-impl local", "megatron-unfused"),
         ("--attention-backend flash", "megatron"),
+        ("--fp8-format hybrid --fp8-param-gather", "megatron-fp8-params"),
+        ("--fp8-format hybrid --fp8-param-gather --grad-reduce-in-bf16", "megatron-bridge"),
         ("--transformer-impl transformer_engine", "megatron"),
         ("--transformer-impl local --deepspeed", "megatron-deepspeed"),
     ],
@@ -40,6 +42,7 @@ def test_which_engine_prices_it(flags: str, engine: str) -> None:
         ("--transformer-impl local --attention-backend flash", "--transformer-impl"),
         ("--transformer-impl inference_optimized", "--transformer-impl"),
         ("--attention-backend unfused --use-flash-attn", "--attention-backend"),
+        ("--attention-backend unfused --fp8-param-gather", "--fp8-param-gather"),
     ],
 )
 def test_what_contradicts_itself_is_named(flags: str, named: str) -> None:
