@@ -259,7 +259,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     words = path.endswith(SCRIPTS) or is_words(text)
     runs = runs_of(text, path, start) if words else []
     if not runs:
-        found = words_of(text) if words else resolved(read_yaml(text), text)
+        given = start.environment if start else None
+        found = words_of(text) if words else resolved(read_yaml(text), text, given)
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
         runs = [Run(found)]
