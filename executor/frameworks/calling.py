@@ -16,7 +16,14 @@ from pathlib import Path
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
-from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start
+from meshplan.planner.case.reading import (
+    Fact,
+    IllegalConfig,
+    NothingToRead,
+    Reading,
+    Start,
+    UnreadableConfig,
+)
 
 Read = Callable[[str, str, Start | None], Reading]
 Find = Callable[[str, str], Read | None]
@@ -56,7 +63,7 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
     start = start or Start()
     script = read_script(text, start.environment, path)
     cases = [
-        replace(case, notes=(f"line {words[0].line}: as {inner.name} is called", *case.notes))
+        _placed(case, words[0].line, inner.name)
         for words, inherited in zip(script.commands, script.exported, strict=True)
         for inner, given in _called(words, path)
         for case in _cases(inner, replace(start, environment=inherited | given), find)
@@ -85,8 +92,29 @@ def _of_sbatch(options: list[str]) -> dict[str, str]:
     return slurm_variables(stated) | {name: value for name, sign, value in pairs if sign}
 
 
+def _placed(case: Reading, line: int, name: str) -> Reading:
+    """The case with its facts at the line that calls: those of the script `name` are not of the
+    file that is judged.
+    """
+
+    def at(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+        return tuple(Fact(fact.value, line) for fact in facts)
+
+    return replace(
+        case,
+        facts={key: Fact(fact.value, line) for key, fact in case.facts.items()},
+        placement=replace(case.placement, line=line),
+        unread=at(case.unread),
+        unread_if_accumulated=at(case.unread_if_accumulated),
+        notes=(f"line {line}: as {name} is called; lines are those of {name}", *case.notes),
+    )
+
+
 def _cases(inner: Path, start: Start, find: Find) -> Iterator[Reading]:
     text = sourced_text(inner.name, str(inner.parent / "-")) or ""
     if reader := find(str(inner), text):
-        reading = reader(text, str(inner), start)
+        try:
+            reading = reader(text, str(inner), start)
+        except (UnreadableConfig, IllegalConfig) as error:
+            raise type(error)(f"{inner.name}, line {error.line}: {error}") from None
         yield from (replace(reading, others=()), *reading.others)

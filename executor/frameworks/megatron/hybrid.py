@@ -1,4 +1,4 @@
-"""Megatron's hybrids of Mamba-2, attention, feed-forwards and experts as Nemotron-H's file has them.
+"""Megatron's hybrids of Mamba-2, attention, feed-forwards and experts as Nemotron-H's files.
 
     hybrid_override_pattern, hybrid_layer_pattern   hybrid_override_pattern: M, *, - and E
     mamba_num_heads (2 h / head dim), mamba_head_dim (64), mamba_state_dim (128),

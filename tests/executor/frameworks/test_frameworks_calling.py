@@ -107,3 +107,13 @@ def test_what_the_script_is_started_with_reaches_the_other(tmp_path: Path) -> No
     path = str(tmp_path / "run.sh")
     started = Start(environment={"TP": "2", "1": "8"})
     assert said(read_config('bash common.sh "$1"\n', path, start=started), *DEGREES[:2]) == [2, 8]
+
+
+def test_facts_stand_at_the_line_that_calls(tmp_path: Path) -> None:
+    (found,) = cases(tmp_path, "# a\n# b\nbash common.sh 2 --no-such-flag\n")
+    assert {fact.line for fact in (*found.facts.values(), *found.unread)} == {3}
+
+
+def test_an_error_names_the_script_and_its_line(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableConfig, match=r"common.sh, line 4: .*\$NOBODY"):
+        cases(tmp_path, 'bash common.sh "$NOBODY"\n')
