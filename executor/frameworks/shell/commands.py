@@ -1,11 +1,13 @@
-"""What a command is, by its words: a test, or a shell that is given its script."""
+"""What a command is, by its words: a test, or a shell that is given its script; and that script as a
+tree.
+"""
 
 import re
 from dataclasses import replace
 
 from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.expand import Text, plain
-from meshplan.executor.frameworks.shell.words import Piece, Word
+from meshplan.executor.frameworks.shell.expand import Part, Text, plain
+from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 
 _TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\s")
 _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
@@ -48,3 +50,13 @@ def after_equals(word: Word, cut: int) -> Word:
     first = word.pieces[0]
     rest = Piece(first.text[cut:], first.quoting, first.line)
     return replace(word, pieces=(rest, *word.pieces[1:]))
+
+
+def parsed(texts: list[Text], line: int) -> syntax.Block:
+    """Text of several lines as a script, each part at its own line."""
+    parts = [part for text in texts for part in (*text, Part(" ", line))]
+    lines, at = [(0, line)], 0
+    for part in parts:
+        lines.append((at, part.line))
+        at += len(part.text)
+    return syntax.parse(split_words("".join(part.text for part in parts), lines))

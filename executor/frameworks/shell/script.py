@@ -18,7 +18,13 @@ from fnmatch import fnmatchcase
 
 from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.commands import after_equals, decides, inline, is_count
+from meshplan.executor.frameworks.shell.commands import (
+    after_equals,
+    decides,
+    inline,
+    is_count,
+    parsed,
+)
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
 from meshplan.executor.frameworks.shell.expand import (
     MAX_CHARS,
@@ -361,17 +367,20 @@ class _Follower:
         """Follow a file that lies beside the script, as if it stood there."""
         what = shown_text(words[0]) if words else "a file"
         text = sourced_text(what, self.path)
-        said = "what it sets is not read" if text is None else "read too"
-        self.script.notes.append(f"line {line}: {what} is sourced: {said}")
-        if text is None:
-            return True
-        self.sourced += len(text)
+        self.sourced += len(text or "")
         if self.sourced > MAX_SOURCED:
             raise UnreadableConfig(f"sources over {MAX_SOURCED} characters", line)
+        inner = None
+        with suppress(UnreadableConfig):  # a file in another shell's words
+            inner = parsed([(Part(text, line),)], line) if text is not None else None
+        said = "what it sets is not read" if inner is None else "read too"
+        self.script.notes.append(f"line {line}: {what} is sourced: {said}")
+        if inner is None:
+            return True
         outer = self.variables.arguments
         self.variables.arguments = words[1:] or outer
         try:
-            return self._nested([(Part(text, line),)], line)
+            return self._inside(inner, line)
         except _Stops as stop:
             if stop.word != "return":
                 raise
@@ -381,13 +390,11 @@ class _Follower:
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""
-        parts = [part for text in texts for part in (*text, Part(" ", line))]
-        lines, at = [(0, line)], 0
-        for part in parts:
-            lines.append((at, part.line))
-            at += len(part.text)
+        return self._inside(parsed(texts, line), line)
+
+    def _inside(self, inner: syntax.Block, line: int) -> bool:
         self._deeper(line)
         try:
-            return self.run(syntax.parse(split_words("".join(p.text for p in parts), lines)))
+            return self.run(inner)
         finally:
             self.calls -= 1

@@ -117,3 +117,10 @@ def test_facts_stand_at_the_line_that_calls(tmp_path: Path) -> None:
 def test_an_error_names_the_script_and_its_line(tmp_path: Path) -> None:
     with pytest.raises(UnreadableConfig, match=r"common.sh, line 4: .*\$NOBODY"):
         cases(tmp_path, 'bash common.sh "$NOBODY"\n')
+
+
+def test_a_sourced_file_of_another_language_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "odd.sh").write_text("if then ((\n")
+    script = f"source odd.sh\ntorchrun pretrain_gpt.py {ARGUMENTS[6:-2]}\n"
+    (found,) = cases(tmp_path, script)
+    assert "line 1: odd.sh is sourced: what it sets is not read" in found.notes
