@@ -1,5 +1,5 @@
-"""What a command is, by its words: a test, or a shell that is given its script; and that script as a
-tree.
+"""What a command is, by its words: a test, or a shell that is given its script, and that as
+a tree.
 """
 
 import re
