@@ -8,7 +8,7 @@ that only call.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -73,7 +73,7 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
     return replace(cases[0], others=tuple(cases[1:_MOST_CALLS]))
 
 
-def _called(words: list[Fact], path: str) -> Iterator[tuple[Path, Mapping[str, str]]]:
+def _called(words: list[Fact], path: str) -> Iterator[tuple[Path, dict[str, str]]]:
     """The script that a command calls, with its arguments by number and what sbatch sets."""
     texts = [str(word.value) for word in words]
     for at, name in enumerate(texts):

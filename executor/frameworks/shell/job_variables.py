@@ -11,6 +11,7 @@ and other fields (`valueFrom`), and what Kubeflow's operator sets (`WORLD_SIZE`,
 
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import yaml
 
@@ -86,5 +87,5 @@ def _cards(node: yaml.Node | None) -> str:
     return match[1] if match else ""
 
 
-def _is_text(node: yaml.Node | None) -> bool:
+def _is_text(node: yaml.Node | None) -> TypeGuard[yaml.ScalarNode]:
     return isinstance(node, yaml.ScalarNode)
