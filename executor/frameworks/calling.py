@@ -9,6 +9,7 @@ that only call.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,8 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
     """The launches of the scripts that this one sources or calls, each a case."""
     for line, reader in _named(text, path, find):
         if _SOURCES.match(line):
-            return reader(text, path, start)
+            with _as_nothing(""):
+                return reader(text, path, start)
     start = start or Start()
     script = read_script(text, start.environment, path)
     cases = [
@@ -71,6 +73,19 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
     if not cases:
         raise NothingToRead("no command of this script calls another one that is read")
     return replace(cases[0], others=tuple(cases[1:_MOST_CALLS]))
+
+
+@contextmanager
+def _as_nothing(name: str) -> Iterator[None]:
+    """What another script's text cannot say is said of that one where a folder is judged: this one
+    is skipped then, and unreadable where it is named. Lines are those of the script `name`.
+    """
+    try:
+        yield
+    except (UnreadableConfig, IllegalConfig) as error:
+        kind = NothingToRead if isinstance(error, UnreadableConfig) else IllegalConfig
+        said = f"{name}, line {error.line}: {error}" if name else str(error)
+        raise kind(said, 1 if name else error.line) from None
 
 
 def _called(words: list[Fact], path: str) -> Iterator[tuple[Path, dict[str, str]]]:
@@ -113,8 +128,6 @@ def _placed(case: Reading, line: int, name: str) -> Reading:
 def _cases(inner: Path, start: Start, find: Find) -> Iterator[Reading]:
     text = sourced_text(inner.name, str(inner.parent / "-")) or ""
     if reader := find(str(inner), text):
-        try:
+        with _as_nothing(inner.name):
             reading = reader(text, str(inner), start)
-        except (UnreadableConfig, IllegalConfig) as error:
-            raise type(error)(f"{inner.name}, line {error.line}: {error}") from None
         yield from (replace(reading, others=()), *reading.others)

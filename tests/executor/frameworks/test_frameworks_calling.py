@@ -115,7 +115,7 @@ def test_facts_stand_at_the_line_that_calls(tmp_path: Path) -> None:
 
 
 def test_an_error_names_the_script_and_its_line(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableConfig, match=r"common.sh, line 4: .*\$NOBODY"):
+    with pytest.raises(NothingToRead, match=r"common.sh, line 4: .*\$NOBODY"):
         cases(tmp_path, 'bash common.sh "$NOBODY"\n')
 
 
