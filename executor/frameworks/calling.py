@@ -36,8 +36,7 @@ _NAMED = re.compile(
 """A script's name, less the `/` behind `$(dirname "$0")`."""
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
-_MOST = 16  # files looked at of one script
-_MOST_CALLS = 64  # launches of one script
+_MOST = 16  # files looked at of one script, and calls followed
 
 
 def calls(text: str, path: str, find: Find) -> bool:
@@ -64,15 +63,33 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
                 return reader(text, path, start)
     start = start or Start()
     script = read_script(text, start.environment, path)
-    cases = [
-        _placed(case, words[0].line, inner.name)
+    calls_of = {
+        (inner, *sorted((inherited | given).items())): (words[0].line, inner, inherited | given)
         for words, inherited in zip(script.commands, script.exported, strict=True)
         for inner, given in _called(words, path)
-        for case in _cases(inner, replace(start, environment=inherited | given), find)
-    ]
+    }
+    cases, why = _all_cases([*calls_of.values()][:_MOST], start, find)
     if not cases:
-        raise NothingToRead("no command of this script calls another one that is read")
-    return replace(cases[0], others=tuple(cases[1:_MOST_CALLS]))
+        raise NothingToRead(why or "no command of this script calls another one that is read")
+    more = f"{len(calls_of)} calls: the first {_MOST} are judged"
+    notes = (more,) if len(calls_of) > _MOST else ()
+    return replace(cases[0], others=tuple(cases[1:]), notes=(*notes, *cases[0].notes))
+
+
+def _all_cases(
+    called: list[tuple[int, Path, dict[str, str]]], start: Start, find: Find
+) -> tuple[list[Reading], str]:
+    """What the scripts launch that are called, and why the first has nothing to read."""
+    cases: list[Reading] = []
+    why = ""
+    for line, inner, environment in called:
+        try:
+            found = [*_cases(inner, replace(start, environment=environment), find)]
+        except NothingToRead as error:
+            why = why or str(error)
+        else:
+            cases += [_placed(case, line, inner.name) for case in found]
+    return cases, why
 
 
 @contextmanager

@@ -124,3 +124,15 @@ def test_a_sourced_file_of_another_language_is_a_note(tmp_path: Path) -> None:
     script = f"source odd.sh\ntorchrun pretrain_gpt.py {ARGUMENTS[6:-2]}\n"
     (found,) = cases(tmp_path, script)
     assert "line 1: odd.sh is sourced: what it sets is not read" in found.notes
+
+
+def test_equal_calls_are_one_and_the_first_sixteen_are_judged(tmp_path: Path) -> None:
+    assert len(cases(tmp_path, "bash common.sh 2\nbash common.sh 2\n")) == 1
+    found = cases(tmp_path, "for i in $(seq 100); do bash common.sh $i; done\n" * 2)
+    assert len(found) <= 16
+
+
+def test_a_script_that_trains_nothing_takes_no_other_along(tmp_path: Path) -> None:
+    evaluates = COMMON.replace("pretrain_gpt", "evaluate")
+    found = cases(tmp_path, "bash eval.sh 1\nbash common.sh 2\n", **{"eval.sh": evaluates})
+    assert [said(each, "micro_batch_size") for each in found] == [[2]]
