@@ -9,6 +9,9 @@ from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.expand import Part, Text, plain
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 
+MAX_BRACED = 1_001  # one more than a loop may have rounds
+_RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})(?:\.\.(\d{1,6}))?\}")
+_LIST = re.compile(r"\{([^{}$`,]+(?:,[^{}$`,]+)+)\}")
 _TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\s")
 _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
 
@@ -60,3 +63,18 @@ def parsed(texts: list[Text], line: int) -> syntax.Block:
         lines.append((at, part.line))
         at += len(part.text)
     return syntax.parse(split_words("".join(part.text for part in parts), lines))
+
+
+def braced(word: Word) -> list[Text]:
+    """The words of `{1,2,4}` or `{1..8}` (GNU Bash manual 5.2, 3.5.1), where it stands alone and
+    unquoted; none for any other.
+    """
+    if match := _RANGE.fullmatch(word.bare):
+        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1) or 1
+        numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+        items = [str(number) for number in numbers[:MAX_BRACED]]
+    elif match := _LIST.fullmatch(word.bare):
+        items = match[1].split(",")
+    else:
+        return []
+    return [(Part(item, word.line),) for item in items]

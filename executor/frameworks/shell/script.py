@@ -16,15 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from meshplan.executor.frameworks.shell import syntax
+from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.commands import (
-    after_equals,
-    decides,
-    inline,
-    is_count,
-    parsed,
-)
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
 from meshplan.executor.frameworks.shell.expand import (
     MAX_CHARS,
@@ -203,7 +196,7 @@ class _Follower:
                 if self.run(node.condition) == node.until:
                     return
                 yield
-                if len(self.script.commands) > recorded and not decides(node.condition):
+                if len(self.script.commands) > recorded and not commands.decides(node.condition):
                     return  # the condition is a command, whose answer is unknown: one round
         elif node.arithmetic is not None:
             yield from self._counted(node)
@@ -213,7 +206,8 @@ class _Follower:
     def _over(self, node: syntax.For) -> Iterable[None]:
         values = self.variables.arguments
         if node.words is not None:
-            values = [text for word in node.words for text in self.expander.fields(word)]
+            lists = (commands.braced(word) or self.expander.fields(word) for word in node.words)
+            values = [text for each in lists for text in each]
         for value in list(values):
             self.variables.values[node.name] = [value]
             yield
@@ -281,7 +275,7 @@ class _Follower:
         match = syntax.ASSIGN.match(part.raw)
         assert match is not None
         name, index, append = match[1], match[2], bool(match[3])
-        value = self.expander.text(after_equals(part, match.end()))
+        value = self.expander.text(commands.after_equals(part, match.end()))
         old = list(known.values.get(name, []))
         at = self._index(index, old) if index else 0
         if at is None:
@@ -340,7 +334,9 @@ class _Follower:
         if name == "eval":
             return self._nested(words[1:], line)
         if name == "shift":
-            del self.variables.arguments[: int(plain(words[1])) if is_count(words[1:]) else 1]
+            del self.variables.arguments[
+                : int(plain(words[1])) if commands.is_count(words[1:]) else 1
+            ]
         elif name == "set" and len(words) > 1 and plain(words[1]) == "--":
             self.variables.arguments = words[2:]
         elif name == "unset":
@@ -348,7 +344,7 @@ class _Follower:
                 self.variables.values.pop(plain(word), None)
         elif name in ("source", "."):
             return self._source(words[1:], line)
-        elif (inner := inline(words)) is not None:
+        elif (inner := commands.inline(words)) is not None:
             return self._nested([inner], line)
         elif name not in _PRINTS:
             facts = [Fact(shown_text(word), line_of(word, line)) for word in words]
@@ -372,7 +368,7 @@ class _Follower:
             raise UnreadableConfig(f"sources over {MAX_SOURCED} characters", line)
         inner = None
         with suppress(UnreadableConfig):  # a file in another shell's words
-            inner = parsed([(Part(text, line),)], line) if text is not None else None
+            inner = commands.parsed([(Part(text, line),)], line) if text is not None else None
         said = "what it sets is not read" if inner is None else "read too"
         self.script.notes.append(f"line {line}: {what} is sourced: {said}")
         if inner is None:
@@ -390,7 +386,7 @@ class _Follower:
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""
-        return self._inside(parsed(texts, line), line)
+        return self._inside(commands.parsed(texts, line), line)
 
     def _inside(self, inner: syntax.Block, line: int) -> bool:
         self._deeper(line)
