@@ -111,7 +111,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         3072: "minimax_m3_vl_text",
     },
     "v_head_dim": {
-        128: "mimo_v2_flash",
+        128: "mimo_v2_flash mimo_v2",
     },
     "vocab_size_per_layer_input": {
         262144: "gemma4_text gemma4_unified_text",

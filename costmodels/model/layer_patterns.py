@@ -147,6 +147,15 @@ def recurrent_but_each(every: int, *keys: str) -> Pattern:
     return pattern
 
 
+def recurrent_in_groups(f: Fields) -> Words:
+    """A state on all layers but the last of each group; layers behind the last whole group have
+    attention of all tokens.
+    """
+    group = f.count("layer_group_size", default=1)
+    whole = f.num_layers // group * group
+    return by_rule(f, lambda i: (i + 1) % group != 0 and i < whole, "recurrent", "full")
+
+
 def attention_at(*keys: str, absent: str = "none of them") -> Pattern:
     """Attention on the layers whose numbers (from 0) a field lists, a state on the others."""
 

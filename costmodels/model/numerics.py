@@ -256,8 +256,8 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     **dict.fromkeys(
         ("deepseek_v3", "kimi_k2",
          "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
-         "axk1", "mimo_v2_flash", "kimi_linear", "nemotron_h", "glm4v_moe_text", "sarvam_moe",
-         "sarvam_mla", "beam", "bailing_hybrid"),
+         "axk1", "mimo_v2_flash", "mimo_v2", "kimi_linear", "nemotron_h", "glm4v_moe_text",
+         "sarvam_moe", "sarvam_mla", "beam", "bailing_hybrid"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),
     **dict.fromkeys(
@@ -266,7 +266,7 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
          "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),
-    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _bailing_router),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "bailing_moe_linear"), _bailing_router),
     "longcat_flash": lambda f: replace(
         _corrected("softmax"), normalised=False, scale=f.number("routed_scaling_factor")
     ),

@@ -109,6 +109,15 @@ def lightning(f: Fields) -> Recurrent:
     )  # fmt: skip
 
 
+def bailing_lightning(f: Fields) -> Recurrent:
+    """Ring-linear's, with norms of queries and keys: BailingMoELinearAttention, vllm-project/vllm
+    vllm/model_executor/models/bailing_moe_linear.py.
+    """
+    plain = lightning(f)
+    norms = 2 * plain.key_dim if f.flag("use_qk_norm", False) else 0
+    return replace(plain, numbers=plain.numbers + norms)
+
+
 def short_convolution(f: Fields) -> Recurrent:
     """LFM2's: a gated causal convolution, with no state beyond its window."""
     h = f.hidden

@@ -93,6 +93,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "gemma3_text": names("_sliding_window_pattern"),
     "gemma3n_text": names("altup_coef_clip"),
     "bailing_hybrid": names("moe_router_enable_expert_bias num_expert_group"),
+    "bailing_moe_linear": names("group_norm_size linear_backend linear_rope linear_silu"),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
         names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
@@ -147,7 +148,9 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "molmo2_text": names("rope_scaling_layers"),
     "mimo": names("use_mrope"),
     "glm_moe_dsa": names("index_share_for_mtp_iteration"),
-    "mimo_v2_flash": names("attention_chunk_size"),
+    **dict.fromkeys(
+        ("mimo_v2_flash", "mimo_v2"), names("attention_chunk_size attention_projection_layout")
+    ),
     "exaone_moe": names("first_last_k_dense_replace"),
     "kimi_linear": names("mla_use_nope num_expert_group"),
     "rwkv": names("rescale_every"),
@@ -178,6 +181,7 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     **{name: {"n_shared_experts": 1} for name in (*MINIMAX_M3, "nemotron_h", "step3p5", "step3p7")},
     "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1, "route_norm": True},
     "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
+    **{name: {"use_rmsnorm": True} for name in ("bailing_moe_linear", "bailing_moe_v2")},
 }
 """Fields of published files that only repeat what a family's modules always have, with the one
 value that says so, or a list of it; any other is refused."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from meshplan.executor.frameworks import refused
+from meshplan.executor.frameworks import calling, refused
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
@@ -133,10 +133,26 @@ def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
     return FRAMEWORKS[own]
 
 
+def _reader(name: str, text: str) -> Read | None:
+    """The reader of the format that is read and claims a file."""
+    if refused.claims_refused(name, text):
+        return None
+    formats: tuple[Format, ...] = (*FRAMEWORKS.values(), *READ_ONLY.values())
+    return next((each.read for each in formats if each.claims(name, text)), None)
+
+
+CALLING = Format(
+    "calling",
+    lambda name, text: calling.calls(text, name, _reader),
+    lambda text, path, start: calling.read_calls(text, path, start, _reader),
+)
+"""A script whose launch is in another one beside it."""
+
+
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
     every: tuple[Format, ...] = (
-        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), SCRIPT
+        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), CALLING, SCRIPT
     )  # fmt: skip
     return next((each for each in every if each.claims(name, text)), None)
 

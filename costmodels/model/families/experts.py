@@ -49,6 +49,24 @@ BAILING = Family(
 """Ling and Ring, which transformers does not have: inclusionAI/Ling-V2@af8837e
 models/configuration_bailing_moe_v2.py and modeling_bailing_moe_v2.py."""
 
+MIMO = Family(
+    head_dim=192,
+    qkv_bias=("attention_bias", False),
+    out_bias=False,
+    adjust=rules.mimo,
+    mixers=layers.mimo_windows,
+    overrides={
+        "sliding": {
+            "num_attention_heads": ("swa_num_attention_heads",),
+            "head_dim": ("swa_head_dim",),
+            "num_key_value_heads": ("swa_num_key_value_heads",),
+            "v_head_dim": ("swa_v_head_dim",),
+        }
+    },
+    experts=Routed(layers=layers.after_leading("first_k_dense_replace", default=1)),
+)
+"""MiMo-V2-Flash; V2.5 and V2.5 Pro say `mimo_v2`, and transformers does not have them."""
+
 EXPERTS: dict[str, Family] = {
     "bailing_moe": BAILING,
     "bailing_moe_v2": replace(BAILING, head_dim=128, qk_normed=("use_qk_norm", True)),
@@ -267,22 +285,8 @@ EXPERTS: dict[str, Family] = {
             layers=layers.after_leading("first_k_dense_replace", default=1),
         ),
     ),
-    "mimo_v2_flash": Family(
-        head_dim=192,
-        qkv_bias=("attention_bias", False),
-        out_bias=False,
-        adjust=rules.mimo,
-        mixers=layers.mimo_windows,
-        overrides={
-            "sliding": {
-                "num_attention_heads": ("swa_num_attention_heads",),
-                "head_dim": ("swa_head_dim",),
-                "num_key_value_heads": ("swa_num_key_value_heads",),
-                "v_head_dim": ("swa_v_head_dim",),
-            }
-        },
-        experts=Routed(layers=layers.after_leading("first_k_dense_replace", default=1)),
-    ),
+    "mimo_v2_flash": MIMO,
+    "mimo_v2": MIMO,
     "cohere2_moe": replace(
         COHERE,
         mixers=layers.slides_but_each(4, "sliding_window_pattern"),

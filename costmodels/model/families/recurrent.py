@@ -5,6 +5,7 @@ from dataclasses import replace
 from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import recurrent_kinds as recurrent
+from meshplan.costmodels.model.families.experts import BAILING
 from meshplan.costmodels.model.families.parts import (
     DEEPSEEK,
     GRANITE_EXPERTS,
@@ -88,6 +89,11 @@ RECURRENT: dict[str, Family] = {
             shared_width=("moe_shared_expert_intermediate_size",),
             layers=layers.after_leading("first_k_dense_replace"),
         ),
+    ),
+    "bailing_moe_linear": replace(
+        BAILING,
+        mixers=layers.recurrent_in_groups,
+        recurrent=recurrent.bailing_lightning,
     ),
     "minimax": replace(
         PLAIN,

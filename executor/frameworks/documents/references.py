@@ -3,8 +3,10 @@
     ${model.tensor_model_parallel_size}      another entry, from the top or from the file's place
     ${.seq_length}                           an entry of the same section, ${..x} of the one above
     ${multiply:${trainer.num_nodes}, 8}      the resolvers that the NeMo launcher registers
+    ${oc.env:TP}, ${oc.env:TP,4}             what the file is started with, else the default: the
+                                             environment is otherwise empty, as a script's is
 
-Anything else (the environment, hydra, a name that is itself computed) stays as it is written, and
+Anything else (hydra, a name that is itself computed) stays as it is written, and
 so does what is not one number or short text: OmegaConf would answer each reference anew wherever it
 is used, so a few lines that double each other would never end. Here each entry is answered once.
 
@@ -22,12 +24,16 @@ from meshplan.planner.case.limits import MAX_DIGITS, MAX_PATH, MAX_REFERENCES
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _ENTRY = re.compile(r"\$\{[ \t]*+(\.*+[A-Za-z_][\w.-]*+)[ \t]*+\}")
+_OF_START = re.compile(r"\$\{oc\.env:[ \t]*+([A-Za-z_]\w*+)[ \t]*+(?:,[ \t]*+([^{},\n]*+))?\}")
 _MOST_NESTED = 20
 _MOST_CHAINED = 50  # references from one entry to the next; published files have 4
 
 
-def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
-    """`found` with each `${...}` that the file itself answers replaced by its value.
+def resolved(
+    found: Mapping[str, Fact], text: str, environment: Mapping[str, str] | None = None
+) -> dict[str, Fact]:
+    """`found` with each `${...}` that the file or `environment`, which it is started with, answers
+    replaced by its value.
 
     Raises `UnreadableConfig` where the references are longer than a config's.
     """
@@ -39,8 +45,24 @@ def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
             f"its ${{...}} have more than {MAX_REFERENCES} characters; no config has as many",
             next(iter(asked.values())).line,
         )
+    found = {**found, **_of_start(asked, environment or {})}
     answers = _Answers(found)
     return {**found, **{name: Fact(answers.of(name), fact.line) for name, fact in asked.items()}}
+
+
+def _of_start(asked: Mapping[str, Fact], environment: Mapping[str, str]) -> dict[str, Fact]:
+    """The entries that name what the file is started with, each with the values put in."""
+
+    def answer(match: re.Match[str]) -> str:
+        value = environment.get(match[1], match[2])
+        return match[0] if value is None else value.strip().strip("\"'")
+
+    found = {}
+    for name, fact in asked.items():
+        text = _OF_START.sub(answer, fact.value)
+        whole = _OF_START.fullmatch(fact.value) is not None and text.isdecimal()
+        found[name] = Fact(int(text[:MAX_DIGITS]) if whole else text, fact.line)
+    return found
 
 
 def _refers(value: object) -> bool:

@@ -2,16 +2,13 @@
 that lie beside it or below a folder above it.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from posixpath import normpath
 
+from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.planner.case.config_files import text_of
-
-_OWN_FOLDER = re.compile(r"^\$\([^\n]*\b(?:dirname|BASH_SOURCE)\b[^\n]*\)/")
-"""`$(cd "$(dirname "$0")" && pwd)/`: the script's own folder, or one above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +47,3 @@ class Nearby:
         """The text of the trainer's own file that `name` ends in; None where it has none."""
         ends = (text for end, text in self.shipped.items() if f"/{name}".endswith(f"/{end}"))
         return next(ends, None)
-
-
-def beside(name: str, path: Path) -> Path | None:
-    """The file `name` as one at `path` means it: beside it, or below a folder above it, up to the
-    repository's own.
-    """
-    named = Path(_OWN_FOLDER.sub("", name))
-    if named.is_absolute():
-        return None
-    folders = path.absolute().parents[: 1 if ".." in named.parts else 6]
-    for folder in folders:
-        if (folder / named).is_file():
-            return folder / named
-        if (folder / ".git").exists():
-            break
-    return None

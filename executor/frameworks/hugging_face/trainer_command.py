@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.launch_options import (
     launcher_of,
@@ -22,7 +23,7 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     with_options,
     with_precision,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainers import (
     LENGTHS,
     TRAINERS,
@@ -72,7 +73,7 @@ def claims(name: str, text: str) -> bool:
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
-    script = read_script(text, start.environment if start else None)
+    script = read_script(text, start.environment if start else None, path)
     if not is_launched(script, _is_mark):
         raise NothingToRead(f"no command of this script takes {MARK}")
     commands, more = first_of(launches(script, _is_mark))

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.frameworks import refused
+from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
@@ -27,7 +28,7 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     with_options,
     with_precision,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
     next_tokens,
@@ -71,7 +72,7 @@ def claims(name: str, text: str) -> bool:
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
-    script = read_script(text, start.environment if start else None)
+    script = read_script(text, start.environment if start else None, path)
     pairs = zip(script.commands, script.beside, strict=True)
     found = [(words, held, named) for words, held in pairs
              if (named := _named(words, Nearby(Path(path), script.files)))]  # fmt: skip

@@ -1,10 +1,14 @@
 """Which forks and releases of Megatron keep the scores of attention; the engine that prices it."""
 
+import re
 from collections.abc import Iterator
 
 from meshplan.executor.frameworks.shell.arguments import FlagArguments
 from meshplan.planner.case.reading import Fact, Recompute
 
+_UNFUSED = ("unfused", "local")
+"""Values of --attention-backend that keep the scores (NVIDIA/Megatron-LM@d98e8a64
+megatron/core/transformer/enums.py, AttnBackend)."""
 _FLASH = (
     "use_flash_attn",
     *(f"use_flash_attn_{kind}" for kind in ("v1", "v2", "triton", "builder")),
@@ -16,7 +20,31 @@ def engine_of(values: FlagArguments) -> str:
     flash = [values.on(name) for name in _FLASH]  # each counts as read
     if values.on("deepspeed"):
         return "megatron-deepspeed-flash" if any(flash) else "megatron-deepspeed"
-    return "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+    if not any(flash) and _is_unfused(values):
+        dropped = str(getattr(values.get("attention_dropout"), "value", "0.1"))
+        kept = re.fullmatch(r"0*\.?0*", dropped) is not None
+        return "megatron-unfused-no-dropout" if kept else "megatron-unfused"
+    narrow_weights = values.on("fp8_param_gather")  # Megatron-Bridge's recipes have it
+    if values.on("grad_reduce_in_bf16"):
+        return "megatron-bridge"
+    return "megatron-fp8-params" if narrow_weights else "megatron"
+
+
+def _is_unfused(values: FlagArguments) -> bool:
+    """Whether Transformer Engine is told so, or Megatron-Core's own layers run, which know no other
+    attention; counts as read then. What both flags say together is judged apart.
+    """
+    backend, layers = (values.found.get(name) for name in ("attention_backend", "transformer_impl"))
+    if not (_said(backend) in _UNFUSED or (backend is None and _said(layers) == "local")):
+        return False
+    if _said(layers) not in ("", "local", "transformer_engine"):
+        return False
+    values.asked |= {"attention_backend", "transformer_impl"}
+    return True
+
+
+def _said(fact: Fact | None) -> str:
+    return str(fact.value).lower().removeprefix("attnbackend.") if fact else ""
 
 
 def gradient_bytes(values: FlagArguments) -> float:
@@ -25,7 +53,8 @@ def gradient_bytes(values: FlagArguments) -> float:
     (NVIDIA/Megatron-LM megatron/training/arguments.py, validate_args).
     """
     in_fp32 = values.on("accumulate_allreduce_grads_in_fp32")
-    return 2.0 if values.on("fp16") and not in_fp32 and not values.on("deepspeed") else 0.0
+    narrow = values.on("fp16") or (values.on("grad_reduce_in_bf16") and _is_unfused(values))
+    return 2.0 if narrow and not in_fp32 and not values.on("deepspeed") else 0.0
 
 
 def keeps_scores(values: FlagArguments) -> Fact | None:

@@ -38,6 +38,7 @@ from meshplan.executor.frameworks.megatron.attention_scores import (
 )
 from meshplan.executor.frameworks.megatron.deepspeed_config import deepspeed_facts
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
+from meshplan.executor.frameworks.megatron.hybrid import has_pattern
 from meshplan.executor.frameworks.megatron.model import model_settings
 from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
@@ -204,12 +205,14 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     `UnreadableConfig` and `IllegalConfig`.
     """
     if _TEST_CASE.search(text):
-        _check_test(path)
+        _check_test(path, text)
         return _joined(_test_cases(text), path, text, (_ASSUMED,))
     marks = [mark for mark in _CLAIMED if mark in text]
+    environment = start.environment if start else {}
     if marks and path.endswith(DOCUMENTS):
-        text = script_of(text, marks[0])
-    script = read_script(text, start.environment if start else None)
+        text, given = script_of(text, marks[0])
+        environment = given | dict(environment)
+    script = read_script(text, environment, path)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
@@ -225,15 +228,16 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
 
 
+_HYBRID = re.compile(r"^\s*--hybrid-(?:override|layer)-pattern:", re.M)
 _TEST = re.compile(r"test_cases/([\w-]+)/")
 """Where Megatron-LM keeps a model's test cases (tests/functional_tests/README.md)."""
 _ASSUMED = "the program is in the test's recipe, and taken to train a GPT: assumed"
 
 
-def _check_test(path: str) -> None:
+def _check_test(path: str, text: str) -> None:
     """Refuse a test case of another model than a GPT, which only its folder names."""
     model = _TEST.search(path)
-    if model and (other := _OTHER_PROGRAMS.search(model[1])):
+    if model and not _HYBRID.search(text) and (other := _OTHER_PROGRAMS.search(model[1])):
         raise NothingToRead(f"a test case of {shown(model[1])} ({other[0]}): not modelled")
 
 
@@ -317,9 +321,13 @@ def _command(words: list[Fact]) -> _Command:
     return _Command(str(words[at].value), launcher_arguments(words[: at + 1]), found)
 
 
-def _check_program(name: str) -> None:
-    """Refuse a program that takes the same arguments and does not train a GPT."""
-    other = _TASKS.search(name) or _OTHER_PROGRAMS.search(name.rpartition("/")[2] or name)
+def _check_program(name: str, found: Mapping[str, Fact]) -> None:
+    """Refuse a program that takes the same arguments and does not train a GPT, or a hybrid whose
+    layers the arguments name.
+    """
+    last = name.rpartition("/")[2] or name
+    last = re.sub("mamba|hybrid", "", last) if has_pattern(found) else last
+    other = _TASKS.search(name) or _OTHER_PROGRAMS.search(last)
     if other:
         raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
 
@@ -331,7 +339,7 @@ _SUMS = (
 
 
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
-    _check_program(command.name)
+    _check_program(command.name, command.program)
     values = FlagArguments(command.program, command.waits)
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)

@@ -16,6 +16,7 @@ from typing import Any
 
 from meshplan.costmodels.model.class_defaults import nothing_left_out
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.megatron.hybrid import PATTERNS, hybrid_config
 from meshplan.executor.frameworks.megatron.numerics import numeric_config
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -78,6 +79,8 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
     config["num_key_value_heads"] = groups.value if groups else heads.value
     if multi is not None and multi.value == "multiquery":
         config["num_key_value_heads"] = 1
+    if hybrid := hybrid_config(values, config, gated=gated):
+        return hybrid
     return config | (
         _expert_config(values, layers.value) or _dense_config(values, config, gated=gated)
     )
@@ -91,7 +94,7 @@ def _gated(values: Values) -> bool:
 def plain_experts(values: Values) -> list[Fact]:
     """Experts of a whole shape that no flag gives a gate: no family of those read has them."""
     experts, layers = values.count("num_experts"), values.count("num_layers")
-    if experts is None or layers is None or _gated(values):
+    if experts is None or layers is None or _gated(values) or PATTERNS[0] in values.asked:
         return []
     why = "without --swiglu: experts of two matrices are not modelled"
     return [Fact(f"--num-experts ({why})", experts.line)]

@@ -63,6 +63,7 @@ from meshplan.executor.frameworks.nemo.recipe import (
     lengths,
     of_towers,
 )
+from meshplan.executor.frameworks.nemo.recipe_section import run_of_file
 from meshplan.executor.frameworks.nemo.run_settings import (
     keeps_scores,
     of_run,
@@ -184,7 +185,7 @@ _JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like Megatron-Bridge or NeMo overrides."""
-    if name.endswith(".py"):  # a recipe is a program
+    if name.endswith((".py", ".toml")):  # a recipe is a program
         return False
     if name.endswith(SCRIPTS) and re.search(r"^[^#\n]*scripts/training/run_recipe\.py", text, re.M):
         return True
@@ -259,10 +260,11 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     words = path.endswith(SCRIPTS) or is_words(text)
     runs = runs_of(text, path, start) if words else []
     if not runs:
-        found = words_of(text) if words else resolved(read_yaml(text), text)
+        given = start.environment if start else None
+        found = words_of(text) if words else resolved(read_yaml(text), text, given)
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
-        runs = [Run(found)]
+        runs = [Run(found) if words or is_nemo(found) else run_of_file(found)]
     first, *others = (_reading(run, path) for run in runs)
     return replace(first, others=tuple(others))
 

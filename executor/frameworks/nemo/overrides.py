@@ -59,9 +59,13 @@ class Entries(Values):
         names = re.findall(r"\$\{\.*([A-Za-z_][\w.]*)\}", written)
         places = (place for name in names for place in (name, name.partition(".")[2]))
         told = [str(self.found[place].value) for place in places if place in self.found]
-        if any(re.search(r"\$\{(oc\.)?env:", each) for each in (written, *told)):
-            return "which the environment sets"
+        set_by = [name for each in (written, *told) for name in _OF_START.findall(each)]
+        if set_by:
+            return f"which the environment sets; say what it is: --env {set_by[0]}=VALUE"
         return "which the file does not set"
+
+
+_OF_START = re.compile(r"\$\{(?:oc\.)?env:[ \t]*([A-Za-z_]\w*)")
 
 
 def is_words(text: str) -> bool:

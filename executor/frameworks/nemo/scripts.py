@@ -63,7 +63,7 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     """
     if not path.endswith(SCRIPTS):
         return []
-    script = read_script(text, start.environment if start else None)
+    script = read_script(text, start.environment if start else None, path)
     if not is_launched(script, _is_override):
         return []
     commands = launches(script, _is_override)
@@ -94,11 +94,9 @@ def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str,
     for word in words:
         found |= override(str(word.value), word.line)
     given = arguments(words)
-    unread = (*_unread(given, found), *_program(words), *_groups(words))
-    recipe = given.get("recipe")
-    if recipe is not None:
-        by_name, more = _named_by(recipe, found)
-        found, unread = {**found, **by_name}, (*unread, *more)
+    by_name, more = of_recipe(given, found)
+    unread = (*more, *_composed(given), *_program(words), *_groups(words))
+    found |= by_name
     return Run(found, gpus_of(Values(started(words) | given), text), unread, notes, waits)
 
 
@@ -147,9 +145,17 @@ def _program(words: Iterable[Fact]) -> Iterator[Fact]:
             return
 
 
-def _unread(given: Mapping[str, Fact], found: Mapping[str, Fact]) -> tuple[Fact, ...]:
-    """What the program's own arguments say that is not modelled."""
-    return (*_towers(given), *_adapters(given, found), *_composed(given))
+def of_recipe(
+    given: Mapping[str, Fact], found: Mapping[str, Fact]
+) -> tuple[dict[str, Fact], tuple[Fact, ...]]:
+    """What a recipe's name says beside the overrides `found`, and what the program's arguments
+    `given` say that is not modelled.
+    """
+    unread = (*_towers(given), *_adapters(given, found))
+    if (recipe := given.get("recipe")) is None:
+        return {}, unread
+    by_name, more = _named_by(recipe, found)
+    return by_name, (*unread, *more)
 
 
 def _composed(given: Mapping[str, Fact]) -> Iterator[Fact]:

@@ -6,7 +6,7 @@ Word Splitting.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from meshplan.executor.frameworks.shell.expand import (
@@ -19,8 +19,8 @@ from meshplan.executor.frameworks.shell.expand import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.syntax import Redirected
-from meshplan.executor.frameworks.shell.words import document
+from meshplan.executor.frameworks.shell.syntax import Array, Redirected, assigns, name_of
+from meshplan.executor.frameworks.shell.words import Word, document
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with
@@ -38,6 +38,14 @@ def set_start(known: Variables, environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         if not name.isdecimal():
             known.values[name] = [(Part(value, 1),)]
+
+
+def exported_names(parts: Sequence[Word | Array]) -> set[str]:
+    """The names that `export A=1 B` exports."""
+    return {
+        part.raw if isinstance(part, Word) and not assigns(part) else name_of(part)
+        for part in parts
+    }
 
 
 def read_here(known: Variables, words: list[Text], given: Text) -> bool:

@@ -2,7 +2,7 @@
 
 A string is a script of its own. A list of strings is one command, as `args` of a container are,
 unless one of its strings holds the flags itself (`["bash", "-c", "torchrun ... --num-layers 32"]`).
-What else the document says, such as GPUs and variables, is not read.
+Its variables are read (`job_variables`); what else it says, such as a container's GPUs, is not.
 """
 
 import shlex
@@ -10,14 +10,16 @@ from collections.abc import Iterator
 
 import yaml
 
+from meshplan.executor.frameworks.shell.job_variables import variables_of
 from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
 from meshplan.planner.case.yaml_text import CYAML, check_yaml
 
 DOCUMENTS = (".yaml", ".yml", ".json")
 
 
-def script_of(text: str, mark: str) -> str:
-    """The scripts of a document that hold the flag `mark`, each at the line it has there.
+def script_of(text: str, mark: str) -> tuple[str, dict[str, str]]:
+    """The scripts of a document that hold the flag `mark`, each at the line it has there, and the
+    variables that the document sets.
 
     Raises `NothingToRead` where none does, `UnreadableConfig` on what is no YAML.
     """
@@ -27,7 +29,7 @@ def script_of(text: str, mark: str) -> str:
         lines += script.splitlines()
     if not lines:
         raise NothingToRead(f"no command in this document takes {mark}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", variables_of(_documents(text))
 
 
 def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:

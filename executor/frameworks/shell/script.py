@@ -2,21 +2,21 @@
 
 `read_script` runs what only computes: assignments, arrays, conditions, `case`, loops, functions,
 `eval` and `bash -c`. Every other command is recorded with its words and counts as having worked.
-No command is run and no file is looked at. The environment and the script's own arguments are
-unknown: empty in conditions, named (`$TP`) in the words of a command.
+No command is run. A file that is sourced is followed where it lies beside the script. The
+environment and the script's own arguments are unknown: empty in conditions, named (`$TP`) in the
+words of a command.
 
 Source: GNU Bash manual 5.2, chapter 3. The tests compare with what bash does.
-Leaves out: files that are sourced, `read` but of a here-string, `trap`, subshells' own variables,
-job control.
+Leaves out: sourced files that lie elsewhere, `read` but of a here-string, `trap`, subshells' own
+variables, job control.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from meshplan.executor.frameworks.shell import syntax
+from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
 from meshplan.executor.frameworks.shell.expand import (
@@ -31,9 +31,15 @@ from meshplan.executor.frameworks.shell.expand import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.given import read_here, set_start, write_files
+from meshplan.executor.frameworks.shell.given import (
+    exported_names,
+    read_here,
+    set_start,
+    write_files,
+)
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
-from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
+from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
+from meshplan.executor.frameworks.shell.words import Word, split_words
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
@@ -43,8 +49,6 @@ MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
 OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
 _DECLARES = ("export", "local", "readonly", "declare", "typeset")
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
-_TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\s")
-_SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class Script:
     """What a script assigned, the words of the commands it would run, and what it left unsaid.
 
     beside what `OF_LAUNCHERS` hold for each of the commands
+    exported  what each of the commands inherits, by name
     files  what it writes by `cat <<EOF > FILE` and `echo ... > FILE`, by the file's name
     notes  one line each: a file that is sourced, a condition that something unknown decided
     waits  what is unknown and decided a condition, as the script writes it
@@ -60,6 +65,7 @@ class Script:
     variables: dict[str, list[Fact]] = field(default_factory=dict)
     commands: list[list[Fact]] = field(default_factory=list)
     beside: list[dict[str, Fact]] = field(default_factory=list)
+    exported: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
@@ -73,14 +79,16 @@ class _Stops(Exception):
         self.word = word
 
 
-def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
-    """Follow the script `text`; raises `UnreadableConfig` on what is no script.
+def read_script(text: str, environment: Mapping[str, str] | None = None, path: str = "") -> Script:
+    """Follow the script `text` at `path`; raises `UnreadableConfig` on what is no script.
 
     `environment`: variables by name and arguments by number that it is started with; what Slurm
     sets by the script's own `#SBATCH` lines is known without it.
     """
-    follower = _Follower()
-    set_start(follower.variables, {**slurm_variables(text), **(environment or {})})
+    follower = _Follower(path)
+    given = {**slurm_variables(text), **(environment or {})}
+    set_start(follower.variables, given)
+    follower.exported |= given.keys()
     with suppress(_Stops):
         follower.run(syntax.parse(split_words(text)))
     known = follower.variables
@@ -98,10 +106,12 @@ def read_script(text: str, environment: Mapping[str, str] | None = None) -> Scri
 
 
 class _Follower:
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path, self.sourced, self.exported = path, 0, set[str]()
         self.script, self.variables = Script(), Variables()
         self.expander = Expander(self.variables)
         self.functions: dict[str, syntax.Node] = {}
+        self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
         self.conditional = 0  # inside so many `if`, `case`, `&&`, `||` that may be otherwise
 
@@ -186,7 +196,7 @@ class _Follower:
                 if self.run(node.condition) == node.until:
                     return
                 yield
-                if len(self.script.commands) > recorded and not _decides(node.condition):
+                if len(self.script.commands) > recorded and not commands.decides(node.condition):
                     return  # the condition is a command, whose answer is unknown: one round
         elif node.arithmetic is not None:
             yield from self._counted(node)
@@ -196,7 +206,8 @@ class _Follower:
     def _over(self, node: syntax.For) -> Iterable[None]:
         values = self.variables.arguments
         if node.words is not None:
-            values = [text for word in node.words for text in self.expander.fields(word)]
+            lists = (commands.braced(word) or self.expander.fields(word) for word in node.words)
+            values = [text for each in lists for text in each]
         for value in list(values):
             self.variables.values[node.name] = [value]
             yield
@@ -221,6 +232,8 @@ class _Follower:
         if isinstance(first, Word) and first.bare in _DECLARES:
             for part in filter(syntax.assigns, node.parts[count + 1 :]):
                 self._assign(part)
+            if first.bare == "export":
+                self.exported |= exported_names(node.parts[count + 1 :])
             return True
         words = [
             text
@@ -233,6 +246,7 @@ class _Follower:
             name = syntax.name_of(part)
             before.setdefault(name, self.variables.values.get(name))
             self._assign(part)
+        self.own = before.keys()
         try:
             name, sent = plain(words[0]) if words else "", node.sent
             if sent.given is not None and name == "read":
@@ -261,7 +275,7 @@ class _Follower:
         match = syntax.ASSIGN.match(part.raw)
         assert match is not None
         name, index, append = match[1], match[2], bool(match[3])
-        value = self.expander.text(_after_equals(part, match.end()))
+        value = self.expander.text(commands.after_equals(part, match.end()))
         old = list(known.values.get(name, []))
         at = self._index(index, old) if index else 0
         if at is None:
@@ -320,70 +334,63 @@ class _Follower:
         if name == "eval":
             return self._nested(words[1:], line)
         if name == "shift":
-            del self.variables.arguments[: int(plain(words[1])) if _is_count(words[1:]) else 1]
+            del self.variables.arguments[
+                : int(plain(words[1])) if commands.is_count(words[1:]) else 1
+            ]
         elif name == "set" and len(words) > 1 and plain(words[1]) == "--":
             self.variables.arguments = words[2:]
         elif name == "unset":
             for word in words[1:]:
                 self.variables.values.pop(plain(word), None)
         elif name in ("source", "."):
-            what = shown_text(words[1]) if len(words) > 1 else "a file"
-            self.script.notes.append(f"line {line}: {what} is sourced: what it sets is not read")
-        elif (inner := _inline(words)) is not None:
+            return self._source(words[1:], line)
+        elif (inner := commands.inline(words)) is not None:
             return self._nested([inner], line)
         elif name not in _PRINTS:
             facts = [Fact(shown_text(word), line_of(word, line)) for word in words]
             self.script.commands.append(facts[:MAX_TOKENS])
             held = ((name, self.variables.values.get(name)) for name in OF_LAUNCHERS)
             self.script.beside.append({n: Fact(shown_text(v[0]), line) for n, v in held if v})
+            self.script.exported.append(self._environment())
         return True
+
+    def _environment(self) -> dict[str, str]:
+        """What the command that is recorded inherits: its own variables, and those exported."""
+        known, names = self.variables.values, self.exported | self.own
+        return {name: shown_text(known[name][0]) for name in names if known.get(name)}
+
+    def _source(self, words: list[Text], line: int) -> bool:
+        """Follow a file that lies beside the script, as if it stood there."""
+        what = shown_text(words[0]) if words else "a file"
+        text = sourced_text(what, self.path)
+        self.sourced += len(text or "")
+        if self.sourced > MAX_SOURCED:
+            raise UnreadableConfig(f"sources over {MAX_SOURCED} characters", line)
+        inner = None
+        with suppress(UnreadableConfig):  # a file in another shell's words
+            inner = commands.parsed([(Part(text, line),)], line) if text is not None else None
+        said = "what it sets is not read" if inner is None else "read too"
+        self.script.notes.append(f"line {line}: {what} is sourced: {said}")
+        if inner is None:
+            return True
+        outer = self.variables.arguments
+        self.variables.arguments = words[1:] or outer
+        try:
+            return self._inside(inner, line)
+        except _Stops as stop:
+            if stop.word != "return":
+                raise
+            return True
+        finally:
+            self.variables.arguments = outer
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""
-        parts = [part for text in texts for part in (*text, Part(" ", line))]
-        lines, at = [(0, line)], 0
-        for part in parts:
-            lines.append((at, part.line))
-            at += len(part.text)
+        return self._inside(commands.parsed(texts, line), line)
+
+    def _inside(self, inner: syntax.Block, line: int) -> bool:
         self._deeper(line)
         try:
-            return self.run(syntax.parse(split_words("".join(p.text for p in parts), lines)))
+            return self.run(inner)
         finally:
             self.calls -= 1
-
-
-def _decides(condition: syntax.Block) -> bool:
-    """Whether a condition is a test, whose answer follows from the script."""
-    tests = ("[", "test", "true", "false", ":")
-    return all(
-        isinstance(node, syntax.Test | syntax.Not)
-        or (
-            isinstance(node, syntax.Simple)
-            and isinstance(node.parts[0], Word)
-            and node.parts[0].raw in tests
-        )
-        for _, node in condition.items
-    )
-
-
-def _is_count(words: list[Text]) -> bool:
-    return bool(words) and re.fullmatch(r"\d{1,4}", plain(words[0])) is not None
-
-
-def _inline(words: list[Text]) -> Text | None:
-    """The script of `bash -c SCRIPT`, also behind a launcher such as srun; of another program's
-    `-c`, a text that begins as a command that trains does.
-    """
-    for at, word in enumerate(words[:-2]):
-        following = plain(words[at + 1])
-        if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
-            return words[at + 2]
-        if following == "-c" and _TRAINS.match(plain(words[at + 2])):
-            return words[at + 2]
-    return None
-
-
-def _after_equals(word: Word, cut: int) -> Word:
-    first = word.pieces[0]
-    rest = Piece(first.text[cut:], first.quoting, first.line)
-    return replace(word, pieces=(rest, *word.pieces[1:]))

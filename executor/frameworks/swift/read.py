@@ -27,10 +27,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.hugging_face.launch_options import processes_of, with_options
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby, beside
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
 from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_values
@@ -84,7 +85,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         launch = {name[4:]: fact for name, fact in found.items() if name.startswith("ENV.")}
         stated = {name: fact for name, fact in found.items() if not name.startswith("ENV")}
         return _reading(Values(_translated(stated)), stated, launch, Nearby(Path(path)), start)
-    script = read_script(text, start.environment if start else None)
+    script = read_script(text, start.environment if start else None, path)
     launches = [
         (words, held)
         for words, held in zip(script.commands, script.beside, strict=True)

@@ -296,3 +296,12 @@ def test_a_pattern_of_other_layers_than_stated_is_refused() -> None:
         model_from_config(other, "x")
     del other["num_hidden_layers"]
     assert model_from_config(other, "x").num_layers == len(letters)
+
+
+def test_layers_behind_the_last_whole_group_have_attention() -> None:
+    """22 layers of Ring-mini-linear in groups of five: 4, 9, 14, 19 and the two that are left."""
+    path = Path(__file__).with_name("published_configs.json")
+    config = json.loads(path.read_text())["Ring-mini-linear-2.0"]["config"]
+    model = model_from_config(config | {"num_hidden_layers": 22}, "x")
+    full = [at for at, kind in enumerate(model.pattern) if model.kinds[kind].recurrent is None]
+    assert full == [4, 9, 14, 19, 20, 21]

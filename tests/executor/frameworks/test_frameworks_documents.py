@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshplan.executor.frameworks.documents.parse import number, read_json, read_toml, read_yaml
+from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 
@@ -121,3 +122,24 @@ def test_a_long_number_costs_its_length(text: str) -> None:
     start = time.process_time()
     assert number(text) == text
     assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize(
+    ("written", "environment", "value"),
+    [
+        ("${oc.env:TP}", {"TP": "4"}, 4),
+        ("${oc.env:TP, 2}", {"TP": "4"}, 4),
+        ("${oc.env:TP,2}", {}, 2),
+        ("${oc.env:TP}", {}, "${oc.env:TP}"),
+        ("${oc.env:NAME,'llama'}", {}, "llama"),
+        ("${multiply:${oc.env:TP,4},16}", {}, 64),
+        ("a-${oc.env:TP}", {"TP": "4"}, "a-4"),
+        ("${oc.env:TP}", {"TP": "${b}"}, 7),
+    ],
+)
+def test_what_names_the_environment(
+    written: str, environment: dict[str, str], value: object
+) -> None:
+    text = f"a: {written!r}\nb: 7\n" if '"' not in written else ""
+    found = {"a": Fact(written, 1), "b": Fact(7, 2)}
+    assert resolved(found, text, environment)["a"] == Fact(value, 1)

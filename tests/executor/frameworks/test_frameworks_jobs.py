@@ -7,7 +7,7 @@ import pytest
 
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.missing import MissingFacts
-from meshplan.planner.case.reading import IllegalConfig, NothingToRead, UnreadableConfig
+from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Start, UnreadableConfig
 from meshplan.planner.case.resolve import check_levels, resolve
 from meshplan.planner.case.settings import Settings
 
@@ -293,3 +293,44 @@ def test_gradients_have_the_bits_that_megatron_gives_them(flags: str, gradient: 
     given = Settings(cluster="dgx-h100", vocab_size=32000)
     state = resolve(read_config(text, "run.sh"), given, Settings()).engine.state
     assert (state.gradient_bytes, state.reduce_bytes) == (gradient, gradient)
+
+
+SKY = """\
+num_nodes: 4
+resources:
+  accelerators: {cards}
+envs:
+  TP: {degree}
+run: |
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE {gpt}
+"""
+POD = """\
+containers:
+- env: [{{name: TP, value: "{first}"}}, {{name: GPUS, value: "8"}}]
+  args: ["bash", "-c", "torchrun --nproc_per_node $GPUS {gpt}"]
+- env: [{{name: TP, value: "{second}"}}]
+"""
+ASKS = GPT.replace("size 2", "size $TP", 1)
+
+
+@pytest.mark.parametrize("cards", ["H100:8", "{H100: 8}"])
+def test_what_skypilot_sets_is_read(cards: str) -> None:
+    reading = read_config(SKY.format(cards=cards, degree=4, gpt=ASKS), "job.yaml")
+    assert reading.facts["tensor_parallel"].value == 4
+    assert reading.facts["gpus"].value == 32
+
+
+def test_the_variables_of_a_container_are_read() -> None:
+    reading = read_config(POD.format(first=4, second=4, gpt=ASKS), "pod.yaml")
+    assert (reading.facts["tensor_parallel"].value, reading.facts["gpus"].value) == (4, 8)
+
+
+def test_a_variable_that_containers_set_otherwise_stays_open() -> None:
+    with pytest.raises(UnreadableConfig, match=r"\$TP.*--env TP=VALUE"):
+        read_config(POD.format(first=4, second=2, gpt=ASKS), "pod.yaml")
+
+
+def test_the_start_wins_over_the_document() -> None:
+    text = SKY.format(cards="H100:8", degree=4, gpt=ASKS)
+    reading = read_config(text, "job.yaml", start=Start(environment={"TP": "2"}))
+    assert reading.facts["tensor_parallel"].value == 2

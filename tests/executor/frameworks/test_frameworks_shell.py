@@ -171,3 +171,20 @@ def test_substitutions_inside_each_other_are_one_line(opener: str) -> None:
     word = opener * 2000 + ")" * 2000
     with pytest.raises(UnreadableConfig, match="expansions inside each other"):
         _flags(f'A="{word}"\nrun --a $A')
+
+
+@pytest.mark.parametrize(
+    ("written", "rounds"),
+    [
+        ("{1..4}", ["1", "2", "3", "4"]),
+        ("{8..2..3}", ["8", "5", "2"]),
+        ("{1,2,8}", ["1", "2", "8"]),
+        ("x {a,b}", ["x", "a", "b"]),
+        ('"{1..4}"', ["{1..4}"]),
+        ("{1}", ["{1}"]),
+    ],
+)
+def test_braces_of_a_loop_are_words(written: str, rounds: list[str]) -> None:
+    """As bash expands them: `for i in {8..2..3}; do echo $i; done` says 8, 5, 2."""
+    script = read_script(f"for i in {written}; do run $i; done")
+    assert [str(command[1].value) for command in script.commands] == rounds

@@ -46,7 +46,7 @@ def _named(reading: Reading) -> str:
     ("value", "waits_for"),
     [
         ("${multiply:4,${oc.env:HID}}", "the environment sets"),
-        ("${oc.env:HID,4096}", "the environment sets"),
+        ("${oc.env:HID}", "the environment sets"),
         ("${multiply:4, ${.hid}}", "the environment sets"),
         ("${multiply:4, ${.nowhere}}", "the file does not set"),
     ],

@@ -1,0 +1,150 @@
+"""Scripts that leave the launch to another script beside them: `bash train_common.sh --x`,
+`sbatch inner.sh`, `source args.sh`.
+
+What is called is read as it is started: with the variables that are exported to it and with its
+arguments. Source: GNU Bash manual 5.2, 3.7.3 Command Execution Environment, 4.1 `.`; SchedMD/slurm,
+man page of sbatch (`--export`, options before the script). Leaves out: several levels of scripts
+that only call.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
+from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
+from meshplan.planner.case.reading import (
+    Fact,
+    IllegalConfig,
+    NothingToRead,
+    Reading,
+    Start,
+    UnreadableConfig,
+)
+
+Read = Callable[[str, str, Start | None], Reading]
+Find = Callable[[str, str], Read | None]
+"""The reader of the format that claims a path with a text, None where none does."""
+
+_NAMED = re.compile(
+    r"(?:(?<=\))/)?([^\s\"'`|;&()<>=/][^\s\"'`|;&()<>=]*\.(?:sh|slurm|sbatch|bash))\b"
+)
+"""A script's name, less the `/` behind `$(dirname "$0")`."""
+_SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
+_EXPORTS = re.compile(r"--export=(\S+)")
+_MOST = 16  # files looked at of one script, and calls followed
+
+
+def calls(text: str, path: str, find: Find) -> bool:
+    """Whether a script names another one beside it that is of a format that is read."""
+    return path.endswith(SCRIPTS) and any(_named(text, path, find))
+
+
+def _named(text: str, path: str, find: Find) -> Iterator[tuple[str, Read]]:
+    """The lines that name such a script, each with the reader that claims it."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    named = ((line, name) for line in lines for name in _NAMED.findall(line))
+    for line, name in islice(named, _MOST):
+        found = file_of(name, path)
+        inner = sourced_text(name, path) if found else None
+        if inner is not None and (reader := find(str(found), inner)):
+            yield line, reader
+
+
+def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading:
+    """The launches of the scripts that this one sources or calls, each a case."""
+    for line, reader in _named(text, path, find):
+        if _SOURCES.match(line):
+            with _as_nothing(""):
+                return reader(text, path, start)
+    start = start or Start()
+    script = read_script(text, start.environment, path)
+    calls_of = {
+        (inner, *sorted((inherited | given).items())): (words[0].line, inner, inherited | given)
+        for words, inherited in zip(script.commands, script.exported, strict=True)
+        for inner, given in _called(words, path)
+    }
+    cases, why = _all_cases([*calls_of.values()][:_MOST], start, find)
+    if not cases:
+        raise NothingToRead(why or "no command of this script calls another one that is read")
+    more = f"{len(calls_of)} calls: the first {_MOST} are judged"
+    notes = (more,) if len(calls_of) > _MOST else ()
+    return replace(cases[0], others=tuple(cases[1:]), notes=(*notes, *cases[0].notes))
+
+
+def _all_cases(
+    called: list[tuple[int, Path, dict[str, str]]], start: Start, find: Find
+) -> tuple[list[Reading], str]:
+    """What the scripts launch that are called, and why the first has nothing to read."""
+    cases: list[Reading] = []
+    why = ""
+    for line, inner, environment in called:
+        try:
+            found = [*_cases(inner, replace(start, environment=environment), find)]
+        except NothingToRead as error:
+            why = why or str(error)
+        else:
+            cases += [_placed(case, line, inner.name) for case in found]
+    return cases, why
+
+
+@contextmanager
+def _as_nothing(name: str) -> Iterator[None]:
+    """What another script's text cannot say is said of that one where a folder is judged: this one
+    is skipped then, and unreadable where it is named. Lines are those of the script `name`.
+    """
+    try:
+        yield
+    except (UnreadableConfig, IllegalConfig) as error:
+        kind = NothingToRead if isinstance(error, UnreadableConfig) else IllegalConfig
+        said = f"{name}, line {error.line}: {error}" if name else str(error)
+        raise kind(said, 1 if name else error.line) from None
+
+
+def _called(words: list[Fact], path: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The script that a command calls, with its arguments by number and what sbatch sets."""
+    texts = [str(word.value) for word in words]
+    for at, name in enumerate(texts):
+        if not name.startswith("-") and name.endswith(SCRIPTS) and (found := file_of(name, path)):
+            given = {str(number): text for number, text in enumerate(texts[at + 1 :], start=1)}
+            yield found, given | (_of_sbatch(texts[1:at]) if texts[0] == "sbatch" else {})
+            return
+
+
+def _of_sbatch(options: list[str]) -> dict[str, str]:
+    """What sbatch sets by its options: variables of `--export`, and numbers of nodes and tasks."""
+    line = " ".join(options)
+    exported = _EXPORTS.search(line)
+    pairs = (pair.partition("=") for pair in exported[1].split(",")) if exported else ()
+    stated = "".join(f"#SBATCH {option}\n" for option in re.split(r" (?=-)", line))
+    return slurm_variables(stated) | {name: value for name, sign, value in pairs if sign}
+
+
+def _placed(case: Reading, line: int, name: str) -> Reading:
+    """The case with its facts at the line that calls: those of the script `name` are not of the
+    file that is judged.
+    """
+
+    def at(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+        return tuple(Fact(fact.value, line) for fact in facts)
+
+    return replace(
+        case,
+        facts={key: Fact(fact.value, line) for key, fact in case.facts.items()},
+        placement=replace(case.placement, line=line),
+        unread=at(case.unread),
+        unread_if_accumulated=at(case.unread_if_accumulated),
+        notes=(f"line {line}: as {name} is called; lines are those of {name}", *case.notes),
+    )
+
+
+def _cases(inner: Path, start: Start, find: Find) -> Iterator[Reading]:
+    text = sourced_text(inner.name, str(inner.parent / "-")) or ""
+    if reader := find(str(inner), text):
+        with _as_nothing(inner.name):
+            reading = reader(text, str(inner), start)
+        yield from (replace(reading, others=()), *reading.others)

@@ -1,0 +1,80 @@
+"""What a command is, by its words: a test, or a shell that is given its script, and that as
+a tree.
+"""
+
+import re
+from dataclasses import replace
+
+from meshplan.executor.frameworks.shell import syntax
+from meshplan.executor.frameworks.shell.expand import Part, Text, plain
+from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
+
+MAX_BRACED = 1_001  # one more than a loop may have rounds
+_RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})(?:\.\.(\d{1,6}))?\}")
+_LIST = re.compile(r"\{([^{}$`,]+(?:,[^{}$`,]+)+)\}")
+_TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\s")
+_SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
+
+
+def decides(condition: syntax.Block) -> bool:
+    """Whether a condition is a test, whose answer follows from the script."""
+    tests = ("[", "test", "true", "false", ":")
+    return all(
+        isinstance(node, syntax.Test | syntax.Not)
+        or (
+            isinstance(node, syntax.Simple)
+            and isinstance(node.parts[0], Word)
+            and node.parts[0].raw in tests
+        )
+        for _, node in condition.items
+    )
+
+
+def is_count(words: list[Text]) -> bool:
+    """Whether the first word is a small number."""
+    return bool(words) and re.fullmatch(r"\d{1,4}", plain(words[0])) is not None
+
+
+def inline(words: list[Text]) -> Text | None:
+    """The script of `bash -c SCRIPT`, also behind a launcher such as srun; of another program's
+    `-c`, a text that begins as a command that trains does.
+    """
+    for at, word in enumerate(words[:-2]):
+        following = plain(words[at + 1])
+        if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
+            return words[at + 2]
+        if following == "-c" and _TRAINS.match(plain(words[at + 2])):
+            return words[at + 2]
+    return None
+
+
+def after_equals(word: Word, cut: int) -> Word:
+    """`word` less its first `cut` characters."""
+    first = word.pieces[0]
+    rest = Piece(first.text[cut:], first.quoting, first.line)
+    return replace(word, pieces=(rest, *word.pieces[1:]))
+
+
+def parsed(texts: list[Text], line: int) -> syntax.Block:
+    """Text of several lines as a script, each part at its own line."""
+    parts = [part for text in texts for part in (*text, Part(" ", line))]
+    lines, at = [(0, line)], 0
+    for part in parts:
+        lines.append((at, part.line))
+        at += len(part.text)
+    return syntax.parse(split_words("".join(part.text for part in parts), lines))
+
+
+def braced(word: Word) -> list[Text]:
+    """The words of `{1,2,4}` or `{1..8}` (GNU Bash manual 5.2, 3.5.1), where it stands alone and
+    unquoted; none for any other.
+    """
+    if match := _RANGE.fullmatch(word.bare):
+        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1) or 1
+        numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+        items = [str(number) for number in numbers[:MAX_BRACED]]
+    elif match := _LIST.fullmatch(word.bare):
+        items = match[1].split(",")
+    else:
+        return []
+    return [(Part(item, word.line),) for item in items]

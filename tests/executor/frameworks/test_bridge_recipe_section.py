@@ -1,0 +1,63 @@
+"""YAML files around a Megatron-Bridge recipe: what they say of the recipe is read or named.
+
+The lines are those of NVIDIA-NeMo/Nemotron `src/nemotron/steps` and `src/nemotron/recipes`.
+"""
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
+
+RECIPE = "recipe:\n  _target_: megatron.bridge.recipes.nemotronh.nemotron_3_nano.{name}\n"
+REST = """\
+model:
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 1
+train:
+  global_batch_size: 8
+  micro_batch_size: 1
+"""
+FINETUNES = RECIPE.format(name="nemotron_3_nano_finetune_config")
+
+
+def read(lines: str) -> Reading:
+    return read_config(lines + REST, "default.yaml")
+
+
+def unread(reading: Reading) -> str:
+    return " | ".join(str(fact.value) for fact in reading.unread)
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (FINETUNES + "  peft: lora\n", "adapters of this recipe"),
+        ("recipe:\n  name: nemotron_omni_cord_v2_peft_config\n", "vision or sound tower"),
+        (FINETUNES + "  step_func: nemotron_omni_step\n", "step_func"),
+        (FINETUNES + "  dataset: vlm-hf\n", "dataset 'vlm-hf'"),
+        (FINETUNES + "defaults: default.yaml\n", "defaults 'default.yaml'"),
+        (FINETUNES + "defaults: [_self_, base]\n", "defaults 'base'"),
+        (RECIPE.format(name="llama3_8b_fp8_config"), "its name says fp8"),
+    ],
+)
+def test_what_a_file_says_of_its_recipe_is_named(lines: str, named: str) -> None:
+    assert named in unread(read(lines))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        FINETUNES,
+        FINETUNES + "  peft: null\n",
+        FINETUNES + "  peft: none\n  dataset: llm-pretrain\n",
+        FINETUNES + "defaults: [_self_]\n",
+        FINETUNES + "  peft: lora\npeft:\n  dim: 8\n  target_modules: [linear_qkv]\n",
+    ],
+)
+def test_the_rest_is_priced(lines: str) -> None:
+    assert not unread(read(lines))
+
+
+def test_a_name_says_the_format() -> None:
+    facts = read(RECIPE.format(name="llama3_8b_fp8mx_config")).facts
+    assert facts["precision"].value == "mxfp8"

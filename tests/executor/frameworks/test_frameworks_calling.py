@@ -1,0 +1,138 @@
+"""Scripts whose launch is in another script beside them; each fact was worked out as bash would."""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config, recognise
+from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED
+from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
+
+SHAPE = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --bf16 "
+    "--max-position-embeddings 4096 --vocab-size 32000 --swiglu --global-batch-size 64"
+)
+COMMON = (
+    "TP=${TP:-1}\nMBS=$1\nshift\n"
+    "torchrun --nproc_per_node 8 --nnodes ${SLURM_NNODES:-1} pretrain_gpt.py "
+    f'--tensor-model-parallel-size $TP --micro-batch-size $MBS {SHAPE} "$@"\n'
+)
+
+
+def cases(folder: Path, script: str, **files: str) -> list[Reading]:
+    for name, text in {"common.sh": COMMON, **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    path = folder / "run.sh"
+    path.write_text(script)
+    reading = read_config(script, str(path))
+    return [reading, *reading.others]
+
+
+def said(reading: Reading, *names: str) -> list[object]:
+    facts = [reading.facts.get(name) for name in names]
+    return [fact and (int(fact.value) if str(fact.value).isdecimal() else fact.value)
+            for fact in facts]  # fmt: skip
+
+
+DEGREES = ("tensor_parallel", "micro_batch_size", "gpus", "sequence_parallel")
+
+
+def test_a_script_is_read_as_it_is_called_with_its_arguments_and_exports(tmp_path: Path) -> None:
+    found = cases(
+        tmp_path,
+        "#!/bin/bash\n#SBATCH --nodes=2\nexport TP=4\nMBS=16\n"
+        "bash common.sh 2 --sequence-parallel\nTP=8 srun bash ./common.sh 1\n",
+    )
+    assert [said(each, *DEGREES) for each in found] == [[4, 2, 16, True], [8, 1, 16, None]]
+    assert "as common.sh is called" in found[0].notes[0]
+
+
+def test_a_variable_that_is_not_exported_does_not_reach_the_script(tmp_path: Path) -> None:
+    (found,) = cases(tmp_path, "TP=4\nbash common.sh 2\n")
+    assert said(found, "tensor_parallel") == [1]
+
+
+def test_sbatch_passes_on_what_its_options_say(tmp_path: Path) -> None:
+    script = "for tp in 1 2; do sbatch --nodes=4 --export=ALL,TP=$tp common.sh 4; done\n"
+    found = cases(tmp_path, script)
+    assert [said(each, *DEGREES[:3]) for each in found] == [[1, 4, 32], [2, 4, 32]]
+
+
+ARGUMENTS = f"ARGS=(--tensor-model-parallel-size 2 --micro-batch-size 1 {SHAPE})\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["conf/args.sh", "./conf/args.sh", '"$(dirname "$0")/conf/args.sh"', "$HERE/conf/args.sh",
+     '"${BASH_SOURCE[0]%/*}/conf/args.sh"'],
+)  # fmt: skip
+def test_a_file_that_is_sourced_is_followed(tmp_path: Path, name: str) -> None:
+    script = f'source {name}\ntorchrun --nproc_per_node 8 pretrain_gpt.py "${{ARGS[@]}}"\n'
+    (found,) = cases(tmp_path, script, **{"conf/args.sh": ARGUMENTS + "return\nTP=9\n"})
+    assert said(found, *DEGREES[:3]) == [2, 1, 8]
+    assert any("is sourced: read too" in note for note in found.notes)
+
+
+def test_what_is_sourced_from_elsewhere_is_a_note(tmp_path: Path) -> None:
+    script = f"source /opt/env.sh\ntorchrun pretrain_gpt.py {ARGUMENTS[6:-2]}\n"
+    (found,) = cases(tmp_path, script)
+    assert "line 1: /opt/env.sh is sourced: what it sets is not read" in found.notes
+
+
+def test_a_script_that_calls_nothing_that_is_read_is_not_claimed(tmp_path: Path) -> None:
+    (tmp_path / "setup.sh").write_text("pip install torch\n")
+    assert recognise(str(tmp_path / "run.sh"), "bash setup.sh\n") is None
+
+
+def test_a_call_that_is_never_reached_launches_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NothingToRead, match="calls another one"):
+        cases(tmp_path, "exit\nbash common.sh 2\n")
+
+
+def test_what_calls_and_sources_each_other_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("source b.sh\n")
+    (tmp_path / "b.sh").write_text("source a.sh\n")
+    with pytest.raises(UnreadableConfig, match="deep"):
+        read_script("source a.sh\n", path=str(tmp_path / "run.sh"))
+    (tmp_path / "a.sh").write_text("X=1 # " + "x" * 1000 + "\n")
+    rounds = MAX_SOURCED // 1000 + 1
+    with pytest.raises(UnreadableConfig, match="characters"):
+        read_script(f"for i in $(seq {rounds}); do source a.sh; done", path=f"{tmp_path}/run.sh")
+
+
+def test_what_the_script_is_started_with_reaches_the_other(tmp_path: Path) -> None:
+    (tmp_path / "common.sh").write_text(COMMON)
+    path = str(tmp_path / "run.sh")
+    started = Start(environment={"TP": "2", "1": "8"})
+    assert said(read_config('bash common.sh "$1"\n', path, start=started), *DEGREES[:2]) == [2, 8]
+
+
+def test_facts_stand_at_the_line_that_calls(tmp_path: Path) -> None:
+    (found,) = cases(tmp_path, "# a\n# b\nbash common.sh 2 --no-such-flag\n")
+    assert {fact.line for fact in (*found.facts.values(), *found.unread)} == {3}
+
+
+def test_an_error_names_the_script_and_its_line(tmp_path: Path) -> None:
+    with pytest.raises(NothingToRead, match=r"common.sh, line 4: .*\$NOBODY"):
+        cases(tmp_path, 'bash common.sh "$NOBODY"\n')
+
+
+def test_a_sourced_file_of_another_language_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "odd.sh").write_text("if then ((\n")
+    script = f"source odd.sh\ntorchrun pretrain_gpt.py {ARGUMENTS[6:-2]}\n"
+    (found,) = cases(tmp_path, script)
+    assert "line 1: odd.sh is sourced: what it sets is not read" in found.notes
+
+
+def test_equal_calls_are_one_and_the_first_sixteen_are_judged(tmp_path: Path) -> None:
+    assert len(cases(tmp_path, "bash common.sh 2\nbash common.sh 2\n")) == 1
+    found = cases(tmp_path, "for i in $(seq 100); do bash common.sh $i; done\n" * 2)
+    assert len(found) <= 16
+
+
+def test_a_script_that_trains_nothing_takes_no_other_along(tmp_path: Path) -> None:
+    evaluates = COMMON.replace("pretrain_gpt", "evaluate")
+    found = cases(tmp_path, "bash eval.sh 1\nbash common.sh 2\n", **{"eval.sh": evaluates})
+    assert [said(each, "micro_batch_size") for each in found] == [[2]]
