@@ -24,7 +24,7 @@ from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
-from meshplan.costmodels.seconds.cost import Cost
+from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.setting import Setting
 
 
@@ -35,23 +35,31 @@ def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floa
     common.)
     """
     rank = Rank(setting, layouts)
-    modes: tuple[Mode, ...] = ("none", *recompute_sets(setting), "full")
-    columns = [
-        column for kind in kinds for mode in modes
-        for column in (*_columns(rank, kind, rank.plain_cost(kind, mode)),
-                       *_chains(rank, kind, mode))
-    ]  # fmt: skip
+    modes: tuple[Mode, ...] = (*recompute_sets(setting), "full")
+    columns = [column for kind in kinds for column in _columns(rank, kind, modes)]
     if not columns:
         return np.zeros((len(layouts), 0))
     return np.stack([np.broadcast_to(column, len(layouts)) for column in columns], axis=1)
 
 
-def _columns(rank: Rank, kind: int, cost: Cost) -> Iterator[Number]:
-    for each in (cost.forward, cost.replay, cost.input_grad, cost.weight_grad):
-        yield each.total_s - each.host_s
-        yield each.exposed_s - each.nearby_s
+def _columns(rank: Rank, kind: int, modes: Iterable[Mode]) -> Iterator[Number]:
+    """Of one kind: first what no mode changes."""
+    plain = rank.plain_cost(kind, "none")
+    for each in (plain.forward, plain.input_grad, plain.weight_grad):
+        yield from _seconds(each)
     yield rank.pricer.launches(rank.operations(kind))
-    yield cost.saved_bytes
+    yield plain.saved_bytes
+    yield from _chains(rank, kind, "none")
+    for mode in modes:
+        cost = rank.plain_cost(kind, mode)
+        yield from _seconds(cost.replay)
+        yield cost.saved_bytes
+        yield from _chains(rank, kind, mode)
+
+
+def _seconds(each: Pass) -> tuple[Number, Number]:
+    """Busy and waiting."""
+    return each.total_s - each.host_s, each.exposed_s - each.nearby_s
 
 
 def _chains(rank: Rank, kind: int, mode: Mode) -> list[Number]:

@@ -114,6 +114,11 @@ def run(ends: list[float], steps: Sequence[Step], seconds: list[float], send_s: 
 @lru_cache(maxsize=MOST_PROGRAMS)
 def program(schedule: Schedule, pp: int, vpp: int, m: int) -> Program:
     """The order of `schedule` for `m` micro-batches on `pp` ranks with `vpp` stages each."""
+    return written_anew(schedule, pp, vpp, m)
+
+
+def written_anew(schedule: Schedule, pp: int, vpp: int, m: int) -> Program:
+    """`program`, which is not kept: of large ones 16 take tens of MiB."""
     stages = pp * vpp
     numbered = [numbered_order(schedule, pp, vpp, m, s).tolist() for s in range(pp)]
     return written_out(numbered, stages, m)

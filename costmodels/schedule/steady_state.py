@@ -28,7 +28,7 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.program import FIRST, NOTHING, Program, Step, program, run
+from meshplan.costmodels.schedule.program import FIRST, NOTHING, Program, Step, run, written_anew
 
 TOLERANCE = 1e-12  # of a period: by which rounding makes equal drifts differ
 ROUNDED = 1e-6  # of a cycle: a secant that small is 0 but for rounding
@@ -206,7 +206,7 @@ def repeating(schedule: Schedule, pp: int, vpp: int, m: int) -> Repeating | None
 @lru_cache(maxsize=MOST_KEPT)
 def _short(schedule: Schedule, pp: int, vpp: int, m: int, period: int) -> Repeating | None:
     """The short step of `m` micro-batches, which many long ones share, with one body."""
-    return _cut(program(schedule, pp, vpp, m), period)
+    return _cut(written_anew(schedule, pp, vpp, m), period)
 
 
 def _cut(short: Program, period: int) -> Repeating | None:

@@ -31,6 +31,7 @@ from meshplan.planner.problem.pipeline_shape import Apart, apart, pipeline_shape
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 SHAPES_KEPT = 512
+CELLS = 131_072  # of rows, covers and ranks, whose recomputation is found at once: some 10 MiB
 
 
 class _Extremes(NamedTuple):
@@ -74,7 +75,7 @@ def bounds_of_any_split(same: SamePipeline, passes: Passes, limit_s: float = mat
     beyond_s, rounding = np.zeros(mean_s.shape), len(same.pattern) / NS_PER_S
     if len(below):
         some = same.take(below)
-        beyond_s[below] = some.m[:, None] * (SAFETY * _beyond_s(some, extremes) - rounding)
+        beyond_s[below] = some.m[:, None] * (SAFETY * _beyond_in_parts(some, extremes) - rounding)
     found = [
         bare_s,
         (mean_s + down_s + beyond_s).mean(axis=1) + (shown @ counts + ends_s) / same.pp + fixed_s,
@@ -127,6 +128,14 @@ def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
     least = np.minimum(layer * extremes.fewest[:, 0], layer * extremes.most[:, 0]).sum(axis=2)
     found: Floats = (least + late.ends[:, lines, 0] + late.fixed[:, lines]).max(axis=1)
     return found
+
+
+def _beyond_in_parts(same: SamePipeline, extremes: _Extremes) -> Floats:
+    """`_beyond_s`, of as many rows at a time as memory allows."""
+    step = max(1, CELLS // same.most_covered[0][0].size)
+    firsts = range(0, len(same), step)
+    parts = [same.take(slice(first, first + step)) for first in firsts]
+    return np.concatenate([_beyond_s(part, extremes) for part in parts])
 
 
 def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:

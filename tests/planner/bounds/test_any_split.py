@@ -15,7 +15,9 @@ from small_cuts import cuts, every_layout, small_question
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import pass_seconds
 from meshplan.costmodels.setting import Setting
-from meshplan.planner.bounds.any_split import _paid_ns
+from meshplan.planner.bounds import any_split
+from meshplan.planner.bounds.any_split import _paid_ns, bounds_of_any_split
+from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.cuts.balanced_counts import least_recomputed
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
@@ -41,6 +43,22 @@ def test_what_covers_pay_together_is_what_each_pays_alone(engine: str) -> None:
     assert compared > 500
     assert finite > 50
     assert infinite > 50
+
+
+def test_bounds_of_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows must recompute is found some rows at a time, where that is one as where it is all
+    of them.
+    """
+    several = 0
+    for proof, variant, rows, same in listed_layouts("generic", range(12)):
+        whole = Passes.of(proof.passes, rows, same)
+        passes = whole.in_chunks(proof.passes, rows, variant.virtual_stages)
+        monkeypatch.setattr(any_split, "CELLS", 10**9)
+        together = bounds_of_any_split(same, passes)
+        monkeypatch.setattr(any_split, "CELLS", 1)
+        np.testing.assert_allclose(bounds_of_any_split(same, passes), together, rtol=1e-12)
+        several += len(same) > 2
+    assert several > 3
 
 
 def _each_alone(
