@@ -93,7 +93,7 @@ class Simulated(SimulatedPlans):
         none is below the best.
         """
         self.tally.deadline = deadline
-        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
+        left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
             self._moves.end(self.ranked())
@@ -137,7 +137,7 @@ class Simulated(SimulatedPlans):
         own = partial(own_s, self.best, self.space.layouts)
         try:
             self.open.reopen(self._slower(), own)
-            self._settle_below(most_s, limit_s)
+            self.settle_below(most_s, limit_s)
             self.kinds_s = self._open_kinds_s()
             self._moves.look(self.ranked()[1:k])
         except KeyboardInterrupt:  # the proof is there, and what was found until then
@@ -166,7 +166,7 @@ class Simulated(SimulatedPlans):
             for each, bound_s in zip(self._settled, least, strict=True)
         ]
 
-    def _settle_below(
+    def settle_below(
         self, most_s: Callable[[], float], limit_s: Callable[[int], float]
     ) -> list[Open]:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
