@@ -26,6 +26,7 @@ class LayerMoves:
         self.plans, self.open = plans, open_layouts
         self._moved: dict[Kind, Timed] = {}
         self._ended: dict[Start, float] = {}
+        self._gone_on: Timed | None = None
         self._beside = set[int]()
 
     def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
@@ -50,14 +51,18 @@ class LayerMoves:
         self._ended |= ended
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
-    def end(self, kinds: Sequence[Timed]) -> None:
-        """Look beside the kinds; then on from the fastest plan, whose climb had a part of a budget
-        and began in one schedule.
+    def end(self, kinds: Sequence[Timed], *, beside: bool) -> None:
+        """Look around the kinds; then on from the fastest plan, whose climb had a part of a budget
+        and began in one schedule, if it is another one than the last time.
         """
-        self.look(kinds, beside=True)
-        best = self.plans.ranked()[0] if self.plans.best else None
-        if best and self.plans.space.legality.uneven_stages == "free" and not self.plans.tally.late:
+        self.look(kinds, beside=beside)
+        plans = self.plans
+        best = plans.ranked()[0] if plans.best else None
+        if best is None or best is self._gone_on or plans.tally.late:
+            return
+        if plans.space.legality.uneven_stages == "free":
             self._go_on(best)
+            self._gone_on = plans.ranked()[0]
 
     def _go_on(self, best: Timed) -> None:
         plans = self.plans

@@ -96,7 +96,7 @@ class Simulated(SimulatedPlans):
         left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            self._moves.end(self.ranked())
+            self._moves.end(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -139,7 +139,7 @@ class Simulated(SimulatedPlans):
             self.open.reopen(self._slower(), own)
             self.settle_below(most_s, limit_s)
             self.kinds_s = self._open_kinds_s()
-            self._moves.look(self.ranked()[1:k])
+            self._moves.end(self.ranked()[1:k], beside=False)  # one may become the fastest
         except KeyboardInterrupt:  # the proof is there, and what was found until then
             pass
 
