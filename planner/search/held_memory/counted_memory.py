@@ -125,8 +125,8 @@ class CountedMemory:
         alone, several = by_ranks(proof.space, below(proof.open.rows))
         first = cls(proof, alone)
         alone_s = first.settle()
-        half = cls(proof, below(several))
-        half.tally.left = 0 if first.interrupted else half.tally.left - first.spent
+        half = cls(proof, below(several), 0 if first.interrupted else MOST_WORK)
+        half.tally.left -= first.spent
         left_s, beyond = min(alone_s, half.settle()), below(beyond)
         if not len(beyond):
             return left_s, math.inf

@@ -38,13 +38,14 @@ def _settle(proof: Simulated, kind: Kind) -> None:
     if proof.setting.engine.kernels.counts_passes:
         CountedKinds(proof, rows, limit_s, COUNTED).settle()
         return
-    before = proof.open
+    before = proof.open, proof.tell
     proof.open = OpenLayouts(proof.space, proof.least, proof.passes, limit_s(), rows)
-    proof.open.chains, proof.tally.left = before.chains, WORK
+    proof.open.chains, proof.tally.left = before[0].chains, WORK
+    proof.tell = lambda *_: None  # what is open here is no part of the proof
     try:
         proof.settle_below(limit_s, limit_s)
     finally:
-        proof.open = before
+        proof.open, proof.tell = before
 
 
 def _rows_of(proof: Simulated, kind: Kind) -> Ints:

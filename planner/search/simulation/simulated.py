@@ -71,7 +71,7 @@ class Simulated(SimulatedPlans):
         more: int = 0,
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
-        self._tell, self._closer_work = tell, budget // costs.CLOSER
+        self.tell, self._closer_work = tell, budget // costs.CLOSER
         self._runners_work = budget // costs.RUNNERS_UP
         tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
         self._more = more
@@ -175,7 +175,7 @@ class Simulated(SimulatedPlans):
         left, settled = list[Open](), list[Open]()
         try:
             while self._goes_on() and self.open.least_s < most_s() * SETTLED:
-                self._tell(self, left)
+                self.tell(self, left)
                 if self.tally.left < self._early:
                     self._early = -math.inf
                     self._moves.look(self.ranked(), beside=True)
