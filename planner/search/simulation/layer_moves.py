@@ -3,6 +3,7 @@
 Where the moves of a kind begin, and what they find, says `planner.search.simulation.near_cuts`.
 """
 
+import math
 from collections.abc import Sequence
 
 from meshplan.planner.search.found import SETTLED, Kind, Timed
@@ -26,7 +27,6 @@ class LayerMoves:
         self.plans, self.open = plans, open_layouts
         self._moved: dict[Kind, Timed] = {}
         self._ended: dict[Start, float] = {}
-        self._gone_on: Timed | None = None
         self._beside = set[int]()
 
     def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
@@ -53,16 +53,15 @@ class LayerMoves:
 
     def end(self, kinds: Sequence[Timed], *, beside: bool) -> None:
         """Look around the kinds; then on from the fastest plan, whose climb had a part of a budget
-        and began in one schedule, if it is another one than the last time.
+        and began in one schedule: from that of the kinds `beside` others, and from another one if
+        it became the fastest.
         """
-        self.look(kinds, beside=beside)
         plans = self.plans
-        best = plans.ranked()[0] if plans.best else None
-        if best is None or best is self._gone_on or plans.tally.late:
-            return
-        if plans.space.legality.uneven_stages == "free":
-            self._go_on(best)
-            self._gone_on = plans.ranked()[0]
+        before_s = math.inf if beside else plans.best_s
+        self.look(kinds, beside=beside)
+        free = plans.space.legality.uneven_stages == "free"
+        if free and plans.best_s < before_s and plans.best and not plans.tally.late:
+            self._go_on(plans.ranked()[0])
 
     def _go_on(self, best: Timed) -> None:
         plans = self.plans
