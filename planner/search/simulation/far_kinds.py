@@ -2,7 +2,8 @@
 
 `Simulated.find_runners_up` simulates what may be nearly as fast as the best. A kind that is slower
 is shown as a first plan of the closed form found it, though another way to run it may be faster. So
-the rows of each such kind are settled as others are, of a budget of their own, below its own step.
+the rows of each such kind are settled as others are, of a budget of their own, below its own step,
+and layers are moved from its best cut.
 """
 
 from contextlib import suppress
@@ -16,7 +17,8 @@ from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated import Simulated
 
-WORK, COUNTED = 500_000, 300_000  # units of each kind; where every moment is counted
+WORK = 500_000  # units of each kind: some 0.04 seconds
+COUNTED = 300_000  # where every moment is counted: by the bound of memory, and by moments
 
 
 def settle_far_kinds(proof: Simulated, k: int) -> None:
@@ -35,17 +37,18 @@ def _settle(proof: Simulated, kind: Kind) -> None:
     def limit_s(_: int = 0) -> float:
         return proof.best[kind].step_s
 
-    if proof.setting.engine.kernels.counts_passes:
-        CountedKinds(proof, rows, limit_s, COUNTED).settle()
-        return
+    counts = proof.setting.engine.kernels.counts_passes
     before = proof.open, proof.tell
     proof.open = OpenLayouts(proof.space, proof.least, proof.passes, limit_s(), rows)
-    proof.open.chains, proof.tally.left = before[0].chains, WORK
+    proof.open.chains, proof.tally.left = before[0].chains, COUNTED if counts else WORK
     proof.tell = lambda *_: None  # what is open here is no part of the proof
     try:
         proof.settle_below(limit_s, limit_s)
     finally:
         proof.open, proof.tell = before
+    if counts:
+        CountedKinds(proof, rows, limit_s, COUNTED).settle()
+    proof.moves.around(proof.best[kind])
 
 
 def _rows_of(proof: Simulated, kind: Kind) -> Ints:

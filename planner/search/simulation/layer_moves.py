@@ -51,6 +51,14 @@ class LayerMoves:
         self._ended |= ended
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
+    def around(self, found: Timed) -> None:
+        """Look around one kind, however far it is from the best."""
+        plans, row = self.plans, self.plans.row_of(found)
+        if plans.space.legality.uneven_stages == "free":
+            beginning = Beginning(found, row, plans.space.variants(row), True)
+            for plan in self._looked([beginning]).faster:
+                plans.judged_s(*plan)
+
     def end(self, kinds: Sequence[Timed], *, beside: bool) -> None:
         """Look around the kinds; then on from the fastest plan, whose climb had a part of a budget
         and began in one schedule: from that of the kinds `beside` others, and from another one if

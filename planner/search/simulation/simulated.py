@@ -83,7 +83,7 @@ class Simulated(SimulatedPlans):
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
         self.proved_s, self.kinds_s = math.inf, 0.0
         self._settled, self._left = list[Open](), list[Open]()
-        self._moves = LayerMoves(self, self.open)
+        self.moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
         self._ahead = frozenset[tuple[Kind, Variant]]()
@@ -96,7 +96,7 @@ class Simulated(SimulatedPlans):
         left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            self._moves.end(self.ranked(), beside=True)
+            self.moves.end(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -139,7 +139,7 @@ class Simulated(SimulatedPlans):
             self.open.reopen(self._slower(), own)
             self.settle_below(most_s, limit_s)
             self.kinds_s = self._open_kinds_s()
-            self._moves.end(self.ranked()[1:k], beside=False)  # one may become the fastest
+            self.moves.end(self.ranked()[1:k], beside=False)  # one may become the fastest
         except KeyboardInterrupt:  # the proof is there, and what was found until then
             pass
 
@@ -178,7 +178,7 @@ class Simulated(SimulatedPlans):
                 self.tell(self, left)
                 if self.tally.left < self._early:
                     self._early = -math.inf
-                    self._moves.look(self.ranked(), beside=True)
+                    self.moves.look(self.ranked(), beside=True)
                     continue
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
