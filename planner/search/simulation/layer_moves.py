@@ -52,9 +52,10 @@ class LayerMoves:
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
     def around(self, found: Timed) -> None:
-        """Look around one kind, however far it is from the best."""
-        plans, row = self.plans, self.plans.row_of(found)
-        if plans.space.legality.uneven_stages == "free":
+        """Look around one kind, however far it is from the best, if its row is left."""
+        plans = self.plans
+        if plans.space.legality.uneven_stages == "free" and found.row in plans.kept:
+            row = plans.row_of(found)
             beginning = Beginning(found, row, plans.space.variants(row), True)
             for plan in self._looked([beginning]).faster:
                 plans.judged_s(*plan)
