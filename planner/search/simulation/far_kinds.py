@@ -18,7 +18,7 @@ from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated import Simulated
 
 WORK = 500_000  # units of each kind: some 0.04 seconds
-COUNTED = 300_000  # where every moment is counted: by the bound of memory, and by moments
+COUNTED = 300_000  # where every moment is counted: by the bound of memory; else by moments
 
 
 def settle_far_kinds(proof: Simulated, k: int) -> None:
@@ -37,7 +37,7 @@ def _settle(proof: Simulated, kind: Kind) -> None:
     def limit_s(_: int = 0) -> float:
         return proof.best[kind].step_s
 
-    counts = proof.setting.engine.kernels.counts_passes
+    counts, first_s = proof.setting.engine.kernels.counts_passes, limit_s()
     before = proof.open, proof.tell
     proof.open = OpenLayouts(proof.space, proof.least, proof.passes, limit_s(), rows)
     proof.open.chains, proof.tally.left = before[0].chains, COUNTED if counts else WORK
@@ -46,7 +46,7 @@ def _settle(proof: Simulated, kind: Kind) -> None:
         proof.settle_below(limit_s, limit_s)
     finally:
         proof.open, proof.tell = before
-    if counts:
+    if counts and limit_s() == first_s:
         CountedKinds(proof, rows, limit_s, COUNTED).settle()
     proof.moves.around(proof.best[kind])
 
