@@ -52,6 +52,7 @@ from meshplan.planner.search.rows.priced_space import (
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Source
+from meshplan.planner.search.simulation.far_kinds import settle_far_kinds
 from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
@@ -206,10 +207,11 @@ def _simulated(
             run.tell.now(partial(_proved, run, proof, open_s, every_cut))
             proof.find_runners_up(k, deadline)
             if question.engine.kernels.counts_passes:
-                proof.kinds_s = min(proof.kinds_s, CountedKinds(proof, k).settle())
+                proof.kinds_s = min(proof.kinds_s, CountedKinds.runners_up_s(proof, k))
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         proof.offer(*run.ranked()[:k])
+    settle_far_kinds(proof, k)
     if not proof.best:
         raise NoLayoutFits(
             f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "

@@ -5,41 +5,59 @@ of a budget of its own, what may be faster than the best of its own kind and is 
 the best of all: else a near tie of another kind is missed where only the counted memory holds it.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.search.found import SETTLED, kind_of, own_s
-from meshplan.planner.search.held_memory.counted_memory import CountedMemory
+from meshplan.planner.search.held_memory.counted_memory import CountedMemory, by_ranks
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 
-WORK = 4_000_000  # units
+WORK, ALONE = 4_000_000, 2  # units; one part in so many at most for rows of one pipeline rank
 
 
 class CountedKinds(CountedMemory):
-    """What the runners-up of `proof`, the best of each of `k` kinds, leave out."""
+    """What of some rows of `proof` may be faster than the best of its own kind and than `most_s`,
+    which may fall meanwhile.
+    """
 
-    def __init__(self, proof: Simulated, k: int) -> None:
-        self._k, self._row = k, -1
-        every, bounds = np.arange(len(proof.space.layouts)), proof.open.row_bounds
-        self.proof = proof
-        below = bounds < np.minimum(self._most_s, own_s(proof.best, proof.space.layouts, every))
-        super().__init__(proof, every[below & (proof.space.layouts.activation_offload == 0)])
-        self.tally.left, self._more = WORK, 0
+    def __init__(
+        self, proof: Simulated, rows: Ints, most_s: Callable[[], float], work: int
+    ) -> None:
+        self._most_s, self._row, self.proof = most_s, -1, proof
+        rows = rows[proof.space.layouts.activation_offload[rows] == 0]
+        bounds, own = proof.open.row_bounds[rows], own_s(proof.best, proof.space.layouts, rows)
+        super().__init__(proof, rows[bounds < np.minimum(most_s(), own)])
+        self.tally.left, self._all, self._more = work, work, 0
 
-    @property
-    def _most_s(self) -> float:
-        """Slower ones are no near ties, or no runners-up."""
-        ranked, nearly_s = self.proof.ranked(), self.proof.best_s * NEARLY
-        return min(nearly_s, ranked[self._k - 1].step_s) if len(ranked) >= self._k else nearly_s
+    @classmethod
+    def runners_up_s(cls, proof: Simulated, k: int) -> float:
+        """`settle` of the rows that may be among the best of `k` kinds and nearly as fast as the
+        best of all, those of one pipeline rank first.
+        """
+
+        def most_s() -> float:
+            ranked, nearly_s = proof.ranked(), proof.best_s * NEARLY
+            return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
+
+        rows = np.argsort(proof.open.row_bounds, kind="stable")
+        alone, several = by_ranks(proof.space, rows)
+        first = cls(proof, alone, most_s, WORK // ALONE)
+        alone_s = first.settle()
+        left = 0 if first.interrupted else WORK - first.spent
+        return min(alone_s, cls(proof, several, most_s, left).settle())
 
     @property
     def _limit_s(self) -> float:
         """Of the layout that is settled, or of all."""
-        if self._row < 0:
-            return self._most_s * SETTLED
-        own = self.proof.best.get(kind_of(self.proof.space.layouts, self._row))
-        return min(self._most_s, own.step_s if own else self._most_s) * SETTLED
+        most_s = self._most_s()
+        if self._row >= 0:
+            own = self.proof.best.get(kind_of(self.proof.space.layouts, self._row))
+            most_s = min(most_s, own.step_s if own else most_s)
+        return most_s * SETTLED
 
     def _settled(self, layout: Open) -> float:
         self._row = layout.row

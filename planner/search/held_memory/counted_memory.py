@@ -14,6 +14,7 @@ that is not above what ranks hold:
              (`planner.search.held_memory.counted_ranks`), and the fastest of these together
              (`planner.search.held_memory.counted_cuts`)
 
+Rows of one pipeline rank come first: they are soon settled, and a better plan leaves less to bound.
 What the budget leaves, and cuts of which a rank has too many ways, stay open with their bounds.
 Rows of a pipeline of which nothing fits by the bound come last, with a budget of their own.
 """
@@ -55,7 +56,7 @@ from meshplan.planner.search.simulation.cut_mixes import CutMixes
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.simulation.path_search import PathSearch
 from meshplan.planner.search.simulation.simulated import MOST_PASSES, Simulated
-from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.legal_layouts import Space, Variant
 
 LEAST_WORK, MOST_WORK = 5_000_000, 10_000_000
 """Units that are spent: what the proof left of its budget, between these two; and the difference of
@@ -71,6 +72,12 @@ def taken_out(proof: Simulated) -> Ints:
     """Rows of several pipeline ranks of which nothing fits by the bound, taken out of the proof."""
     several = proof.space.layouts.pipeline_parallel > 1
     return proof.open.leave_out(several & ~row_fits(proof.space, proof.prices))
+
+
+def by_ranks(space: Space, rows: Ints) -> tuple[Ints, Ints]:
+    """Those of one pipeline rank, which have one cut and are soon settled, and the others."""
+    alone = space.layouts.pipeline_parallel[rows] == 1
+    return rows[alone], rows[~alone]
 
 
 class GivenUp(NamedTuple):
@@ -100,25 +107,36 @@ class CountedMemory:
         most = min(most, MOST_WORK if proof.best else LEAST_WORK)
         self._budget, self._more = min(most, max(LEAST_WORK, left)), max(0, most - LEAST_WORK)
         self.tally = costs.Tally(left=self._budget, deadline=deadline, shapes=proof.tally.shapes)
-        self.interrupted = False
+        self._all, self.interrupted = self._budget + self._more, False
         self.killers: dict[tuple[object, ...], int] = {}
         self._given_up, self._taught = list[GivenUp](), set[Shape]()
 
     @classmethod
     def each(cls, proof: Simulated, beyond: Ints) -> tuple[float, float]:
-        """`settle` of the rows of the proof, then of those `beyond` it."""
+        """`settle` of the rows of the proof, those of one pipeline rank first, which have one cut
+        each; then of those `beyond` it.
+        """
 
         def below(rows: Ints) -> Ints:
             faster = proof.open.row_bounds[rows] < proof.best_s * SETTLED
             found: Ints = rows[faster & (proof.space.layouts.activation_offload[rows] == 0)]
             return found
 
-        half = cls(proof, below(proof.open.rows))
-        left_s, beyond = half.settle(), below(beyond)
+        alone, several = by_ranks(proof.space, below(proof.open.rows))
+        first = cls(proof, alone)
+        alone_s = first.settle()
+        half = cls(proof, below(several), 0 if first.interrupted else MOST_WORK)
+        half.tally.left -= first.spent
+        left_s, beyond = min(alone_s, half.settle()), below(beyond)
         if not len(beyond):
             return left_s, math.inf
         most = 0 if half.interrupted else max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
         return left_s, cls(proof, beyond, most).settle()
+
+    @property
+    def spent(self) -> int:
+        """Units."""
+        return self._all - self._more - self.tally.left
 
     def settle(self) -> float:
         """Offer the proof what is faster than its best; a lower bound of what may be faster and was

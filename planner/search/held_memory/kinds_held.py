@@ -46,11 +46,14 @@ class KindsHeld(CountedMemory):
         self._limit: Callable[[], float] = lambda: proof.best_s * SETTLED
 
     def settled(self, layouts: list[Open], limit_s: Callable[[int], float]) -> list[Open]:
-        """Offer the proof what of these layouts is below the limit of its row, the smallest bound
-        first; those that stay open.
+        """Offer the proof what of these layouts is below the limit of its row, those of one
+        pipeline rank first, then the smallest bound; those that stay open.
         """
         self.tally.deadline = self.proof.tally.deadline
-        open_ = sorted(filter(self._may_need_less, layouts))
+        pp = self.proof.space.layouts.pipeline_parallel
+        open_ = sorted(
+            filter(self._may_need_less, layouts), key=lambda each: (pp[each.row] > 1, each)
+        )
         left, before = list[Open](), self.tally.simulated
         try:
             while open_:

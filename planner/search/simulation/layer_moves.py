@@ -3,6 +3,7 @@
 Where the moves of a kind begin, and what they find, says `planner.search.simulation.near_cuts`.
 """
 
+import math
 from collections.abc import Sequence
 
 from meshplan.planner.search.found import SETTLED, Kind, Timed
@@ -50,14 +51,26 @@ class LayerMoves:
         self._ended |= ended
         self._moved |= {(kind := plans.kind(each)): plans.best[kind] for each in kinds}
 
-    def end(self, kinds: Sequence[Timed]) -> None:
-        """Look beside the kinds; then on from the fastest plan, whose climb had a part of a budget
-        and began in one schedule.
+    def around(self, found: Timed) -> None:
+        """Look around one kind, however far it is from the best, if its row is left."""
+        plans = self.plans
+        if plans.space.legality.uneven_stages == "free" and found.row in plans.kept:
+            row = plans.row_of(found)
+            beginning = Beginning(found, row, plans.space.variants(row), True)
+            for plan in self._looked([beginning]).faster:
+                plans.judged_s(*plan)
+
+    def end(self, kinds: Sequence[Timed], *, beside: bool) -> None:
+        """Look around the kinds; then on from the fastest plan, whose climb had a part of a budget
+        and began in one schedule: from that of the kinds `beside` others, and from another one if
+        it became the fastest.
         """
-        self.look(kinds, beside=True)
-        best = self.plans.ranked()[0] if self.plans.best else None
-        if best and self.plans.space.legality.uneven_stages == "free" and not self.plans.tally.late:
-            self._go_on(best)
+        plans = self.plans
+        before_s = math.inf if beside else plans.best_s
+        self.look(kinds, beside=beside)
+        free = plans.space.legality.uneven_stages == "free"
+        if free and plans.best_s < before_s and plans.best and not plans.tally.late:
+            self._go_on(plans.ranked()[0])
 
     def _go_on(self, best: Timed) -> None:
         plans = self.plans

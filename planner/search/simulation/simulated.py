@@ -71,7 +71,7 @@ class Simulated(SimulatedPlans):
         more: int = 0,
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
-        self._tell, self._closer_work = tell, budget // costs.CLOSER
+        self.tell, self._closer_work = tell, budget // costs.CLOSER
         self._runners_work = budget // costs.RUNNERS_UP
         tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
         self._more = more
@@ -83,7 +83,7 @@ class Simulated(SimulatedPlans):
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
         self.proved_s, self.kinds_s = math.inf, 0.0
         self._settled, self._left = list[Open](), list[Open]()
-        self._moves = LayerMoves(self, self.open)
+        self.moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
         self._ahead = frozenset[tuple[Kind, Variant]]()
@@ -93,10 +93,10 @@ class Simulated(SimulatedPlans):
         none is below the best.
         """
         self.tally.deadline = deadline
-        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
+        left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
             self._settle_exactly(left)
-            self._moves.end(self.ranked())
+            self.moves.end(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -137,9 +137,9 @@ class Simulated(SimulatedPlans):
         own = partial(own_s, self.best, self.space.layouts)
         try:
             self.open.reopen(self._slower(), own)
-            self._settle_below(most_s, limit_s)
+            self.settle_below(most_s, limit_s)
             self.kinds_s = self._open_kinds_s()
-            self._moves.look(self.ranked()[1:k])
+            self.moves.end(self.ranked()[1:k], beside=False)  # one may become the fastest
         except KeyboardInterrupt:  # the proof is there, and what was found until then
             pass
 
@@ -166,7 +166,7 @@ class Simulated(SimulatedPlans):
             for each, bound_s in zip(self._settled, least, strict=True)
         ]
 
-    def _settle_below(
+    def settle_below(
         self, most_s: Callable[[], float], limit_s: Callable[[int], float]
     ) -> list[Open]:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
@@ -175,10 +175,10 @@ class Simulated(SimulatedPlans):
         left, settled = list[Open](), list[Open]()
         try:
             while self._goes_on() and self.open.least_s < most_s() * SETTLED:
-                self._tell(self, left)
+                self.tell(self, left)
                 if self.tally.left < self._early:
                     self._early = -math.inf
-                    self._moves.look(self.ranked(), beside=True)
+                    self.moves.look(self.ranked(), beside=True)
                     continue
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue

@@ -1,0 +1,62 @@
+"""Runners-up further from the best than what the search for runners-up looks at.
+
+`Simulated.find_runners_up` simulates what may be nearly as fast as the best. A kind that is slower
+is shown as a first plan of the closed form found it, though another way to run it may be faster. So
+the rows of each such kind are settled as others are, of a budget of their own, below its own step,
+and layers are moved from its best cut.
+"""
+
+from contextlib import suppress
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Ints
+from meshplan.planner.search.found import KIND_AXES, Kind
+from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
+from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.simulation.open_layouts import OpenLayouts
+from meshplan.planner.search.simulation.simulated import Simulated
+
+WORK = 500_000  # units of each kind: some 0.04 seconds
+COUNTED = 300_000  # where every moment is counted: by the bound of memory; else by moments
+
+
+def settle_far_kinds(proof: Simulated, k: int) -> None:
+    """Find what is faster of those of the best `k` kinds that are further off."""
+    with suppress(KeyboardInterrupt):  # what was found until then is there
+        for each in proof.ranked()[1:k]:
+            if each.step_s >= proof.best_s * NEARLY and not proof.tally.late:
+                _settle(proof, proof.kind(each))
+
+
+def _settle(proof: Simulated, kind: Kind) -> None:
+    rows = _rows_of(proof, kind)
+    if not len(rows):
+        return
+
+    def limit_s(_: int = 0) -> float:
+        return proof.best[kind].step_s
+
+    counts, first_s = proof.setting.engine.kernels.counts_passes, limit_s()
+    before = proof.open, proof.tell
+    proof.open = OpenLayouts(proof.space, proof.least, proof.passes, limit_s(), rows)
+    proof.open.chains, proof.tally.left = before[0].chains, COUNTED if counts else WORK
+    proof.tell = lambda *_: None  # what is open here is no part of the proof
+    try:
+        proof.settle_below(limit_s, limit_s)
+    finally:
+        proof.open, proof.tell = before
+    if counts and limit_s() == first_s:
+        CountedKinds(proof, rows, limit_s, COUNTED).settle()
+    proof.moves.around(proof.best[kind])
+
+
+def _rows_of(proof: Simulated, kind: Kind) -> Ints:
+    """Those of a kind that are left and may be faster than its best, the smallest bound first."""
+    layouts, bounds = proof.space.layouts, proof.open.row_bounds
+    own = bounds < proof.best[kind].step_s
+    for axis, degree in zip(KIND_AXES, kind, strict=True):
+        own &= getattr(layouts, axis) == degree
+    rows = np.flatnonzero(own)
+    found: Ints = rows[np.argsort(bounds[rows], kind="stable")]
+    return found
