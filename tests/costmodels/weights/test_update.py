@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Optimizer, OptimizerStates, Training
 from meshplan.costmodels.weights.update import moved_of
 
 
@@ -14,23 +14,19 @@ from meshplan.costmodels.weights.update import moved_of
     ],
 )
 def test_adamw_moves_more_operator_by_operator(
-    states: str, fused: float, by_operator: float
+    states: OptimizerStates, fused: float, by_operator: float
 ) -> None:
     """Decay 2, moments 3 and 5, root 2, divided 2, epsilon 2, the update 4: 20 numbers; the rest
     (gradients clipped) moves the same.
     """
-    training = Training.model_validate(
-        {"seq_len": 4096, "global_batch_size": 64, "optimizer_states": states}
-    )
+    training = Training(seq_len=4096, global_batch_size=64, optimizer_states=states)
     one, several = moved_of(training), moved_of(training, by_operator=True)
     assert (one.update_bytes, several.update_bytes) == (fused, by_operator)
     assert one.around_bytes == several.around_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw8bit", "muon", "sgd"])
-def test_other_optimizers_move_what_they_moved(optimizer: str) -> None:
+def test_other_optimizers_move_what_they_moved(optimizer: Optimizer) -> None:
     """Only AdamW's step is counted operator by operator."""
-    training = Training.model_validate(
-        {"seq_len": 4096, "global_batch_size": 64, "optimizer": optimizer}
-    )
+    training = Training(seq_len=4096, global_batch_size=64, optimizer=optimizer)
     assert moved_of(training, by_operator=True) == moved_of(training)
