@@ -110,6 +110,9 @@ class KernelHabits(Frozen):
                     messages of their own
     adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
                     value; gate and up), not one beside each
+    updates_by_operator
+                    AdamW's step is PyTorch's multi-tensor operators one after the other, not one
+                    kernel (`costmodels.weights.update`)
     graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
                     "attention" with its norms and projections, "mlp" the dense feed-forward,
                     "router" with the shared expert (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e
@@ -179,6 +182,7 @@ class KernelHabits(Frozen):
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)
+    updates_by_operator: bool = False
     reorders_documents: bool = False
     routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False

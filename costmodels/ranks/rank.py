@@ -391,7 +391,8 @@ class Rank:
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""
-        device, moved = self.device, moved_of(self.setting.training)
+        device, by_operator = self.device, self.setting.engine.kernels.updates_by_operator
+        moved = moved_of(self.setting.training, by_operator=by_operator)
         each_s = moved.update_bytes / device.moved_bytes_per_s("adamw")
         each_s = each_s + moved.around_bytes / device.moved_bytes_per_s("copy")
         clip_s = moved.clip_bytes / device.moved_bytes_per_s("copy")

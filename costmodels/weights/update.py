@@ -5,6 +5,11 @@
              to the 16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters under
              AdamW, 46 bytes each at 2.7e12 per s
 
+Where AdamW's step is PyTorch's multi-tensor operators one after the other (foreach, the default of
+torch.optim.AdamW on a GPU), each of them reads and writes: weight decay 2 numbers, the first moment
+3, the second 2 and 3, its root 2, divided 2, epsilon 2, the update 4 (pytorch/pytorch torch/optim/
+adam.py, _multi_tensor_adam): 20, where one fused kernel moves 7.
+
 States in 16 bits are half as wide, and nothing is rounded. Where ZeRO-1 adds up whole gradients,
 each rank norms and scales all of its own (huggingface/nanotron@063020a8
 src/nanotron/optim/clip_grads.py: those of its gradient accumulator, which holds all under ZeRO-1).
@@ -18,6 +23,7 @@ from meshplan.costmodels.training import Training
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
 CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
 EIGHT_BIT_BYTES = 4.0  # two moments of one byte, read and written
+OPERATORS_BYTES = 80.0  # AdamW's 20 numbers of 4 bytes
 
 
 class Moved(NamedTuple):
@@ -30,9 +36,10 @@ class Moved(NamedTuple):
     clip_bytes: float
 
 
-def moved_of(training: Training) -> Moved:
-    """Of each parameter under this training."""
-    update_bytes = UPDATE_BYTES[training.optimizer]
+def moved_of(training: Training, *, by_operator: bool = False) -> Moved:
+    """Of each parameter under this training, AdamW's step by one kernel or operator by operator."""
+    apart = by_operator and training.optimizer == "adamw"
+    update_bytes = OPERATORS_BYTES if apart else UPDATE_BYTES[training.optimizer]
     if training.optimizer_states == "bf16":  # 8-bit moments are no narrower
         kept = EIGHT_BIT_BYTES if training.optimizer == "adamw8bit" else 0.0
         return Moved((update_bytes - kept) / 2 + kept, CLIP_BYTES / 2, CLIP_BYTES / 2)
