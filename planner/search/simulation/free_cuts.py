@@ -26,14 +26,17 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
+from meshplan.planner.cuts.whole_cuts import WholeCuts
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
@@ -50,6 +53,9 @@ GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
+FOLDED, FOLD, WAYS = 32, 8_000, 6  # layouts folded at once; each rank; ways that cost one unit
+MOST_CUTS = 20_000  # of a V shape that are listed
+DEBUG = 0
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
 
@@ -198,6 +204,8 @@ class FreeCutBounds:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
         self._alike, self._kept = list(self._below()), 0
+        if best:
+            self._know(best)
         self._ask_all()
         while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
@@ -209,6 +217,14 @@ class FreeCutBounds:
             else:
                 self._solve(alike, at)
                 self._ask_all()
+
+    def _know(self, solved: _Alike) -> None:
+        """What was solved alone is solved among those that are like it."""
+        for each in self._alike:
+            if each.variant == solved.variant and solved.rows[0] in each.rows:
+                at = np.searchsorted(each.rows, solved.rows)
+                each.bounds[at], each.solved[at], each.packed[at] = solved.bounds, True, True
+                each.changed()
 
     def _begin(self, first: _Alike, at: int) -> None:
         """A program of the chains that every step has, and its multipliers of all layouts with the
@@ -276,8 +292,19 @@ class FreeCutBounds:
         alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.found_s)
         alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
         alike.packed[some] = True
-        alike.changed()
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
+        if alike.shape[0] in V_SHAPED:
+            self._fold(alike, some[alike.bounds[some] < self.found_s])
+        alike.changed()
+
+    def _fold(self, alike: _Alike, some: Ints) -> None:
+        """Bound some of a V shape by whole layers of chunks, in their order."""
+        for first in range(0, len(some), FOLDED):
+            part = some[first : first + FOLDED]
+            folded = FoldedCuts(self._cuts(alike, part))
+            bounds = folded.bounds_s(self.found_s, alike.most[part])
+            alike.bounds[part] = np.maximum(bounds, alike.bounds[part])
+            self._left -= FOLD * alike.shape[1] + folded.work // WAYS
 
     def _solve(self, alike: _Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""
@@ -288,6 +315,8 @@ class FreeCutBounds:
             program = FreeCutProgram(self._cuts(alike, np.array([at])), self.found_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
+            if low_s < high_s and schedule in V_SHAPED:
+                low_s = max(low_s, self._folded_s(program, high_s))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
             if self._ended:
@@ -301,6 +330,30 @@ class FreeCutBounds:
         alike.solved[at] = alike.packed[at] = True
         alike.changed()
         self.found_s = min(self.found_s, low_s)
+
+    def _folded_s(self, program: FreeCutProgram, below_s: float) -> float:
+        """What all cuts of a V shape prove of steps below some limit, one after the other."""
+        folded, answer = FoldedCuts(program.cuts), program.answer()
+        some = program.lines[: len(program.lines)]
+        means = [folded.mean(some, answer.by, program.limit_s)] if answer.by else []
+        found_s = float(folded.bounds_s(below_s, program.most, means)[0])
+        self._left -= FOLD * program.cuts.same.pp + folded.work // WAYS
+        if not 0 < found_s < below_s or not means:
+            return found_s
+        layers = folded.whole(below_s, means, MOST_CUTS)
+        self._left -= (folded.work // WAYS)
+        if DEBUG: print('   cuts', None if layers is None else len(layers), 1-found_s/self.proof.best_s)
+        if layers is None:
+            return found_s
+        if not len(layers): return below_s
+        whole, actions = WholeCuts(program, layers), actions_of(program.shape)
+        for bound_s in whole.bounds_s(below_s):
+            found_s = max(found_s, bound_s)
+            self._left -= costs.CHAINED * actions + layers.size
+            if self._ended:
+                break
+        if DEBUG: print('   whole', 1-found_s/self.proof.best_s, len(program.lines))
+        return found_s
 
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None

@@ -1,0 +1,329 @@
+"""Lower bounds of every cut of V shapes into whole layers, in the order of the model.
+
+A V shape folds the pipeline: rank s of S has chunk s, and chunk 2 S - 1 - s. So ranks fill it from
+both ends. With A layers on the chunks before its first one and B on those behind its second one, a
+chain that every step has (`planner.bounds.first_chains`) depends on A, B and what the rank holds
+alone: it has as many passes of all chunks before, of all between and of all behind. By rank, of
+every (A, B) that can be reached below a limit,
+
+    longest(A', B') = min over what the rank holds of max(longest(A, B), chains of the rank)
+
+which is the least of all cuts of whole layers, of kinds in their order. What a rank recomputes for
+its memory is as in `planner.bounds.free_cuts`: prices of memory, here of the rank alone. A mean of
+chains is a sum over the chunks. The least sum of all cuts that are below the limit by the chains of
+each rank is a bound as well (`Mean`).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.bounds.late import SHOWN
+from meshplan.planner.bounds.simulated import SAFETY
+
+COVERS = 2  # of a rank that are priced: its fullest moment, and a mean of all
+KIB = 1.0  # that a rank may lack by rounding alone
+MOST_WAYS = 1_000_000  # to go on from what is reached, of one rank
+
+
+class Mean(NamedTuple):
+    """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest."""
+
+    layer: Floats
+    fixed: Floats
+
+
+class _Reached(NamedTuple):
+    """Layers on the chunks so far, [way] of the first and of the last ones; [row, way] the longest
+    chain, and [mean, row, way] the least sums; infinite where the limit is reached.
+    """
+
+    front: Ints
+    back: Ints
+    longest: Floats
+    sums: Floats
+
+
+class _Ways(NamedTuple):
+    """Of each way to go on the place in what was reached, where the rank's first chunk ends, where
+    its second one begins.
+    """
+
+    of: Ints
+    ends: Ints
+    begins: Ints
+
+
+class _Edges(NamedTuple):
+    """[edge] of which place reached so far, in order, and to which of the `many` places; [mean,
+    edge] seconds, and [edge, chunk of the rank] layers.
+    """
+
+    of: Ints
+    to: Ints
+    seconds: Floats
+    held: Ints
+    many: int
+
+
+class _Terms(NamedTuple):
+    """Chains of a rank, with each price of memory: [line, row] the rest, and [line, end, row, place]
+    what a place adds as that where its first chunk begins, where that ends, where its second one
+    begins, and where that ends. And what it lacks under each cover, in KiB alike.
+    """
+
+    fixed: Floats
+    at: Floats
+    room: Floats
+    held: Floats
+
+
+class FoldedCuts:
+    """The cuts of layouts of one V shape."""
+
+    def __init__(self, cuts: FreeCuts) -> None:
+        same, self.cuts = cuts.same, cuts
+        self.ranks, self.layers = same.pp, len(same.pattern)
+        place = {kind: at for at, kind in enumerate(cuts.kinds)}
+        self._kind_at = np.array([place[kind] for kind in same.pattern])
+        self._fewest = cuts.fewest.astype(int)
+        self._runs = cuts.runs.any(axis=2).all(axis=1)  # [row]
+        self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
+        self.work, self._steps = 0, list[_Ways]()
+
+    def mean(self, lines: Sequence[Line], by: Multipliers, limit_s: float) -> Mean:
+        """The mean of chains with the multipliers' prices of memory, which are in units of the
+        limit.
+        """
+        cuts, price = self.cuts, by.memory * limit_s / self.cuts.same.prices.cap_kib
+        each, fixed = cuts.seconds_of(lines, by.lines / by.lines.sum())
+        held, late = (np.einsum("cj,cj->j", price[:, cuts.rank_of], n) for n in cuts.held())
+        kib = cuts.kib_of(held, late, price.sum(axis=0)[cuts.rank_of])
+        layer = np.where(cuts.runs[:, None], each + kib, np.inf).min(axis=3)
+        return Mean(layer, fixed - np.einsum("rcs,cs->r", cuts.room_kib, price))
+
+    def bounds_s(self, limit_s: float, most: Floats, means: Sequence[Mean] = ()) -> Floats:
+        """[row] a lower bound of every cut of which no rank holds more than the `most` layers,
+        [row, rank]; the limit where none is below it, and 0 where there are too many ways.
+        """
+        below = np.clip(most.max(axis=0), -1, self.layers).astype(int)  # [rank]
+        rows, ends = len(most), np.zeros(1, np.int64)
+        found = _Reached(ends, ends, np.zeros((rows, 1)), np.zeros((len(means), rows, 1)))
+        self._steps = []
+        for rank in range(self.ranks):
+            ways = self._ways(found, rank, below)
+            if ways is None:
+                return np.zeros(rows)
+            found = self._reached(found, ways, rank, limit_s, means)
+            if not len(found.front):
+                break
+        longest = found.longest.min(axis=1, initial=np.inf)
+        for mean, sums in zip(means, found.sums, strict=True):
+            longest = np.maximum(longest, sums.min(axis=1, initial=np.inf) + mean.fixed)
+        bounds: Floats = np.minimum(longest * SAFETY, limit_s)
+        return np.where(self._runs, bounds, 0.0)
+
+    def whole(self, limit_s: float, means: Sequence[Mean], most: int) -> Ints | None:
+        """[cut, chunk] the layers of all cuts of the only layout that may be below the limit by the
+        ways that `bounds_s` found, and by each mean; None where there are more than `most`.
+        """
+        room_s = np.array([limit_s / SAFETY - mean.fixed[0] for mean in means])
+        edges = self._edges(means)
+        ahead = _ahead(edges)
+        found, at = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
+        sums = np.zeros((len(means), 1))
+        for edge, left in zip(edges, ahead, strict=True):
+            first = np.searchsorted(edge.of, at)
+            many = np.searchsorted(edge.of, at, side="right") - first
+            before = np.repeat(np.arange(len(at)), many)
+            which = np.arange(len(before)) - np.repeat(np.cumsum(many) - many - first, many)
+            sums = sums[:, before] + edge.seconds[:, which]
+            some = np.flatnonzero((sums + left[:, edge.to[which]] < room_s[:, None]).all(axis=0))
+            self.work += sums.size
+            if len(some) > most:
+                return None
+            at, sums = edge.to[which[some]], sums[:, some]
+            found = np.hstack([found[before[some]], edge.held[which[some]]])
+        front, back = found[:, ::2], found[:, 1::2]
+        return np.hstack([front, back[:, ::-1]])
+
+    def _edges(self, means: Sequence[Mean]) -> "list[_Edges]":
+        """The ways of each rank that `bounds_s` found, from what was reached to what is then."""
+        found = list[_Edges]()
+        reached = np.zeros(1, np.int64)
+        for rank, ways in enumerate(self._steps):
+            front, back = np.divmod(reached[ways.of], self.layers + 1)
+            ended = self.layers - back
+            seconds = np.zeros((len(means), len(ways.of)))
+            for at, mean in enumerate(means):
+                first, second = (self._until(mean.layer[0, c]) for c in self._chunks(rank))
+                seconds[at] = first[ways.ends] - first[front] + second[ended] - second[ways.begins]
+            key = ways.ends * (self.layers + 1) + self.layers - ways.begins
+            held = np.stack([ways.ends - front, ended - ways.begins], axis=1)
+            reached, to = np.unique(key, return_inverse=True)
+            found.append(_Edges(ways.of, to, seconds, held, len(reached)))
+        return found
+
+    def _ways(self, reached: _Reached, rank: int, most: Ints) -> _Ways | None:
+        """What the rank may hold, so that the ranks behind it can hold the rest."""
+        first, second = self._fewest[[rank, 2 * self.ranks - 1 - rank]]
+        ahead = np.arange(first, most[rank] + 1)
+        held = [(n, k) for n in ahead.tolist() for k in range(second, most[rank] - n + 1)]
+        self.work += len(held) * len(reached.front)
+        if len(held) * len(reached.front) > MOST_WAYS:
+            return None
+        each = np.array(held, np.int64).reshape(-1, 2)
+        ends = reached.front[:, None] + each[:, 0]
+        begins = self.layers - reached.back[:, None] - each[:, 1]
+        within = self._fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
+        left = begins - ends
+        of, which = np.nonzero((left >= within) & (left <= most[rank + 1 :].sum()))
+        return _Ways(of, ends[of, which], begins[of, which])
+
+    def _reached(
+        self, before: _Reached, ways: _Ways, rank: int, limit_s: float, means: Sequence[Mean]
+    ) -> _Reached:
+        """The ways below the limit; of those with the same layers on both sides the least."""
+        begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
+        longest = before.longest[:, ways.of]
+        terms = self._terms[rank]
+        for fixed, at in zip(terms.fixed, terms.at, strict=True):
+            value = at[0][:, begun] + at[1][:, ways.ends] + at[2][:, ways.begins]
+            value += at[3][:, ended] + fixed[:, None]
+            np.maximum(longest, value, out=longest)
+        for fixed, at in zip(terms.room, terms.held, strict=True):
+            lacks = at[1][:, ways.ends] + at[0][:, begun] + at[2][:, ways.begins] + at[3][:, ended]
+            longest[lacks + fixed[:, None] > KIB] = np.inf
+        self.work += longest.size * (len(terms.fixed) + len(terms.room))
+        below = longest * SAFETY < limit_s
+        some = np.flatnonzero(below.any(axis=0))
+        longest = np.where(below, longest, np.inf)[:, some]
+        sums = before.sums[:, :, ways.of[some]]
+        for at, mean in enumerate(means):
+            first, second = (self._until(mean.layer[:, chunk]) for chunk in self._chunks(rank))
+            sums[at] += first[:, ways.ends[some]] - first[:, begun[some]]
+            sums[at] += second[:, ended[some]] - second[:, ways.begins[some]]
+        sums[:, ~below[:, some]] = np.inf
+        kept = _Ways(ways.of[some], ways.ends[some], ways.begins[some])
+        return self._least_of_each(kept, longest, sums)
+
+    def _least_of_each(self, ways: _Ways, longest: Floats, sums: Floats) -> _Reached:
+        """Of ways with as many layers on both sides the least of each row."""
+        self._steps.append(ways)
+        if not len(ways.of):
+            return _Reached(ways.ends, ways.begins, longest, sums)
+        key = ways.ends * (self.layers + 1) + self.layers - ways.begins
+        order = np.argsort(key, kind="stable")
+        _, first = np.unique(key[order], return_index=True)
+        at = order[first]
+        return _Reached(
+            ways.ends[at], self.layers - ways.begins[at],
+            np.minimum.reduceat(longest[:, order], first, axis=1),
+            np.minimum.reduceat(sums[:, :, order], first, axis=2),
+        )  # fmt: skip
+
+    def _chunks(self, rank: int) -> list[int]:
+        """Those of a rank."""
+        return [rank, 2 * self.ranks - 1 - rank]
+
+    def _until(self, layer: Floats) -> Floats:
+        """[..., place] seconds of all layers before a place, of each kind [..., kind]."""
+        found = np.zeros((*layer.shape[:-1], self.layers + 1))
+        np.cumsum(layer[..., self._kind_at], axis=-1, out=found[..., 1:])
+        return found
+
+    def _terms_of(self, rank: int) -> _Terms:
+        cuts, same = self.cuts, self.cuts.same
+        every = first_lines(same.schedule, same.pp, same.vpp, int(same.m[0]))
+        lines = [line for line in every if line.rank == rank]
+        seconds, rest = cuts.seconds_of_each(lines)
+        seconds = np.where(cuts.runs[:, None], seconds, np.inf)
+        parts, fixed = list[Floats](), list[Floats]()
+        for line, each, once in zip(lines, seconds, rest, strict=True):
+            around, own = self._around(each.min(axis=3), rank), each[:, self._chunks(rank)]
+            parts.append(_parts(around, own))
+            fixed.append(once)
+            if line.late == SHOWN and line.hops == rank and len(same.modes) > 1:
+                for paid, room in self._paying(rank, own):
+                    parts.append(_parts(around, paid))
+                    fixed.append(once - room)
+        kib = [self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])]
+        nothing = np.zeros((3, *cuts.runs.shape[:2]))
+        held = [_parts(nothing, np.where(cuts.runs[:, None], each, np.inf)) for each in kib]
+        return _Terms(
+            *self._at(np.array(fixed), np.array(parts)),
+            *self._at(-cuts.room_kib[:, :, rank].T.astype(float), np.array(held)),
+        )
+
+    def _at(self, fixed: Floats, parts: Floats) -> tuple[Floats, Floats]:
+        """The rest, and seconds by where the chunks of a rank begin and end; `parts`: [line, part,
+        row, kind] seconds of a layer before, on the first chunk, between, on the second, behind.
+        """
+        until = self._until(np.where(self._runs[:, None], parts, 0.0))
+        return fixed + until[:, -1, :, -1], until[:, :-1] - until[:, 1:]
+
+    def _around(self, least: Floats, rank: int) -> Floats:
+        """[part, row, kind] seconds of a layer before, between and behind the chunks of a rank."""
+        (first, second), none = self._chunks(rank), np.zeros(least[:, 0].shape)
+        parts = least[:, :first], least[:, first + 1 : second], least[:, second + 1 :]
+        return np.array([part.min(axis=1) if part.shape[1] else none for part in parts])
+
+    def _kib(self, rank: int, cover: int) -> Floats:
+        """[row, chunk of the rank, kind, mode] KiB of a layer."""
+        held, late = (each[cover][self._chunks(rank)] for each in self.cuts.held())
+        return self.cuts.kib_of(held, late, np.ones(2))
+
+    def _paying(self, rank: int, own: Floats) -> Iterator[tuple[Floats, Floats]]:
+        """Seconds of a layer with prices of memory at which two modes of a kind take as long on a
+        chunk, and what the rank's room is worth.
+        """
+        cuts = self.cuts
+        for cover in range(min(COVERS, cuts.room_kib.shape[1])):
+            kib = self._kib(rank, cover)
+            for price in _prices(own, kib, cuts.runs):
+                paid = own + price[:, None, None, None] * kib
+                yield (
+                    np.where(cuts.runs[:, None], paid, np.inf),
+                    price * cuts.room_kib[:, cover, rank],
+                )
+
+
+def _parts(around: Floats, own: Floats) -> Floats:
+    """[part, row, kind] seconds of a layer; `own`: [row, chunk of the rank, kind, mode]."""
+    (before, between, behind), least = around, own.min(axis=3)
+    return np.array([before, least[:, 0], between, least[:, 1], behind])
+
+
+def _prices(seconds: Floats, kib: Floats, runs: Bools) -> list[Floats]:
+    """[row] seconds of a KiB, each different one once: of all chunks, kinds and pairs of modes."""
+    found = dict[bytes, Floats]()
+    _, chunks, kinds, modes = kib.shape
+    for kind in range(kinds):
+        for a, b in combinations(range(modes), 2):
+            both = runs[:, kind, a] & runs[:, kind, b]
+            for chunk in range(chunks):
+                slower = np.where(both, seconds[:, chunk, kind, b] - seconds[:, chunk, kind, a], 0)
+                saved = kib[:, chunk, kind, a] - kib[:, chunk, kind, b]
+                pays = both & (slower * saved > 0)
+                price = np.where(pays, slower / np.where(pays, saved, 1.0), 0.0)
+                if pays.any():
+                    found.setdefault(price.tobytes(), price)
+    return list(found.values())
+
+
+def _ahead(edges: Sequence[_Edges]) -> list[Floats]:
+    """Of each rank [mean, place] the least sum of all ranks behind it; infinite where there is no
+    way on.
+    """
+    left = [np.zeros((len(edges[-1].seconds), edges[-1].many))]
+    for before, edge in zip(edges[-2::-1], edges[:0:-1], strict=True):
+        least = np.full((len(edge.seconds), before.many), np.inf)
+        for one, seconds, behind in zip(least, edge.seconds, left[-1], strict=True):
+            np.minimum.at(one, edge.of, seconds + behind[edge.to])
+        left.append(least)
+    return left[::-1]
