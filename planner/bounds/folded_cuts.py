@@ -22,6 +22,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.folded_lines import folded_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
 from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
@@ -59,21 +60,21 @@ class _Ways(NamedTuple):
     begins: Ints
 
 
-class _Edges(NamedTuple):
-    """[edge] of which place reached so far, in order, and to which of the `many` places; [mean,
-    edge] seconds, and [edge, chunk of the rank] layers.
+class Edges(NamedTuple):
+    """Ways of a rank: [edge] of which place reached before, in order, and to which of the `many`
+    places; [4, edge] the layers before its first chunk, up to its end, before its second chunk, and
+    up to its end.
     """
 
     of: Ints
     to: Ints
-    seconds: Floats
-    held: Ints
+    places: Ints
     many: int
 
 
 class _Terms(NamedTuple):
-    """Chains of a rank, with each price of memory: [line, row] the rest, and [line, end, row, place]
-    what a place adds as that where its first chunk begins, where that ends, where its second one
+    """Chains of a rank, with each price of memory: [line, row] the rest, and [line, end, row,
+    place] what a place adds as that where its first chunk begins, where that ends, where its second one
     begins, and where that ends. And what it lacks under each cover, in KiB alike.
     """
 
@@ -128,45 +129,24 @@ class FoldedCuts:
         bounds: Floats = np.minimum(longest * SAFETY, limit_s)
         return np.where(self._runs, bounds, 0.0)
 
-    def whole(self, limit_s: float, means: Sequence[Mean], most: int) -> Ints | None:
-        """[cut, chunk] the layers of all cuts of the only layout that may be below the limit by the
-        ways that `bounds_s` found, and by each mean; None where there are more than `most`.
-        """
-        room_s = np.array([limit_s / SAFETY - mean.fixed[0] for mean in means])
-        edges = self._edges(means)
-        ahead = _ahead(edges)
-        found, at = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
-        sums = np.zeros((len(means), 1))
-        for edge, left in zip(edges, ahead, strict=True):
-            first = np.searchsorted(edge.of, at)
-            many = np.searchsorted(edge.of, at, side="right") - first
-            before = np.repeat(np.arange(len(at)), many)
-            which = np.arange(len(before)) - np.repeat(np.cumsum(many) - many - first, many)
-            sums = sums[:, before] + edge.seconds[:, which]
-            some = np.flatnonzero((sums + left[:, edge.to[which]] < room_s[:, None]).all(axis=0))
-            self.work += sums.size
-            if len(some) > most:
-                return None
-            at, sums = edge.to[which[some]], sums[:, some]
-            found = np.hstack([found[before[some]], edge.held[which[some]]])
-        front, back = found[:, ::2], found[:, 1::2]
-        return np.hstack([front, back[:, ::-1]])
-
-    def _edges(self, means: Sequence[Mean]) -> "list[_Edges]":
+    def edges(self) -> "list[Edges]":
         """The ways of each rank that `bounds_s` found, from what was reached to what is then."""
-        found = list[_Edges]()
-        reached = np.zeros(1, np.int64)
-        for rank, ways in enumerate(self._steps):
+        found, reached = list[Edges](), np.zeros(1, np.int64)
+        for ways in self._steps:
             front, back = np.divmod(reached[ways.of], self.layers + 1)
-            ended = self.layers - back
-            seconds = np.zeros((len(means), len(ways.of)))
-            for at, mean in enumerate(means):
-                first, second = (self._until(mean.layer[0, c]) for c in self._chunks(rank))
-                seconds[at] = first[ways.ends] - first[front] + second[ended] - second[ways.begins]
             key = ways.ends * (self.layers + 1) + self.layers - ways.begins
-            held = np.stack([ways.ends - front, ended - ways.begins], axis=1)
             reached, to = np.unique(key, return_inverse=True)
-            found.append(_Edges(ways.of, to, seconds, held, len(reached)))
+            places = np.array([front, ways.ends, ways.begins, self.layers - back])
+            found.append(Edges(ways.of, to, places, len(reached)))
+        return found
+
+    def seconds_of(self, edges: "Sequence[Edges]", mean: Mean) -> list[Floats]:
+        """Of each rank [edge] what its layers take in a mean of chains of the only layout."""
+        found, first_s = list[Floats](), self._until(mean.layer[0])  # [chunk, place]
+        for rank, each in enumerate(edges):
+            (first, second), at = self._chunks(rank), each.places
+            seconds = first_s[first, at[1]] - first_s[first, at[0]]
+            found.append(seconds + first_s[second, at[3]] - first_s[second, at[2]])
         return found
 
     def _ways(self, reached: _Reached, rank: int, most: Ints) -> _Ways | None:
@@ -241,6 +221,7 @@ class FoldedCuts:
         cuts, same = self.cuts, self.cuts.same
         every = first_lines(same.schedule, same.pp, same.vpp, int(same.m[0]))
         lines = [line for line in every if line.rank == rank]
+        lines += folded_lines(same.schedule, same.pp, int(same.m[0]))[rank]
         seconds, rest = cuts.seconds_of_each(lines)
         seconds = np.where(cuts.runs[:, None], seconds, np.inf)
         parts, fixed = list[Floats](), list[Floats]()
@@ -248,7 +229,7 @@ class FoldedCuts:
             around, own = self._around(each.min(axis=3), rank), each[:, self._chunks(rank)]
             parts.append(_parts(around, own))
             fixed.append(once)
-            if line.late == SHOWN and line.hops == rank and len(same.modes) > 1:
+            if line.late == SHOWN and line.hops == rank and line.rank == rank and len(same.modes) > 1:
                 for paid, room in self._paying(rank, own):
                     parts.append(_parts(around, paid))
                     fixed.append(once - room)
@@ -314,16 +295,3 @@ def _prices(seconds: Floats, kib: Floats, runs: Bools) -> list[Floats]:
                 if pays.any():
                     found.setdefault(price.tobytes(), price)
     return list(found.values())
-
-
-def _ahead(edges: Sequence[_Edges]) -> list[Floats]:
-    """Of each rank [mean, place] the least sum of all ranks behind it; infinite where there is no
-    way on.
-    """
-    left = [np.zeros((len(edges[-1].seconds), edges[-1].many))]
-    for before, edge in zip(edges[-2::-1], edges[:0:-1], strict=True):
-        least = np.full((len(edge.seconds), before.many), np.inf)
-        for one, seconds, behind in zip(least, edge.seconds, left[-1], strict=True):
-            np.minimum.at(one, edge.of, seconds + behind[edge.to])
-        left.append(least)
-    return left[::-1]

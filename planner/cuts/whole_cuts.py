@@ -11,23 +11,19 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
+from meshplan.planner.bounds.free_cuts import FreeCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 
-ROUNDS, AT_ONCE = 200, 2_000_000  # cuts that are played at most; layers times chains looked at
+ROUNDS, AT_ONCE = 200, 2_000_000  # cuts that are played at most; cuts times chains looked at
+NO_LONGER = 1e-9
 
 
 class WholeCuts:
     """`layers`: [cut, chunk]."""
 
     def __init__(self, program: FreeCutProgram, layers: Ints) -> None:
-        self.program, same = program, program.cuts.same
-        kind_at = np.array([[kind == each for each in same.pattern] for kind in program.cuts.kinds])
-        until = np.zeros((len(kind_at), len(same.pattern) + 1))
-        np.cumsum(kind_at, axis=1, out=until[:, 1:])
-        ends = np.cumsum(layers, axis=1)
-        counts = until[:, ends] - until[:, ends - layers]
-        self.layers = np.moveaxis(counts, 0, 2)  # [cut, chunk, kind]
+        self.program, self.layers = program, layers_of_kinds(program.cuts, layers)
         self._longest = np.zeros(len(layers))
         self._learn(program.lines)
 
@@ -41,28 +37,47 @@ class WholeCuts:
             yield min(known_s * SAFETY, limit_s)
             if known_s * SAFETY >= limit_s:
                 return
-            lines = self.program.learnt(self._fastest(at))
+            lines = self.program.learnt(fastest(self.program.cuts, self.layers[at]))
             self.program.add(lines)
             self._learn(lines)
-            if self._longest[at] <= known_s * (1 + 1e-9):
+            if self._longest[at] <= known_s * (1 + NO_LONGER):
                 return
-
-    def _fastest(self, at: int) -> Floats:
-        """[chunk, kind, mode] layers of a cut, each in the mode whose passes take least."""
-        cuts, row = self.program.cuts, self.program.row
-        passes = np.where(cuts.runs[row], cuts.seconds[row].sum(axis=2), np.inf)
-        modes = np.arange(passes.shape[1])
-        which = (passes.argmin(axis=1)[:, None] == modes).astype(float)  # [kind, mode]
-        fastest: Floats = self.layers[at][:, :, None] * which
-        return fastest
 
     def _learn(self, lines: Sequence[Line]) -> None:
         """The chains of `lines` are known."""
-        cuts, row = self.program.cuts, self.program.row
-        seconds, fixed = cuts.seconds_of_each(lines)
-        least = np.where(cuts.runs[row], seconds[:, row], np.inf).min(axis=3)  # [line, chunk, kind]
+        least, fixed = least_s(self.program.cuts, lines)
         flat, few = self.layers.reshape(len(self.layers), -1), max(1, AT_ONCE // len(lines))
         for first in range(0, len(flat), few):
             some = slice(first, first + few)
-            each = flat[some] @ least.reshape(len(lines), -1).T + fixed[:, row]
+            each = flat[some] @ least.reshape(len(lines), -1).T + fixed
             self._longest[some] = np.maximum(self._longest[some], each.max(axis=1))
+
+
+def layers_of_kinds(cuts: FreeCuts, layers: Ints) -> Floats:
+    """[cut, chunk, kind] layers of cuts [cut, chunk], in the order of the model."""
+    pattern = cuts.same.pattern
+    kind_at = np.array([[kind == each for each in pattern] for kind in cuts.kinds])
+    until = np.zeros((len(kind_at), len(pattern) + 1))
+    np.cumsum(kind_at, axis=1, out=until[:, 1:])
+    ends = np.cumsum(layers, axis=1)
+    return np.moveaxis(until[:, ends] - until[:, ends - layers], 0, 2)
+
+
+def fastest(cuts: FreeCuts, layers: Floats) -> Floats:
+    """[chunk, kind, mode] layers [chunk, kind] of the only layout, each in the mode whose passes
+    take least.
+    """
+    passes = np.where(cuts.runs[0], cuts.seconds[0].sum(axis=2), np.inf)
+    which = passes.argmin(axis=1)[:, None] == np.arange(passes.shape[1])
+    found: Floats = layers[:, :, None] * which
+    return found
+
+
+def least_s(cuts: FreeCuts, lines: Sequence[Line]) -> tuple[Floats, Floats]:
+    """[line, chunk, kind] seconds of a layer of the only layout in the mode that takes least, and
+    [line] the rest.
+    """
+    if not lines:
+        return np.zeros((0, cuts.same.chunks, len(cuts.kinds))), np.zeros(0)
+    seconds, fixed = cuts.seconds_of_each(lines)
+    return np.where(cuts.runs[0], seconds[:, 0], np.inf).min(axis=3), fixed[:, 0]

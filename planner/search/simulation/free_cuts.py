@@ -34,6 +34,7 @@ from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.whole_cuts import WholeCuts
@@ -54,7 +55,7 @@ PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED, FOLD, WAYS = 32, 8_000, 6  # layouts folded at once; each rank; ways that cost one unit
-MOST_CUTS = 20_000  # of a V shape that are listed
+GAME, MOST_CUTS = 40, 20_000  # of a V shape that are listed
 DEBUG = 0
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
@@ -340,9 +341,16 @@ class FreeCutBounds:
         self._left -= FOLD * program.cuts.same.pp + folded.work // WAYS
         if not 0 < found_s < below_s or not means:
             return found_s
-        layers = folded.whole(below_s, means, MOST_CUTS)
-        self._left -= (folded.work // WAYS)
-        if DEBUG: print('   cuts', None if layers is None else len(layers), 1-found_s/self.proof.best_s)
+        paths = FoldedPaths(program, folded, means[0])
+        if DEBUG: print('   dp', 1-found_s/self.proof.best_s, paths.work, len(program.lines))
+        game_s, sums = paths.game(below_s, GAME)
+        self._left -= paths.work // WAYS
+        found_s = max(found_s, game_s)
+        if DEBUG: print('   game', 1-found_s/self.proof.best_s, paths.work, len(program.lines))
+        if found_s >= below_s:
+            return found_s
+        layers = paths.below([sums], below_s, MOST_CUTS)
+        if DEBUG: print('   cuts', None if layers is None else len(layers))
         if layers is None:
             return found_s
         if not len(layers): return below_s
