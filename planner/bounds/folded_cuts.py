@@ -15,7 +15,7 @@ each rank is a bound as well (`Mean`).
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,11 @@ from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
 
 COVERS = 2  # of a rank that are priced: its fullest moment, and a mean of all
+UNEVEN = tuple(
+    (a, b, c, d, a if even else 1.5 - a)
+    for a, b, c, d in product((0.5, 1.0), repeat=4)
+    for even in (True, False)
+)  # times the even layers before, on and between the chunks of a rank, and behind
 KIB = 1.0  # that a rank may lack by rounding alone
 MOST_WAYS = 1_000_000  # to go on from what is reached, of one rank
 
@@ -222,24 +227,44 @@ class FoldedCuts:
         every = first_lines(same.schedule, same.pp, same.vpp, int(same.m[0]))
         lines = [line for line in every if line.rank == rank]
         lines += folded_lines(same.schedule, same.pp, int(same.m[0]))[rank]
-        seconds, rest = cuts.seconds_of_each(lines)
+        first, second = self._chunks(rank)
+        around = np.array([rank > 0, rank < self.ranks - 1, rank > 0], float)
+        like = [max(first - 1, 0), first + 1, min(second + 1, 2 * self.ranks - 1), first, second]
+        seconds, rest = cuts.seconds_of_each(lines, like)
         seconds = np.where(cuts.runs[:, None], seconds, np.inf)
         parts, fixed = list[Floats](), list[Floats]()
         for line, each, once in zip(lines, seconds, rest, strict=True):
-            around, own = self._around(each.min(axis=3), rank), each[:, self._chunks(rank)]
-            parts.append(_parts(around, own))
+            others = np.where(cuts.runs.any(axis=2)[:, None], each[:, :3].min(axis=3), 0.0)
+            others, own = others.swapaxes(0, 1) * around[:, None, None], each[:, 3:]
+            parts.append(_parts(others, own))
             fixed.append(once)
             if line.late == SHOWN and line.hops == rank and line.rank == rank and len(same.modes) > 1:
                 for paid, room in self._paying(rank, own):
-                    parts.append(_parts(around, paid))
+                    parts.append(_parts(others, paid))
                     fixed.append(once - room)
         kib = [self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])]
         nothing = np.zeros((3, *cuts.runs.shape[:2]))
         held = [_parts(nothing, np.where(cuts.runs[:, None], each, np.inf)) for each in kib]
+        every, once = np.where(self._runs[:, None], np.array(parts), 0.0), np.array(fixed)
+        kept = self._longest_of(every, once, rank)
         return _Terms(
-            *self._at(np.array(fixed), np.array(parts)),
+            *self._at(once[kept], every[kept]),
             *self._at(-cuts.room_kib[:, :, rank].T.astype(float), np.array(held)),
         )
+
+    def _longest_of(self, parts: Floats, fixed: Floats, rank: int) -> Ints:
+        """The lines that are the longest of some layout, of an even cut or of one that has half as
+        many layers on some of the chunks.
+        """
+        around = self.ranks - 1 - rank
+        lengths = np.array([rank, 1, 2 * around, 1, rank]) * self.layers / (2 * self.ranks)
+        kinds = np.bincount(self._kind_at) / self.layers
+        of_part = parts @ kinds * lengths[:, None]  # [line, part, row]
+        found = set[int]()
+        for uneven in UNEVEN:
+            times = np.array(uneven) / (lengths @ uneven / self.layers)
+            found |= set((np.einsum("lpr,p->lr", of_part, times) + fixed).argmax(axis=0).tolist())
+        return np.array(sorted(found))
 
     def _at(self, fixed: Floats, parts: Floats) -> tuple[Floats, Floats]:
         """The rest, and seconds by where the chunks of a rank begin and end; `parts`: [line, part,
@@ -247,12 +272,6 @@ class FoldedCuts:
         """
         until = self._until(np.where(self._runs[:, None], parts, 0.0))
         return fixed + until[:, -1, :, -1], until[:, :-1] - until[:, 1:]
-
-    def _around(self, least: Floats, rank: int) -> Floats:
-        """[part, row, kind] seconds of a layer before, between and behind the chunks of a rank."""
-        (first, second), none = self._chunks(rank), np.zeros(least[:, 0].shape)
-        parts = least[:, :first], least[:, first + 1 : second], least[:, second + 1 :]
-        return np.array([part.min(axis=1) if part.shape[1] else none for part in parts])
 
     def _kib(self, rank: int, cover: int) -> Floats:
         """[row, chunk of the rank, kind, mode] KiB of a layer."""

@@ -55,7 +55,8 @@ PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED, FOLD, WAYS = 32, 8_000, 6  # layouts folded at once; each rank; ways that cost one unit
-GAME, MOST_CUTS = 40, 20_000  # of a V shape that are listed
+GAME, GAME_UNITS = 40, 300_000  # shortest paths of a V shape at most; units of work
+MOST_CUTS = 20_000  # of a V shape that are listed
 DEBUG = 0
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
@@ -70,10 +71,11 @@ class _Alike:
         self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats, layers: int
     ) -> None:
         self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
-        self.layers = layers
+        self.layers, self.looked_at = layers, False
         self.most = np.full((len(rows), shape[1]), float(layers))
         self.begun: Bools = np.zeros(len(rows), bool)
         self.packed: Bools = np.zeros(len(rows), bool)
+        self.folded: Bools = np.full(len(rows), shape[0] not in V_SHAPED)
         self.solved: Bools = np.zeros(len(rows), bool)
         self.changed()
 
@@ -154,14 +156,22 @@ class FreeCutBounds:
                 yield _Alike(variant, shape, some, bounds[modes][some], layers)
 
     def _below(self) -> Iterator[_Alike]:
-        """Of what is open what is below what is found, and may hold all layers."""
+        """Of what is open what is below what is found."""
         for each in self._alike:
-            rows = each.rows[each.bounds < self.found_s]
-            if len(rows):
-                rows = rows[self._holds(rows, each.variant, each.shape)]
-            if len(rows):
-                bounds = each.bounds[np.searchsorted(each.rows, rows)]
-                yield _Alike(each.variant, each.shape, rows, bounds, each.layers)
+            some = each.bounds < self.found_s
+            if some.any():
+                yield _Alike(
+                    each.variant, each.shape, each.rows[some], each.bounds[some], each.layers
+                )
+
+    def _hold(self, alike: _Alike) -> None:
+        """Leave out what cannot hold all layers."""
+        some = np.flatnonzero(alike.bounds < self.found_s)
+        holds = self._holds(alike.rows[some], alike.variant, alike.shape)
+        alike.bounds[some[~holds]] = self.found_s
+        alike.looked_at = True
+        alike.changed()
+        self._left -= GROUP
 
     def _holds(self, rows: Ints, variant: Variant, shape: Shape) -> Bools:
         """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
@@ -203,6 +213,8 @@ class FreeCutBounds:
         self._kept = BUDGET - BUDGET // BEST
         if best := self._of_the_best():
             self._pack(best, np.arange(1))
+            if not best.folded[0]:
+                self._fold(best)
             self._solve(best, 0)
         self._alike, self._kept = list(self._below()), 0
         if best:
@@ -211,10 +223,14 @@ class FreeCutBounds:
         while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
             at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
-            if not alike.begun[at]:
+            if not alike.looked_at:
+                self._hold(alike)
+            elif not alike.begun[at]:
                 self._begin(alike, at)
             elif not alike.packed[at]:
                 self._pack(alike)
+            elif not alike.folded[at]:
+                self._fold(alike)
             else:
                 self._solve(alike, at)
                 self._ask_all()
@@ -225,6 +241,7 @@ class FreeCutBounds:
             if each.variant == solved.variant and solved.rows[0] in each.rows:
                 at = np.searchsorted(each.rows, solved.rows)
                 each.bounds[at], each.solved[at], each.packed[at] = solved.bounds, True, True
+                each.folded[at] = True
                 each.changed()
 
     def _begin(self, first: _Alike, at: int) -> None:
@@ -294,18 +311,20 @@ class FreeCutBounds:
         alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
-        if alike.shape[0] in V_SHAPED:
-            self._fold(alike, some[alike.bounds[some] < self.found_s])
         alike.changed()
 
-    def _fold(self, alike: _Alike, some: Ints) -> None:
-        """Bound some of a V shape by whole layers of chunks, in their order."""
-        for first in range(0, len(some), FOLDED):
-            part = some[first : first + FOLDED]
-            folded = FoldedCuts(self._cuts(alike, part))
-            bounds = folded.bounds_s(self.found_s, alike.most[part])
-            alike.bounds[part] = np.maximum(bounds, alike.bounds[part])
-            self._left -= FOLD * alike.shape[1] + folded.work // WAYS
+    def _fold(self, alike: _Alike) -> None:
+        """Bound those of a V shape that have the smallest bounds by whole layers of chunks, in
+        their order.
+        """
+        left = np.flatnonzero(~alike.folded & (alike.bounds < self.found_s))
+        some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
+        folded = FoldedCuts(self._cuts(alike, some))
+        bounds = folded.bounds_s(self.found_s, alike.most[some])
+        alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
+        alike.folded[some] = True
+        alike.changed()
+        self._left -= FOLD * alike.shape[1] + folded.work // WAYS
 
     def _solve(self, alike: _Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""
@@ -328,7 +347,7 @@ class FreeCutBounds:
             else:
                 high_s = middle_s
         alike.bounds[at] = min(low_s, self.found_s)
-        alike.solved[at] = alike.packed[at] = True
+        alike.solved[at] = alike.packed[at] = alike.folded[at] = True
         alike.changed()
         self.found_s = min(self.found_s, low_s)
 
@@ -343,8 +362,9 @@ class FreeCutBounds:
             return found_s
         paths = FoldedPaths(program, folded, means[0])
         if DEBUG: print('   dp', 1-found_s/self.proof.best_s, paths.work, len(program.lines))
-        game_s, sums = paths.game(below_s, GAME)
-        self._left -= paths.work // WAYS
+        each, begun = paths.work // WAYS + costs.CHAINED * actions_of(program.shape), len(program.lines)
+        game_s, sums = paths.game(below_s, min(GAME, 1 + GAME_UNITS // each))
+        self._left -= paths.work // WAYS + (len(program.lines) - begun) // 2 * costs.CHAINED * actions_of(program.shape)
         found_s = max(found_s, game_s)
         if DEBUG: print('   game', 1-found_s/self.proof.best_s, paths.work, len(program.lines))
         if found_s >= below_s:
