@@ -50,6 +50,8 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
+WIDE, STEP, MORE = 0.97, 500_000, 4_000_000
+"""While what is open is so far below, so much more at a time, in all so much."""
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
@@ -71,11 +73,11 @@ class _Alike:
         self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats, layers: int
     ) -> None:
         self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
-        self.layers, self.looked_at = layers, False
+        self.layers = layers
         self.most = np.full((len(rows), shape[1]), float(layers))
         self.begun: Bools = np.zeros(len(rows), bool)
         self.packed: Bools = np.zeros(len(rows), bool)
-        self.folded: Bools = np.full(len(rows), shape[0] not in V_SHAPED)
+        self.folded: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
         self.changed()
 
@@ -107,6 +109,7 @@ class FreeCutBounds:
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
+        self._more, self._loose = MORE, set[tuple[str, int]]()
         self._lines = dict[Shape, list[Line]]()
         self._alike, self._asked = list[_Alike](), list[_Asked]()
 
@@ -156,22 +159,14 @@ class FreeCutBounds:
                 yield _Alike(variant, shape, some, bounds[modes][some], layers)
 
     def _below(self) -> Iterator[_Alike]:
-        """Of what is open what is below what is found."""
+        """Of what is open what is below what is found, and may hold all layers."""
         for each in self._alike:
-            some = each.bounds < self.found_s
-            if some.any():
-                yield _Alike(
-                    each.variant, each.shape, each.rows[some], each.bounds[some], each.layers
-                )
-
-    def _hold(self, alike: _Alike) -> None:
-        """Leave out what cannot hold all layers."""
-        some = np.flatnonzero(alike.bounds < self.found_s)
-        holds = self._holds(alike.rows[some], alike.variant, alike.shape)
-        alike.bounds[some[~holds]] = self.found_s
-        alike.looked_at = True
-        alike.changed()
-        self._left -= GROUP
+            rows = each.rows[each.bounds < self.found_s]
+            if len(rows):
+                rows = rows[self._holds(rows, each.variant, each.shape)]
+            if len(rows):
+                bounds = each.bounds[np.searchsorted(each.rows, rows)]
+                yield _Alike(each.variant, each.shape, rows, bounds, each.layers)
 
     def _holds(self, rows: Ints, variant: Variant, shape: Shape) -> Bools:
         """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
@@ -213,8 +208,6 @@ class FreeCutBounds:
         self._kept = BUDGET - BUDGET // BEST
         if best := self._of_the_best():
             self._pack(best, np.arange(1))
-            if not best.folded[0]:
-                self._fold(best)
             self._solve(best, 0)
         self._alike, self._kept = list(self._below()), 0
         if best:
@@ -223,13 +216,11 @@ class FreeCutBounds:
         while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
             at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
-            if not alike.looked_at:
-                self._hold(alike)
-            elif not alike.begun[at]:
+            if not alike.begun[at]:
                 self._begin(alike, at)
             elif not alike.packed[at]:
                 self._pack(alike)
-            elif not alike.folded[at]:
+            elif alike.shape[:2] in self._loose and not alike.folded[at]:
                 self._fold(alike)
             else:
                 self._solve(alike, at)
@@ -296,6 +287,9 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
+        if self._left <= 0 and open_s < self.limit_s * WIDE:
+            more = min(self._more, STEP)
+            self._left, self._more = self._left + more, self._more - more
         return open_s < self.found_s and not self._ended
 
     @property
@@ -336,6 +330,7 @@ class FreeCutBounds:
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if low_s < high_s and schedule in V_SHAPED:
+                self._loose.add(alike.shape[:2])
                 low_s = max(low_s, self._folded_s(program, high_s))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
