@@ -232,23 +232,21 @@ class FoldedCuts:
         like = [max(first - 1, 0), first + 1, min(second + 1, 2 * self.ranks - 1), first, second]
         seconds, rest = cuts.seconds_of_each(lines, like)
         seconds = np.where(cuts.runs[:, None], seconds, np.inf)
-        parts, fixed = list[Floats](), list[Floats]()
-        for line, each, once in zip(lines, seconds, rest, strict=True):
-            others = np.where(cuts.runs.any(axis=2)[:, None], each[:, :3].min(axis=3), 0.0)
-            others, own = others.swapaxes(0, 1) * around[:, None, None], each[:, 3:]
-            parts.append(_parts(others, own))
-            fixed.append(once)
-            if line.late == SHOWN and line.hops == rank and line.rank == rank and len(same.modes) > 1:
-                for paid, room in self._paying(rank, own):
-                    parts.append(_parts(others, paid))
-                    fixed.append(once - room)
+        others = np.where(cuts.runs.any(axis=2)[:, None], seconds[:, :, :3].min(axis=4), 0.0)
+        others, own = np.moveaxis(others, 2, 1) * around[:, None, None], seconds[:, :, 3:]
+        every = [_parts(*each) for each in zip(others, own, strict=True)]
+        fixed = list(rest)
+        for at in self._longest_of(np.array(every), rest, rank) if len(same.modes) > 1 else ():
+            for paid, room in self._paying(rank, own[at]):
+                every.append(_parts(others[at], paid))
+                fixed.append(rest[at] - room)
         kib = [self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])]
         nothing = np.zeros((3, *cuts.runs.shape[:2]))
         held = [_parts(nothing, np.where(cuts.runs[:, None], each, np.inf)) for each in kib]
-        every, once = np.where(self._runs[:, None], np.array(parts), 0.0), np.array(fixed)
-        kept = self._longest_of(every, once, rank)
+        once, parts = np.array(fixed), np.array(every)
+        kept = self._longest_of(parts, once, rank)
         return _Terms(
-            *self._at(once[kept], every[kept]),
+            *self._at(once[kept], parts[kept]),
             *self._at(-cuts.room_kib[:, :, rank].T.astype(float), np.array(held)),
         )
 
@@ -259,7 +257,8 @@ class FoldedCuts:
         around = self.ranks - 1 - rank
         lengths = np.array([rank, 1, 2 * around, 1, rank]) * self.layers / (2 * self.ranks)
         kinds = np.bincount(self._kind_at) / self.layers
-        of_part = parts @ kinds * lengths[:, None]  # [line, part, row]
+        runs = np.where(self._runs[:, None], parts, 0.0)
+        of_part = runs @ kinds * lengths[:, None]  # [line, part, row]
         found = set[int]()
         for uneven in UNEVEN:
             times = np.array(uneven) / (lengths @ uneven / self.layers)
