@@ -234,20 +234,20 @@ class FoldedCuts:
         seconds = np.where(cuts.runs[:, None], seconds, np.inf)
         others = np.where(cuts.runs.any(axis=2)[:, None], seconds[:, :, :3].min(axis=4), 0.0)
         others, own = np.moveaxis(others, 2, 1) * around[:, None, None], seconds[:, :, 3:]
-        every = [_parts(*each) for each in zip(others, own, strict=True)]
-        fixed = list(rest)
-        for at in self._longest_of(np.array(every), rest, rank) if len(same.modes) > 1 else ():
+
+        every, fixed = [_parts(others, own.min(axis=4))], [rest]
+        for at in self._longest_of(every[0], rest, rank) if len(same.modes) > 1 else ():
             for paid, room in self._paying(rank, own[at]):
-                every.append(_parts(others[at], paid))
+                every.append(_parts(np.repeat(others[at : at + 1], len(paid), axis=0), paid))
                 fixed.append(rest[at] - room)
-        kib = [self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])]
-        nothing = np.zeros((3, *cuts.runs.shape[:2]))
-        held = [_parts(nothing, np.where(cuts.runs[:, None], each, np.inf)) for each in kib]
-        once, parts = np.array(fixed), np.array(every)
+        kib = np.array([self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])])
+        nothing = np.zeros((len(kib), 3, *cuts.runs.shape[:2]))
+        held = _parts(nothing, np.where(cuts.runs[:, None], kib, np.inf).min(axis=4))
+        once, parts = np.concatenate(fixed), np.concatenate(every)
         kept = self._longest_of(parts, once, rank)
         return _Terms(
             *self._at(once[kept], parts[kept]),
-            *self._at(-cuts.room_kib[:, :, rank].T.astype(float), np.array(held)),
+            *self._at(-cuts.room_kib[:, :, rank].T.astype(float), held),
         )
 
     def _longest_of(self, parts: Floats, fixed: Floats, rank: int) -> Ints:
@@ -278,38 +278,37 @@ class FoldedCuts:
         return self.cuts.kib_of(held, late, np.ones(2))
 
     def _paying(self, rank: int, own: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Seconds of a layer with prices of memory at which two modes of a kind take as long on a
-        chunk, and what the rank's room is worth.
+        """[price, row, chunk of the rank, kind] seconds of a layer with prices of memory at which
+        two modes of a kind take as long on a chunk, and [price, row] what the rank's room is worth.
         """
         cuts = self.cuts
         for cover in range(min(COVERS, cuts.room_kib.shape[1])):
             kib = self._kib(rank, cover)
-            for price in _prices(own, kib, cuts.runs):
-                paid = own + price[:, None, None, None] * kib
-                yield (
-                    np.where(cuts.runs[:, None], paid, np.inf),
-                    price * cuts.room_kib[:, cover, rank],
-                )
+            price = _prices(own, kib, cuts.runs)
+            paid = own + price[:, :, None, None, None] * kib
+            least = np.where(cuts.runs[:, None], paid, np.inf).min(axis=4)
+            yield least, price * cuts.room_kib[:, cover, rank]
 
 
 def _parts(around: Floats, own: Floats) -> Floats:
-    """[part, row, kind] seconds of a layer; `own`: [row, chunk of the rank, kind, mode]."""
-    (before, between, behind), least = around, own.min(axis=3)
-    return np.array([before, least[:, 0], between, least[:, 1], behind])
+    """[line, part, row, kind] seconds of a layer, of what is `around` the chunks of a rank [line,
+    part, row, kind] and on them [line, row, chunk of the rank, kind].
+    """
+    before, between, behind = np.moveaxis(around, 1, 0)
+    return np.stack([before, own[:, :, 0], between, own[:, :, 1], behind], axis=1)
 
 
-def _prices(seconds: Floats, kib: Floats, runs: Bools) -> list[Floats]:
-    """[row] seconds of a KiB, each different one once: of all chunks, kinds and pairs of modes."""
-    found = dict[bytes, Floats]()
-    _, chunks, kinds, modes = kib.shape
-    for kind in range(kinds):
-        for a, b in combinations(range(modes), 2):
-            both = runs[:, kind, a] & runs[:, kind, b]
-            for chunk in range(chunks):
-                slower = np.where(both, seconds[:, chunk, kind, b] - seconds[:, chunk, kind, a], 0)
-                saved = kib[:, chunk, kind, a] - kib[:, chunk, kind, b]
-                pays = both & (slower * saved > 0)
-                price = np.where(pays, slower / np.where(pays, saved, 1.0), 0.0)
-                if pays.any():
-                    found.setdefault(price.tobytes(), price)
-    return list(found.values())
+def _prices(seconds: Floats, kib: Floats, runs: Bools) -> Floats:
+    """[price, row] seconds of a KiB, each different one once: of all chunks, kinds and pairs of
+    modes. Both are [row, chunk of the rank, kind, mode].
+    """
+    a, b = np.array(list(combinations(range(kib.shape[3]), 2))).T
+    both = (runs[:, :, a] & runs[:, :, b])[:, None]
+    slower = np.where(both, seconds[..., b], 0.0) - np.where(both, seconds[..., a], 0.0)
+    saved = kib[..., a] - kib[..., b]
+    pays = both & (slower * saved > 0)
+    price = np.where(pays, slower / np.where(pays, saved, 1.0), 0.0)
+    every = price.reshape(len(price), -1).T
+    return np.array(list({each.tobytes(): each for each in every if each.any()}.values())).reshape(
+        -1, len(price)
+    )

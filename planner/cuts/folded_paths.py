@@ -19,7 +19,9 @@ from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_s
 
-import os; DBG=int(os.environ.get("DBG2","0"))
+import os
+
+DBG = int(os.environ.get("DBG2", "0"))
 NEAR = 1e-7
 
 
@@ -102,7 +104,15 @@ class FoldedPaths:
                 paths.append(path)
                 self._learn(path)
             most_s, weights = best_weights(self._seconds(np.array(paths)))
-            if DBG: print("     ", round(found_s,6), round(least_s,6), round(most_s,6), limit_s, path.tolist())
+            if DBG:
+                print(
+                    "     ",
+                    round(found_s, 6),
+                    round(least_s, 6),
+                    round(most_s, 6),
+                    limit_s,
+                    path.tolist(),
+                )
             if most_s <= found_s * (1 + NEAR):
                 break
             alone = known

@@ -56,7 +56,7 @@ GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
-FOLDED, FOLD, WAYS = 32, 8_000, 6  # layouts folded at once; each rank; ways that cost one unit
+FOLDED, FOLD, WAYS = 32, 12_000, 6  # layouts folded at once; each rank; ways that cost one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths of a V shape at most; units of work
 MOST_CUTS = 20_000  # of a V shape that are listed
 DEBUG = 0
@@ -288,7 +288,7 @@ class FreeCutBounds:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
         if self._left <= 0 and open_s < self.limit_s * WIDE:
-            more = min(self._more, STEP)
+            more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
         return open_s < self.found_s and not self._ended
 
@@ -318,7 +318,7 @@ class FreeCutBounds:
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
         alike.folded[some] = True
         alike.changed()
-        self._left -= FOLD * alike.shape[1] + folded.work // WAYS
+        self._left -= FOLD * alike.shape[1] * (1 + len(some) // 4) + folded.work // WAYS
 
     def _solve(self, alike: _Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""
@@ -356,26 +356,36 @@ class FreeCutBounds:
         if not 0 < found_s < below_s or not means:
             return found_s
         paths = FoldedPaths(program, folded, means[0])
-        if DEBUG: print('   dp', 1-found_s/self.proof.best_s, paths.work, len(program.lines))
-        each, begun = paths.work // WAYS + costs.CHAINED * actions_of(program.shape), len(program.lines)
+        if DEBUG:
+            print("   dp", 1 - found_s / self.proof.best_s, paths.work, len(program.lines))
+        each, begun = (
+            paths.work // WAYS + costs.CHAINED * actions_of(program.shape),
+            len(program.lines),
+        )
         game_s, sums = paths.game(below_s, min(GAME, 1 + GAME_UNITS // each))
-        self._left -= paths.work // WAYS + (len(program.lines) - begun) // 2 * costs.CHAINED * actions_of(program.shape)
+        self._left -= paths.work // WAYS + (
+            len(program.lines) - begun
+        ) // 2 * costs.CHAINED * actions_of(program.shape)
         found_s = max(found_s, game_s)
-        if DEBUG: print('   game', 1-found_s/self.proof.best_s, paths.work, len(program.lines))
+        if DEBUG:
+            print("   game", 1 - found_s / self.proof.best_s, paths.work, len(program.lines))
         if found_s >= below_s:
             return found_s
         layers = paths.below([sums], below_s, MOST_CUTS)
-        if DEBUG: print('   cuts', None if layers is None else len(layers))
+        if DEBUG:
+            print("   cuts", None if layers is None else len(layers))
         if layers is None:
             return found_s
-        if not len(layers): return below_s
+        if not len(layers):
+            return below_s
         whole, actions = WholeCuts(program, layers), actions_of(program.shape)
         for bound_s in whole.bounds_s(below_s):
             found_s = max(found_s, bound_s)
             self._left -= costs.CHAINED * actions + layers.size
             if self._ended:
                 break
-        if DEBUG: print('   whole', 1-found_s/self.proof.best_s, len(program.lines))
+        if DEBUG:
+            print("   whole", 1 - found_s / self.proof.best_s, len(program.lines))
         return found_s
 
     def _proved_s(
