@@ -24,7 +24,6 @@ from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_lines import folded_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
-from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
 
 COVERS = 2  # of a rank that are priced: its fullest moment, and a mean of all
@@ -79,8 +78,8 @@ class Edges(NamedTuple):
 
 class _Terms(NamedTuple):
     """Chains of a rank, with each price of memory: [line, row] the rest, and [line, end, row,
-    place] what a place adds as that where its first chunk begins, where that ends, where its second one
-    begins, and where that ends. And what it lacks under each cover, in KiB alike.
+    place] what a place adds as that where its first chunk begins, where that ends, where its second
+    one begins, and where that ends. And what it lacks under each cover, in KiB alike.
     """
 
     fixed: Floats

@@ -8,21 +8,20 @@ known then. In between, weights are taken half-way to the best that were found, 
 paths are far from those of all.
 """
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.folded_cuts import Edges, FoldedCuts, Mean
+from meshplan.planner.bounds.folded_cuts import FoldedCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
-from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_s
-
-import os
+from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_seconds
 
 DBG = int(os.environ.get("DBG2", "0"))
-NEAR = 1e-7
+NEAR = 1e-7  # what the best weights may gain, as a part of the bound
 
 
 class Sums(NamedTuple):
@@ -87,16 +86,16 @@ class FoldedPaths:
             held = np.concatenate([held[before[some]], own], axis=1)
         return _in_order(held)
 
-    def game(self, limit_s: float, rounds: int) -> tuple[float, Sums]:
-        """A bound of all paths, the limit where it reaches that; and the sums that prove it."""
+    def game(self, limit_s: float, rounds: int) -> tuple[float, Mean]:
+        """A bound of all paths, the limit where it reaches that; and the mean that proves it."""
         paths, tried, alone = list[Ints](), np.ones(1), False
-        found_s, near, best = -np.inf, tried, self.sums(self.mean)
+        found_s, near, best = -np.inf, tried, self.mean
         for _ in range(rounds):
-            sums = self.sums(self._weighed(tried))
-            least_s, path = self.least(sums)
+            mean = self._weighed(tried)
+            least_s, path = self.least(self.sums(mean))
             self.work += sum(len(edge.of) for edge in self.edges)
             if least_s > found_s:
-                found_s, near, best = least_s, tried, sums
+                found_s, near, best = least_s, tried, mean
             known = any((path == each).all() for each in paths)
             if found_s * SAFETY >= limit_s or (known and alone):
                 break
@@ -125,14 +124,14 @@ class FoldedPaths:
 
     def _weighed(self, weights: Floats) -> Mean:
         """The mean of `mean` and of the chains that were known first."""
-        layer, fixed = least_s(self.program.cuts, self.program.lines[: len(weights) - 1])
+        layer, fixed = least_seconds(self.program.cuts, self.program.lines[: len(weights) - 1])
         every = np.concatenate([self.mean.layer, layer])
         rest = weights @ np.concatenate([self.mean.fixed, fixed])
         return Mean(np.tensordot(weights, every, axes=1)[None], np.array([rest]))
 
     def _seconds(self, paths: Ints) -> Floats:
         """[path, line] seconds of `mean` and of all known chains."""
-        layer, fixed = least_s(self.program.cuts, self.program.lines)
+        layer, fixed = least_seconds(self.program.cuts, self.program.lines)
         counts = layers_of_kinds(self.program.cuts, paths)
         every = np.concatenate([self.mean.layer, layer])
         rest = np.concatenate([self.mean.fixed, fixed])

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
+from meshplan.planner.bounds.folded_cuts import Mean
 from meshplan.planner.bounds.free_cuts import FreeCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -20,11 +21,13 @@ NO_LONGER = 1e-9
 
 
 class WholeCuts:
-    """`layers`: [cut, chunk]."""
+    """`layers`: [cut, chunk]; `means` of chains with prices of memory are known too."""
 
-    def __init__(self, program: FreeCutProgram, layers: Ints) -> None:
+    def __init__(self, program: FreeCutProgram, layers: Ints, means: Sequence[Mean]) -> None:
         self.program, self.layers = program, layers_of_kinds(program.cuts, layers)
-        self._longest = np.zeros(len(layers))
+        self._longest = np.max(
+            [np.einsum("cjk,jk->c", self.layers, x.layer[0]) + x.fixed[0] for x in means], axis=0
+        )
         self._learn(program.lines)
 
     def bounds_s(self, limit_s: float) -> Iterator[float]:
@@ -45,7 +48,7 @@ class WholeCuts:
 
     def _learn(self, lines: Sequence[Line]) -> None:
         """The chains of `lines` are known."""
-        least, fixed = least_s(self.program.cuts, lines)
+        least, fixed = least_seconds(self.program.cuts, lines)
         flat, few = self.layers.reshape(len(self.layers), -1), max(1, AT_ONCE // len(lines))
         for first in range(0, len(flat), few):
             some = slice(first, first + few)
@@ -73,7 +76,7 @@ def fastest(cuts: FreeCuts, layers: Floats) -> Floats:
     return found
 
 
-def least_s(cuts: FreeCuts, lines: Sequence[Line]) -> tuple[Floats, Floats]:
+def least_seconds(cuts: FreeCuts, lines: Sequence[Line]) -> tuple[Floats, Floats]:
     """[line, chunk, kind] seconds of a layer of the only layout in the mode that takes least, and
     [line] the rest.
     """

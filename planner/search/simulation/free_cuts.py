@@ -59,7 +59,6 @@ USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED, FOLD, WAYS = 32, 12_000, 6  # layouts folded at once; each rank; ways that cost one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths of a V shape at most; units of work
 MOST_CUTS = 20_000  # of a V shape that are listed
-DEBUG = 0
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
 
@@ -347,45 +346,36 @@ class FreeCutBounds:
         self.found_s = min(self.found_s, low_s)
 
     def _folded_s(self, program: FreeCutProgram, below_s: float) -> float:
-        """What all cuts of a V shape prove of steps below some limit, one after the other."""
-        folded, answer = FoldedCuts(program.cuts), program.answer()
-        some = program.lines[: len(program.lines)]
-        means = [folded.mean(some, answer.by, program.limit_s)] if answer.by else []
-        found_s = float(folded.bounds_s(below_s, program.most, means)[0])
-        self._left -= FOLD * program.cuts.same.pp + folded.work // WAYS
-        if not 0 < found_s < below_s or not means:
+        """What the whole layers of a V shape's chunks prove of steps below some limit."""
+        ways, answer = FoldedCuts(program.cuts), program.answer()
+        means = [ways.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
+        found_s = float(ways.bounds_s(below_s, program.most, means)[0])
+        self._left -= FOLD * program.cuts.same.pp + ways.work // WAYS
+        if not means or not 0 < found_s < below_s:
             return found_s
-        paths = FoldedPaths(program, folded, means[0])
-        if DEBUG:
-            print("   dp", 1 - found_s / self.proof.best_s, paths.work, len(program.lines))
-        each, begun = (
-            paths.work // WAYS + costs.CHAINED * actions_of(program.shape),
-            len(program.lines),
-        )
-        game_s, sums = paths.game(below_s, min(GAME, 1 + GAME_UNITS // each))
-        self._left -= paths.work // WAYS + (
-            len(program.lines) - begun
-        ) // 2 * costs.CHAINED * actions_of(program.shape)
-        found_s = max(found_s, game_s)
-        if DEBUG:
-            print("   game", 1 - found_s / self.proof.best_s, paths.work, len(program.lines))
+        return max(found_s, self._paths_s(FoldedPaths(program, ways, means[0]), below_s))
+
+    def _paths_s(self, paths: FoldedPaths, below_s: float) -> float:
+        """What the best weights of chains prove of all cuts; then all cuts that these leave, if
+        they are few.
+        """
+        step = costs.CHAINED * actions_of(paths.program.shape)
+        rounds = min(GAME, 1 + GAME_UNITS // (paths.work // WAYS + step))
+        found_s, mean = paths.game(below_s, rounds)
+        self._left -= paths.work // WAYS + step * rounds
         if found_s >= below_s:
             return found_s
-        layers = paths.below([sums], below_s, MOST_CUTS)
-        if DEBUG:
-            print("   cuts", None if layers is None else len(layers))
+        layers = paths.below([paths.sums(paths.mean), paths.sums(mean)], below_s, MOST_CUTS)
         if layers is None:
             return found_s
         if not len(layers):
             return below_s
-        whole, actions = WholeCuts(program, layers), actions_of(program.shape)
-        for bound_s in whole.bounds_s(below_s):
+        every = WholeCuts(paths.program, layers, [paths.mean, mean]).bounds_s(below_s)
+        for bound_s in every:
             found_s = max(found_s, bound_s)
-            self._left -= costs.CHAINED * actions + layers.size
+            self._left -= step + layers.size
             if self._ended:
                 break
-        if DEBUG:
-            print("   whole", 1 - found_s / self.proof.best_s, len(program.lines))
         return found_s
 
     def _proved_s(
