@@ -33,12 +33,15 @@ class Sums(NamedTuple):
 
 
 class FoldedPaths:
-    """Those of the only layout of `program`; `mean`: chains with prices of memory."""
+    """Those of the only layout of `program`; `mean`: chains with prices of memory.
+
+    work, played   ways that were looked at, and steps that were played
+    """
 
     def __init__(self, program: FreeCutProgram, folded: FoldedCuts, mean: Mean) -> None:
         self.program, self.folded, self.mean = program, folded, mean
         self.edges = folded.edges()
-        self.work = sum(len(edge.of) for edge in self.edges)
+        self.work, self.played = sum(len(edge.of) for edge in self.edges), 0
 
     def sums(self, mean: Mean) -> Sums:
         """The sums of a mean of chains."""
@@ -119,6 +122,7 @@ class FoldedPaths:
         return min(found_s * SAFETY, limit_s), best
 
     def _learn(self, path: Ints) -> None:
+        self.played += 1
         counts = layers_of_kinds(self.program.cuts, path[None])[0]
         self.program.add(self.program.learnt(fastest(self.program.cuts, counts)))
 

@@ -362,7 +362,7 @@ class FreeCutBounds:
         step = costs.CHAINED * actions_of(paths.program.shape)
         rounds = min(GAME, 1 + GAME_UNITS // (paths.work // WAYS + step))
         found_s, mean = paths.game(below_s, rounds)
-        self._left -= paths.work // WAYS + step * rounds
+        self._left -= paths.work // WAYS + step * paths.played
         if found_s >= below_s:
             return found_s
         layers = paths.below([paths.sums(paths.mean), paths.sums(mean)], below_s, MOST_CUTS)
