@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
@@ -41,6 +42,7 @@ from meshplan.planner.cuts.whole_cuts import WholeCuts
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_held import LeastHeld
@@ -97,6 +99,15 @@ class _Asked(NamedTuple):
     limit_s: float
 
 
+class EveryCut(NamedTuple):
+    """A lower bound of every cut that a list leaves out, infinite where none can be faster; and
+    plans that were found to be faster on the way, of rows of the proof.
+    """
+
+    bound_s: float
+    faster: tuple[tuple[int, Variant, StagePlan], ...] = ()
+
+
 class FreeCutBounds:
     """The layouts of `proof` that may be faster if they are cut as no list says.
 
@@ -110,7 +121,12 @@ class FreeCutBounds:
         self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._lines = dict[Shape, list[Line]]()
+        self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[_Alike](), list[_Asked]()
+
+    def settled(self) -> EveryCut:
+        """The bound, and what was found."""
+        return EveryCut(self.bound_s(), tuple(self._faster))
 
     def bound_s(self) -> float:
         """A lower bound of every such layout; infinite where none can be faster."""
@@ -330,7 +346,7 @@ class FreeCutBounds:
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if low_s < high_s and schedule in V_SHAPED:
                 self._loose.add(alike.shape[:2])
-                low_s = max(low_s, self._folded_s(program, high_s))
+                low_s = max(low_s, self._folded_s(program, high_s, alike, at))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
             if self._ended:
@@ -345,7 +361,7 @@ class FreeCutBounds:
         alike.changed()
         self.found_s = min(self.found_s, low_s)
 
-    def _folded_s(self, program: FreeCutProgram, below_s: float) -> float:
+    def _folded_s(self, program: FreeCutProgram, below_s: float, alike: _Alike, at: int) -> float:
         """What the whole layers of a V shape's chunks prove of steps below some limit."""
         ways, answer = FoldedCuts(program.cuts), program.answer()
         means = [ways.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
@@ -353,30 +369,41 @@ class FreeCutBounds:
         self._left -= FOLD * program.cuts.same.pp + ways.work // WAYS
         if not means or not 0 < found_s < below_s:
             return found_s
-        return max(found_s, self._paths_s(FoldedPaths(program, ways, means[0]), below_s))
+        paths = FoldedPaths(program, ways, means[0])
+        proved_s, cut = self._paths_s(paths, below_s)
+        if cut is not None:
+            self._offer(int(alike.rows[at]), alike.variant, cut)
+        return max(found_s, proved_s)
 
-    def _paths_s(self, paths: FoldedPaths, below_s: float) -> float:
+    def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
+        """A cut that is faster where it fits with nothing recomputed."""
+        problem, _ = self.proof.problem(row, variant)
+        plan = evaluate(problem, tuple(Stage(each) for each in layers.tolist()))
+        if plan:
+            self._faster.append((row, variant, plan))
+
+    def _paths_s(self, paths: FoldedPaths, below_s: float) -> tuple[float, Ints | None]:
         """What the best weights of chains prove of all cuts; then all cuts that these leave, if
-        they are few.
+        they are few. And the fastest cut, if it is known and below the limit.
         """
         step = costs.CHAINED * actions_of(paths.program.shape)
         rounds = min(GAME, 1 + GAME_UNITS // (paths.work // WAYS + step))
         found_s, mean = paths.game(below_s, rounds)
         self._left -= paths.work // WAYS + step * paths.played
         if found_s >= below_s:
-            return found_s
+            return found_s, None
         layers = paths.below([paths.sums(paths.mean), paths.sums(mean)], below_s, MOST_CUTS)
         if layers is None:
-            return found_s
+            return found_s, None
         if not len(layers):
-            return below_s
-        every = WholeCuts(paths.program, layers, [paths.mean, mean]).bounds_s(below_s)
-        for bound_s in every:
+            return below_s, None
+        every = WholeCuts(paths.program, layers, [paths.mean, mean])
+        for bound_s in every.bounds_s(below_s):
             found_s = max(found_s, bound_s)
             self._left -= step + layers.size
             if self._ended:
                 break
-        return found_s
+        return found_s, None if every.fastest is None else layers[every.fastest]
 
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
