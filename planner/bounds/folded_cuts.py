@@ -242,12 +242,25 @@ class FoldedCuts:
         kib = np.array([self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])])
         nothing = np.zeros((len(kib), 3, *cuts.runs.shape[:2]))
         held = _parts(nothing, np.where(cuts.runs[:, None], kib, np.inf).min(axis=4))
-        once, parts = np.concatenate(fixed), np.concatenate(every)
+        once, parts = self._updated(rank, np.concatenate(fixed), np.concatenate(every))
         kept = self._longest_of(parts, once, rank)
         return _Terms(
             *self._at(once[kept], parts[kept]),
             *self._at(-cuts.room_kib[:, :, rank].T.astype(float), held),
         )
+
+    def _updated(self, rank: int, fixed: Floats, parts: Floats) -> tuple[Floats, Floats]:
+        """The lines with the mean rank's update, which they have, and with that of the rank."""
+        cuts, found = self.cuts, [(fixed, parts)]
+        layer, once = cuts.update.layer[:, :, cuts.kinds], cuts.update.fixed.copy()
+        for end, (its, _) in enumerate(cuts.same.ends):
+            once += (its == rank) * cuts.update.ends[:, :, end]
+        for at in range(layer.shape[1]):
+            own = parts.copy()
+            own[:, [1, 3]] += layer[:, at]
+            found.append((fixed + once[:, at] - cuts.mean_update_s, own))
+        every_fixed, every = zip(*found, strict=True)
+        return np.concatenate(every_fixed), np.concatenate(every)
 
     def _longest_of(self, parts: Floats, fixed: Floats, rank: int) -> Ints:
         """The lines that are the longest of some layout, of an even cut or of one that has half as

@@ -29,6 +29,7 @@ class WholeCuts:
     def __init__(self, program: FreeCutProgram, layers: Ints, means: Sequence[Mean]) -> None:
         self.program, self.layers = program, layers_of_kinds(program.cuts, layers)
         self.fastest: int | None = None
+        self._beside = slowest_update_s(program.cuts, self.layers) - program.cuts.mean_update_s[0]
         self._longest = np.max(
             [np.einsum("cjk,jk->c", self.layers, x.layer[0]) + x.fixed[0] for x in means], axis=0
         )
@@ -39,10 +40,10 @@ class WholeCuts:
         it. The last one is the least step, or what is known of cuts that must recompute.
         """
         for _ in range(ROUNDS):
-            at = int(self._longest.argmin())
-            known_s = float(self._longest[at])
-            yield min(known_s * SAFETY, limit_s)
-            if known_s * SAFETY >= limit_s:
+            steps = self._longest + self._beside
+            at, known_s = int(steps.argmin()), float(self._longest[steps.argmin()])
+            yield min(float(steps[at]) * SAFETY, limit_s)
+            if steps[at] * SAFETY >= limit_s:
                 return
             lines = self.program.learnt(fastest(self.program.cuts, self.layers[at]))
             self.program.add(lines)
@@ -69,6 +70,21 @@ def layers_of_kinds(cuts: FreeCuts, layers: Ints) -> Floats:
     np.cumsum(kind_at, axis=1, out=until[:, 1:])
     ends = np.cumsum(layers, axis=1)
     return np.moveaxis(until[:, ends] - until[:, ends - layers], 0, 2)
+
+
+def slowest_update_s(cuts: FreeCuts, layers: Floats) -> Floats:
+    """[cut] the update of the slowest rank at least, not below the mean one's; `layers`: [cut,
+    chunk, kind].
+    """
+    held = np.zeros((len(layers), cuts.same.pp, len(cuts.kinds)))
+    for chunk, rank in enumerate(cuts.rank_of.tolist()):
+        held[:, rank] += layers[:, chunk]
+    lines = cuts.update
+    found = held @ lines.layer[0][:, cuts.kinds].T + lines.fixed[0]  # [cut, rank, bound]
+    for end, (rank, _) in enumerate(cuts.same.ends):
+        found[:, rank] += lines.ends[0, :, end]
+    slowest: Floats = np.maximum(found.max(axis=(1, 2)), cuts.mean_update_s[0])
+    return slowest
 
 
 def fastest(cuts: FreeCuts, layers: Floats) -> Floats:
