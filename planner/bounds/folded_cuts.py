@@ -33,7 +33,7 @@ UNEVEN = tuple(
     for even in (True, False)
 )  # times the even layers before, on and between the chunks of a rank, and behind
 KIB = 1.0  # that a rank may lack by rounding alone
-MOST_WAYS = 1_000_000  # to go on from what is reached, of one rank
+MOST_WAYS, MOST_CELLS = 1_000_000, 4_000_000  # to go on, of one rank; times lines and layouts
 
 
 class Mean(NamedTuple):
@@ -167,6 +167,9 @@ class FoldedCuts:
         within = self._fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
         left = begins - ends
         of, which = np.nonzero((left >= within) & (left <= most[rank + 1 :].sum()))
+        terms = self._terms[rank]
+        if terms.fixed[:, 0].size * len(of) * len(self._runs) > MOST_CELLS:
+            return None
         return _Ways(of, ends[of, which], begins[of, which])
 
     def _reached(

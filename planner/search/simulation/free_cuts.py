@@ -54,11 +54,12 @@ from meshplan.planner.space.stage_splits import lists_all
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 WIDE, STEP, MORE = 0.97, 500_000, 4_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
+FIRST_STEPS, PACE = 3, 2.0
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
-FOLDED, FOLD, WAYS = 32, 12_000, 6  # layouts folded at once; each rank; ways that cost one unit
+FOLDED, FOLD, WAYS = 16, 12_000, 6  # layouts folded at once; each rank; ways that cost one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths of a V shape at most; units of work
 MOST_CUTS = 20_000  # of a V shape that are listed
 HALVINGS = 5
@@ -119,6 +120,7 @@ class FreeCutBounds:
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
+        self._paced = list[float]()
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
@@ -302,10 +304,20 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
-        if self._left <= 0 and open_s < self.limit_s * WIDE:
+        if self._left <= 0 and open_s < self.limit_s * WIDE and self._has_hope(open_s):
             more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
         return open_s < self.found_s and not self._ended
+
+    def _has_hope(self, open_s: float) -> bool:
+        """Whether the gap would no longer be wide with all that is left, at twice the pace so far;
+        not asked of the first steps.
+        """
+        self._paced.append(open_s)
+        steps = len(self._paced) - 1
+        pace_s = (open_s - self._paced[0]) / max(steps, 1)
+        least_s = open_s + PACE * pace_s * self._more / STEP
+        return steps < FIRST_STEPS or least_s >= self.limit_s * WIDE
 
     @property
     def _ended(self) -> bool:
