@@ -97,7 +97,8 @@ class FoldedCuts:
         place = {kind: at for at, kind in enumerate(cuts.kinds)}
         self._kind_at = np.array([place[kind] for kind in same.pattern])
         self._fewest = cuts.fewest.astype(int)
-        self._runs = cuts.runs.any(axis=2).all(axis=1)  # [row]
+        kinds_run: Bools = np.any(cuts.runs, axis=2)
+        self._runs: Bools = np.all(kinds_run, axis=1)  # [row]
         self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
         self.work, self._steps = 0, list[_Ways]()
 
@@ -226,15 +227,17 @@ class FoldedCuts:
 
     def _terms_of(self, rank: int) -> _Terms:
         cuts, same = self.cuts, self.cuts.same
-        every = first_lines(same.schedule, same.pp, same.vpp, int(same.m[0]))
-        lines = [line for line in every if line.rank == rank]
-        lines += folded_lines(same.schedule, same.pp, int(same.m[0]))[rank]
+        shape = same.schedule, same.pp, same.vpp, int(same.m[0])
+        lines = [line for line in first_lines(*shape) if line.rank == rank]
+        lines += folded_lines(same.schedule, same.pp, shape[3])[rank]
         first, second = self._chunks(rank)
         around = np.array([rank > 0, rank < self.ranks - 1, rank > 0], float)
         like = [max(first - 1, 0), first + 1, min(second + 1, 2 * self.ranks - 1), first, second]
         seconds, rest = cuts.seconds_of_each(lines, like)
         seconds = np.where(cuts.runs[:, None], seconds, np.inf)
-        others = np.where(cuts.runs.any(axis=2)[:, None], seconds[:, :, :3].min(axis=4), 0.0)
+        others = np.where(
+            np.isfinite(seconds[:, :, :3]).any(axis=4), seconds[:, :, :3].min(axis=4), 0.0
+        )
         others, own = np.moveaxis(others, 2, 1) * around[:, None, None], seconds[:, :, 3:]
 
         every, fixed = [_parts(others, own.min(axis=4))], [rest]

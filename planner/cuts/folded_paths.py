@@ -139,7 +139,8 @@ class FoldedPaths:
         counts = layers_of_kinds(self.program.cuts, paths)
         every = np.concatenate([self.mean.layer, layer])
         rest = np.concatenate([self.mean.fixed, fixed])
-        return np.einsum("cjk,ljk->cl", counts, every) + rest
+        found: Floats = np.einsum("cjk,ljk->cl", counts, every) + rest
+        return found
 
 
 def _grown(weights: Floats, like: Floats) -> Floats:
