@@ -226,34 +226,44 @@ class FoldedCuts:
         return found
 
     def _terms_of(self, rank: int) -> _Terms:
-        cuts, same = self.cuts, self.cuts.same
+        fixed, parts = self._updated(rank, *self._paid(rank, *self._lines_of(rank)))
+        kept, cuts = self._longest_of(parts, fixed, rank), self.cuts
+        kib = np.array([self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])])
+        nothing = np.zeros((len(kib), 3, *cuts.runs.shape[:2]))
+        held = _parts(nothing, np.where(cuts.runs[:, None], kib, np.inf).min(axis=4))
+        return _Terms(
+            *self._at(fixed[kept], parts[kept]),
+            *self._at(-cuts.room_kib[:, :, rank].T.astype(float), held),
+        )
+
+    def _lines_of(self, rank: int) -> tuple[Floats, Floats, Floats]:
+        """The chains of a rank: [line, row] the rest, [line, part, row, kind] seconds of a layer
+        before, between and behind its chunks, and [line, row, chunk of the rank, kind, mode] on
+        them.
+        """
+        same = self.cuts.same
         shape = same.schedule, same.pp, same.vpp, int(same.m[0])
         lines = [line for line in first_lines(*shape) if line.rank == rank]
         lines += folded_lines(same.schedule, same.pp, shape[3])[rank]
         first, second = self._chunks(rank)
-        around = np.array([rank > 0, rank < self.ranks - 1, rank > 0], float)
+        is_there = np.array([rank > 0, rank < self.ranks - 1, rank > 0], float)
         like = [max(first - 1, 0), first + 1, min(second + 1, 2 * self.ranks - 1), first, second]
-        seconds, rest = cuts.seconds_of_each(lines, like)
-        seconds = np.where(cuts.runs[:, None], seconds, np.inf)
-        others = np.where(
-            np.isfinite(seconds[:, :, :3]).any(axis=4), seconds[:, :, :3].min(axis=4), 0.0
-        )
-        others, own = np.moveaxis(others, 2, 1) * around[:, None, None], seconds[:, :, 3:]
+        seconds, fixed = self.cuts.seconds_of_each(lines, like)
+        seconds = np.where(self.cuts.runs[:, None], seconds, np.inf)
+        least = seconds[:, :, :3].min(axis=4)
+        around = np.moveaxis(np.where(np.isfinite(least), least, 0.0), 2, 1)
+        return fixed, around * is_there[:, None, None], seconds[:, :, 3:]
 
-        every, fixed = [_parts(others, own.min(axis=4))], [rest]
-        for at in self._longest_of(every[0], rest, rank) if len(same.modes) > 1 else ():
+    def _paid(self, rank: int, rest: Floats, around: Floats, own: Floats) -> tuple[Floats, Floats]:
+        """The chains of a rank in the modes that take least, and the longest of these with prices
+        of memory.
+        """
+        every, fixed = [_parts(around, own.min(axis=4))], [rest]
+        for at in self._longest_of(every[0], rest, rank) if len(self.cuts.same.modes) > 1 else ():
             for paid, room in self._paying(rank, own[at]):
-                every.append(_parts(np.repeat(others[at : at + 1], len(paid), axis=0), paid))
+                every.append(_parts(np.repeat(around[at : at + 1], len(paid), axis=0), paid))
                 fixed.append(rest[at] - room)
-        kib = np.array([self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])])
-        nothing = np.zeros((len(kib), 3, *cuts.runs.shape[:2]))
-        held = _parts(nothing, np.where(cuts.runs[:, None], kib, np.inf).min(axis=4))
-        once, parts = self._updated(rank, np.concatenate(fixed), np.concatenate(every))
-        kept = self._longest_of(parts, once, rank)
-        return _Terms(
-            *self._at(once[kept], parts[kept]),
-            *self._at(-cuts.room_kib[:, :, rank].T.astype(float), held),
-        )
+        return np.concatenate(fixed), np.concatenate(every)
 
     def _updated(self, rank: int, fixed: Floats, parts: Floats) -> tuple[Floats, Floats]:
         """The lines with the mean rank's update, which they have, and with that of the rank."""
