@@ -54,7 +54,7 @@ from meshplan.planner.space.stage_splits import lists_all
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 WIDE, STEP, MORE = 0.97, 500_000, 4_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
-FIRST_STEPS, PACE = 3, 2.0
+FIRST_STEPS, PACE = 2, 3.0
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
