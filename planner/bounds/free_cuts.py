@@ -27,6 +27,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.planner.bounds.first_chains import Line
+from meshplan.planner.bounds.late import mean_update_s, update_lines
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
@@ -67,6 +68,9 @@ class FreeCuts:
         self.deferred_kib = c.layer_deferred_kib[:, self.kinds].astype(float)
         self.runs = np.isfinite(self.seconds).all(axis=3) & (self.saved_kib < ABSENT)
         self.room_kib = BoundedLayouts(same).room
+        pp = np.full(len(rows), same.pp)
+        self.mean_update_s = mean_update_s(found, rows, np.array(same.kind_counts, float), pp)
+        self.update = update_lines(found, rows)
         which = np.array(same.chunks_of_rank)
         self.rank_of = np.zeros(same.chunks, np.int64)
         self.place_of = np.zeros(same.chunks, np.int64)
@@ -106,16 +110,21 @@ class FreeCuts:
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
         return each + of_late[..., None], rest
 
-    def seconds_of_each(self, lines: Sequence[Line]) -> tuple[Floats, Floats]:
-        """[line, row, chunk, kind, mode] seconds of a layer in each chain, and [line, row] the
-        rest.
+    def seconds_of_each(
+        self, lines: Sequence[Line], chunks: Sequence[int] | slice = slice(None)
+    ) -> tuple[Floats, Floats]:
+        """[line, row, chunk, kind, mode] seconds of a layer in each chain, on some chunks; and
+        [line, row] the rest.
         """
         p, late = self.passes, [line.late for line in lines]
         often, ranks = np.array([x.often for x in lines]), np.array([x.rank for x in lines])
-        seconds = np.einsum("rkmp,ljp->lrjkm", self.seconds, often)
-        ends_here = (self.rank_of == ranks[:, None]).astype(float)
+        passes = self.seconds.reshape(-1, 3) @ often[:, chunks].reshape(-1, 3).T
+        seconds = np.moveaxis(
+            passes.reshape(*self.seconds.shape[:3], len(lines), -1), (3, 4), (0, 2)
+        )
+        ends_here = (self.rank_of[chunks] == ranks[:, None]).astype(float)
         of_late = p.late.layer[:, late][:, :, self.kinds]
-        seconds += np.einsum("rlk,lj->lrjk", of_late, ends_here)[..., None]
+        seconds = seconds + np.einsum("rlk,lj->lrjk", of_late, ends_here)[..., None]
         rest = often[:, 0] @ p.embedding.T + often[:, -1] @ p.head.T
         rest += np.outer(often[:, :, :2].sum(axis=(1, 2)), p.extra)
         rest += np.outer([line.hops for line in lines], p.hop) + p.late.fixed[:, late].T

@@ -87,6 +87,17 @@ def mean_update_s(found: PassSeconds, rows: Ints, counts: Floats, pp: Ints) -> F
     return mean
 
 
+def update_lines(found: PassSeconds, rows: Ints) -> Lines:
+    """A rank's optimizer, with each of two bounds of what it shows of gathering the weights: the
+    fraction that nothing hides, and what does not fit under the first forward. The step has that of
+    the slowest rank.
+    """
+    room = found.layer_room_s[rows][..., FORWARD].max(axis=2)
+    gather = _lines(found.refresh.take(rows), [room], found.ends_room_s[rows][:, :, FORWARD])
+    layer, ends = found.layer_update_s[rows], found.ends_update_s[rows]
+    return Lines(gather.layer + layer[:, None], gather.ends + ends[:, None], gather.fixed)
+
+
 def _lines(late: LateTraffic, rooms: list[Floats], ends_room: Floats) -> Lines:
     shown, beyond = late.shown[:, None], len(rooms)
     return Lines(

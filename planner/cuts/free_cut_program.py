@@ -270,3 +270,31 @@ class FreeCutProgram:
     def evenly(self, cut: Floats) -> Floats:
         """A cut with as many of each kind in each mode, spread evenly over the chunks."""
         return np.broadcast_to(cut.mean(axis=0), cut.shape)
+
+
+def best_weights(seconds: Floats) -> tuple[float, Floats]:
+    """The weights [line], which sum to 1, whose least sum of all cuts [cut, line] is largest, and
+    that sum; infinite, and those of the first line, where the solver fails.
+    """
+    model, unit = _protos().MPModelProto(maximize=True), float(np.abs(seconds).max())
+    lines = list(range(seconds.shape[1]))
+    for at in (*lines, None):
+        model.variable.add(
+            lower_bound=-math.inf if at is None else 0.0, upper_bound=math.inf,
+            objective_coefficient=float(at is None),
+        )  # fmt: skip
+    for each in (seconds / unit).tolist():
+        model.constraint.add(
+            lower_bound=0.0, upper_bound=math.inf,
+            var_index=[*lines, len(lines)], coefficient=[*each, -1.0],
+        )  # fmt: skip
+    model.constraint.add(
+        lower_bound=1.0, upper_bound=1.0, var_index=lines, coefficient=[1.0] * len(lines)
+    )
+    solver = _solvers().Solver.CreateSolver("GLOP")
+    solver.LoadModelFromProto(model)
+    if solver.Solve() != solver.OPTIMAL:
+        return math.inf, np.eye(len(lines))[0]
+    *weights, most = (variable.solution_value() for variable in solver.variables())
+    found = np.maximum(weights, 0.0)
+    return most * unit, found / found.sum()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import format_seconds
@@ -21,7 +21,7 @@ class Fastest(NamedTuple):
     layout: Layout
     step_s: float
     proved: bool
-    later: Later[float] | None = None
+    later: Later[Any] | None = None
 
 
 class Progress(NamedTuple):

@@ -53,7 +53,7 @@ from meshplan.planner.search.rows.priced_space import (
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Source
 from meshplan.planner.search.simulation.far_kinds import settle_far_kinds
-from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
+from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -201,7 +201,7 @@ def _simulated(
     rows = source_of_rows(run.space, run.coefficients, question.setting, fits=bool(run.best))
     proof = _proof_of(run, question, simulate, rows, k)
     open_s, beyond_s = _settled(run, question, proof, deadline)
-    every_cut = Later(lambda: FreeCutBounds(proof).bound_s())
+    every_cut = Later(lambda: FreeCutBounds(proof).settled())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s, every_cut))
@@ -217,13 +217,15 @@ def _simulated(
             f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "
             "simulation"
         )
+    every_cut_s, faster = every_cut.done()
+    for plan in faster:
+        proof.judged_s(*plan)
     bound_s = min(open_s, proof.best_s)
     solutions = tuple(
         _solution(question, run.space, timed, timed.step_s, proved=timed.step_s <= bound_s)
         for timed in proof.ranked()[:k]
     )
     simulated = proof.tally.simulated
-    every_cut_s = every_cut.done()
     if every_cut_s >= proof.best_s * SETTLED:  # runners-up may have been faster
         every_cut_s = math.inf
     result = _result(run, solutions, bound_s, started, every_cut_s, simulated)
@@ -305,7 +307,7 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
 
 
 def _proved(
-    run: BranchAndBound, proof: Simulated, open_s: float, every_cut: Later[float]
+    run: BranchAndBound, proof: Simulated, open_s: float, every_cut: Later[EveryCut]
 ) -> Progress:
     """The progress when the proof has ended; `open_s`: the least bound that it left open."""
     best, bound_s = proof.ranked()[0], min(open_s, proof.best_s)

@@ -25,66 +25,52 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
+from meshplan.planner.cuts.folded_bound import FOLD, WAYS, FoldedBound
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
+from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
+WIDE, STEP, MORE = 0.97, 500_000, 4_000_000
+"""While what is open is so far below, so much more at a time, in all so much."""
+FIRST_STEPS, PACE = 2, 3.0
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
+FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
 MOST_ROWS = 32_768  # that are looked at
 
 
-class _Alike:
-    """Layouts with the same ways to run, ranks and micro-batches, each with its bound; `most` are
-    the layers that each rank holds at most in steps below the limit, [row, rank].
+class EveryCut(NamedTuple):
+    """A lower bound of every cut that a list leaves out, infinite where none can be faster; and
+    plans that were found to be faster on the way, of rows of the proof.
     """
 
-    def __init__(
-        self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats, layers: int
-    ) -> None:
-        self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
-        self.layers = layers
-        self.most = np.full((len(rows), shape[1]), float(layers))
-        self.begun: Bools = np.zeros(len(rows), bool)
-        self.packed: Bools = np.zeros(len(rows), bool)
-        self.solved: Bools = np.zeros(len(rows), bool)
-        self.changed()
-
-    def changed(self) -> None:
-        """Find the least bounds of what is not packed and of what is not solved anew."""
-        self.unpacked_s, self.open_s = (
-            float(np.where(done, np.inf, self.bounds).min(initial=math.inf))
-            for done in (self.packed, self.solved)
-        )
-
-
-class _Asked(NamedTuple):
-    """Multipliers of chains of `shape`, in units of the limit."""
-
-    lines: list[Line]
-    by: Multipliers
-    shape: Shape
-    limit_s: float
+    bound_s: float
+    faster: tuple[tuple[int, Variant, StagePlan], ...] = ()
 
 
 class FreeCutBounds:
@@ -98,8 +84,15 @@ class FreeCutBounds:
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
+        self._paced = list[float]()
+        self._more, self._loose = MORE, set[tuple[str, int]]()
         self._lines = dict[Shape, list[Line]]()
-        self._alike, self._asked = list[_Alike](), list[_Asked]()
+        self._faster = list[tuple[int, Variant, StagePlan]]()
+        self._alike, self._asked = list[Alike](), list[Asked]()
+
+    def settled(self) -> EveryCut:
+        """The bound, and what was found."""
+        return EveryCut(self.bound_s(), tuple(self._faster))
 
     def bound_s(self) -> float:
         """A lower bound of every such layout; infinite where none can be faster."""
@@ -128,7 +121,7 @@ class FreeCutBounds:
         order = np.argsort(self.proof.open.row_bounds[some], kind="stable")
         return np.sort(some[order[:MOST_ROWS]])
 
-    def _groups(self, rows: Ints) -> Iterator[_Alike]:
+    def _groups(self, rows: Ints) -> Iterator[Alike]:
         space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
         layers = sum(space.kind_counts)
         for variant, same in space.by_variant(rows):
@@ -144,9 +137,9 @@ class FreeCutBounds:
             m = space.layouts.num_micro_batches[same]
             for number in each_once(m).tolist():
                 some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
-                yield _Alike(variant, shape, some, bounds[modes][some], layers)
+                yield Alike(variant, shape, some, bounds[modes][some], layers)
 
-    def _below(self) -> Iterator[_Alike]:
+    def _below(self) -> Iterator[Alike]:
         """Of what is open what is below what is found, and may hold all layers."""
         for each in self._alike:
             rows = each.rows[each.bounds < self.found_s]
@@ -154,7 +147,7 @@ class FreeCutBounds:
                 rows = rows[self._holds(rows, each.variant, each.shape)]
             if len(rows):
                 bounds = each.bounds[np.searchsorted(each.rows, rows)]
-                yield _Alike(each.variant, each.shape, rows, bounds, each.layers)
+                yield Alike(each.variant, each.shape, rows, bounds, each.layers)
 
     def _holds(self, rows: Ints, variant: Variant, shape: Shape) -> Bools:
         """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
@@ -184,7 +177,7 @@ class FreeCutBounds:
             return proof.open.prices
         return LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
 
-    def _cuts(self, alike: _Alike, some: Ints) -> PackedCuts:
+    def _cuts(self, alike: Alike, some: Ints) -> PackedCuts:
         rows = alike.rows[some]
         same = run_as(self.proof.space, self._prices, rows, alike.variant)
         return PackedCuts(same, self.proof.passes, rows)
@@ -198,6 +191,8 @@ class FreeCutBounds:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
         self._alike, self._kept = list(self._below()), 0
+        if best:
+            self._know(best)
         self._ask_all()
         while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
@@ -206,11 +201,22 @@ class FreeCutBounds:
                 self._begin(alike, at)
             elif not alike.packed[at]:
                 self._pack(alike)
+            elif alike.shape[:2] in self._loose and not alike.folded[at]:
+                self._fold(alike)
             else:
                 self._solve(alike, at)
                 self._ask_all()
 
-    def _begin(self, first: _Alike, at: int) -> None:
+    def _know(self, solved: Alike) -> None:
+        """What was solved alone is solved among those that are like it."""
+        for each in self._alike:
+            if each.variant == solved.variant and solved.rows[0] in each.rows:
+                at = np.searchsorted(each.rows, solved.rows)
+                each.bounds[at], each.solved[at], each.packed[at] = solved.bounds, True, True
+                each.folded[at] = True
+                each.changed()
+
+    def _begin(self, first: Alike, at: int) -> None:
         """A program of the chains that every step has, and its multipliers of all layouts with the
         same schedule and ranks.
         """
@@ -221,14 +227,14 @@ class FreeCutBounds:
         first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.found_s)
         first.begun[at] = True
         first.changed()
-        ways = dict[Variant, list[_Alike]]()
+        ways = dict[Variant, list[Alike]]()
         for each in self._alike if answer.by else ():
             if each.shape[:2] == first.shape[:2] and each.open_s < self.found_s:
                 ways.setdefault(each.variant, []).append(each)
         for alike in ways.values():
             self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
 
-    def _ask_others(self, alike: list[_Alike], by: Multipliers | None, cap_kib: int) -> None:
+    def _ask_others(self, alike: list[Alike], by: Multipliers | None, cap_kib: int) -> None:
         """Multipliers of the chains that every step has, of layouts of one variant with equally
         many ranks.
         """
@@ -247,14 +253,14 @@ class FreeCutBounds:
             each.bounds[at] = np.clip(own, each.bounds[at], self.found_s)
             each.changed()
 
-    def _of_the_best(self) -> _Alike | None:
+    def _of_the_best(self) -> Alike | None:
         """The best plan's layout alone, where a list limits its cuts."""
         best = self.proof.ranked()[0]
         row = self.proof.row_of(best)
         for each in self._alike:
             if each.variant == best.variant and row in each.rows:
                 own = each.rows == row
-                return _Alike(
+                return Alike(
                     each.variant, each.shape, each.rows[own], each.bounds[own], each.layers
                 )
         return None
@@ -262,13 +268,26 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = min((each.open_s for each in self._alike), default=math.inf)
+        if self._left <= 0 and open_s < self.limit_s * WIDE and self._has_hope(open_s):
+            more = min(self._more, STEP - self._left)
+            self._left, self._more = self._left + more, self._more - more
         return open_s < self.found_s and not self._ended
+
+    def _has_hope(self, open_s: float) -> bool:
+        """Whether the gap would no longer be wide with all that is left, at twice the pace so far;
+        not asked of the first steps.
+        """
+        self._paced.append(open_s)
+        steps = len(self._paced) - 1
+        pace_s = (open_s - self._paced[0]) / max(steps, 1)
+        least_s = open_s + PACE * pace_s * self._more / STEP
+        return steps < FIRST_STEPS or least_s >= self.limit_s * WIDE
 
     @property
     def _ended(self) -> bool:
         return self._left <= self._kept or self.proof.tally.late
 
-    def _pack(self, alike: _Alike, some: Ints | None = None) -> None:
+    def _pack(self, alike: Alike, some: Ints | None = None) -> None:
         """Bound what is below what is found by whole layers of ranks."""
         if some is None:
             some = np.flatnonzero(~alike.packed & (alike.bounds < self.found_s))
@@ -276,10 +295,23 @@ class FreeCutBounds:
         alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.found_s)
         alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
         alike.packed[some] = True
-        alike.changed()
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
+        alike.changed()
 
-    def _solve(self, alike: _Alike, at: int) -> None:
+    def _fold(self, alike: Alike) -> None:
+        """Bound those of a V shape that have the smallest bounds by whole layers of chunks, in
+        their order.
+        """
+        left = np.flatnonzero(~alike.folded & (alike.bounds < self.found_s))
+        some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
+        folded = FoldedCuts(self._cuts(alike, some))
+        bounds = folded.bounds_s(self.found_s, alike.most[some])
+        alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
+        alike.folded[some] = True
+        alike.changed()
+        self._left -= FOLD * alike.shape[1] * (1 + len(some) // 4) + folded.work // WAYS
+
+    def _solve(self, alike: Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
@@ -288,6 +320,9 @@ class FreeCutBounds:
             program = FreeCutProgram(self._cuts(alike, np.array([at])), self.found_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
+            if low_s < high_s and schedule in V_SHAPED and not self.proof.tally.late:
+                self._loose.add(alike.shape[:2])
+                low_s = max(low_s, self._folded_s(program, high_s, alike, at))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
             if self._ended:
@@ -298,9 +333,27 @@ class FreeCutBounds:
             else:
                 high_s = middle_s
         alike.bounds[at] = min(low_s, self.found_s)
-        alike.solved[at] = alike.packed[at] = True
+        alike.solved[at] = alike.packed[at] = alike.folded[at] = True
         alike.changed()
         self.found_s = min(self.found_s, low_s)
+
+    def _folded_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
+        """What the whole layers of a V shape's chunks prove of steps below some limit."""
+        folded = FoldedBound(program, below_s)
+        found_s = folded.bound_s(
+            lambda: self._left - folded.work <= self._kept or self.proof.tally.late
+        )
+        self._left -= folded.work
+        if folded.fastest is not None:
+            self._offer(int(alike.rows[at]), alike.variant, folded.fastest)
+        return found_s
+
+    def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
+        """A cut that is faster where it fits with nothing recomputed."""
+        problem, _ = self.proof.problem(row, variant)
+        plan = evaluate(problem, tuple(Stage(each) for each in layers.tolist()))
+        if plan:
+            self._faster.append((row, variant, plan))
 
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
@@ -315,14 +368,14 @@ class FreeCutBounds:
             if found_s >= below_s or self._ended:
                 break
         if shape and by:
-            self._asked.append(_Asked(program.lines[: len(by.lines)], by, shape, self.found_s))
+            self._asked.append(Asked(program.lines[: len(by.lines)], by, shape, self.found_s))
         return found_s
 
     def _ask_all(self) -> None:
         while self._asked:
             self._ask(self._asked.pop(0))
 
-    def _ask(self, asked: _Asked) -> None:
+    def _ask(self, asked: Asked) -> None:
         """Of all that is open and has the same order of actions."""
         lines, by = asked.lines, asked.by
         for alike in self._alike:

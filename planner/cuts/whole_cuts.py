@@ -1,0 +1,107 @@
+"""The least step of some cuts of whole layers of one layout, by cutting planes.
+
+The cut whose longest known chain is shortest is played; its longest chain is known then. Where it
+is no longer than what was known, no cut is faster: the known chains bound all others. Chains have
+each layer in its fastest mode, so where cuts must recompute this is a bound alone.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.first_chains import Line
+from meshplan.planner.bounds.folded_cuts import Mean
+from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+
+ROUNDS, AT_ONCE = 200, 2_000_000  # cuts that are played at most; cuts times chains looked at
+NO_LONGER = 1e-9
+
+
+class WholeCuts:
+    """`layers`: [cut, chunk]; `means` of chains with prices of memory are known too.
+
+    fastest   the place of the cut that takes least by its own chains, once no other is faster
+    """
+
+    def __init__(self, program: FreeCutProgram, layers: Ints, means: Sequence[Mean]) -> None:
+        self.program, self.layers = program, layers_of_kinds(program.cuts, layers)
+        self.fastest: int | None = None
+        self._beside = slowest_update_s(program.cuts, self.layers) - program.cuts.mean_update_s[0]
+        self._longest = np.max(
+            [np.einsum("cjk,jk->c", self.layers, x.layer[0]) + x.fixed[0] for x in means], axis=0
+        )
+        self._learn(program.lines)
+
+    def bounds_s(self, limit_s: float) -> Iterator[float]:
+        """Lower bounds of all cuts, each by one more that is played; the limit where none is below
+        it. The last one is the least step, or what is known of cuts that must recompute.
+        """
+        for _ in range(ROUNDS):
+            steps = self._longest + self._beside
+            at, known_s = int(steps.argmin()), float(self._longest[steps.argmin()])
+            yield min(float(steps[at]) * SAFETY, limit_s)
+            if steps[at] * SAFETY >= limit_s:
+                return
+            lines = self.program.learnt(fastest(self.program.cuts, self.layers[at]))
+            self.program.add(lines)
+            self._learn(lines)
+            if self._longest[at] <= known_s * (1 + NO_LONGER):
+                self.fastest = at
+                return
+
+    def _learn(self, lines: Sequence[Line]) -> None:
+        """The chains of `lines` are known."""
+        least, fixed = least_seconds(self.program.cuts, lines)
+        flat, few = self.layers.reshape(len(self.layers), -1), max(1, AT_ONCE // len(lines))
+        for first in range(0, len(flat), few):
+            some = slice(first, first + few)
+            each = flat[some] @ least.reshape(len(lines), -1).T + fixed
+            self._longest[some] = np.maximum(self._longest[some], each.max(axis=1))
+
+
+def layers_of_kinds(cuts: FreeCuts, layers: Ints) -> Floats:
+    """[cut, chunk, kind] layers of cuts [cut, chunk], in the order of the model."""
+    pattern = cuts.same.pattern
+    kind_at = np.array([[kind == each for each in pattern] for kind in cuts.kinds])
+    until = np.zeros((len(kind_at), len(pattern) + 1))
+    np.cumsum(kind_at, axis=1, out=until[:, 1:])
+    ends = np.cumsum(layers, axis=1)
+    return np.moveaxis(until[:, ends] - until[:, ends - layers], 0, 2)
+
+
+def slowest_update_s(cuts: FreeCuts, layers: Floats) -> Floats:
+    """[cut] the update of the slowest rank at least, not below the mean one's; `layers`: [cut,
+    chunk, kind].
+    """
+    held = np.zeros((len(layers), cuts.same.pp, len(cuts.kinds)))
+    for chunk, rank in enumerate(cuts.rank_of.tolist()):
+        held[:, rank] += layers[:, chunk]
+    lines = cuts.update
+    found = held @ lines.layer[0][:, cuts.kinds].T + lines.fixed[0]  # [cut, rank, bound]
+    for end, (rank, _) in enumerate(cuts.same.ends):
+        found[:, rank] += lines.ends[0, :, end]
+    slowest: Floats = np.maximum(found.max(axis=(1, 2)), cuts.mean_update_s[0])
+    return slowest
+
+
+def fastest(cuts: FreeCuts, layers: Floats) -> Floats:
+    """[chunk, kind, mode] layers [chunk, kind] of the only layout, each in the mode whose passes
+    take least.
+    """
+    passes = np.where(cuts.runs[0], cuts.seconds[0].sum(axis=2), np.inf)
+    which = passes.argmin(axis=1)[:, None] == np.arange(passes.shape[1])
+    found: Floats = layers[:, :, None] * which
+    return found
+
+
+def least_seconds(cuts: FreeCuts, lines: Sequence[Line]) -> tuple[Floats, Floats]:
+    """[line, chunk, kind] seconds of a layer of the only layout in the mode that takes least, and
+    [line] the rest.
+    """
+    if not lines:
+        return np.zeros((0, cuts.same.chunks, len(cuts.kinds))), np.zeros(0)
+    seconds, fixed = cuts.seconds_of_each(lines)
+    return np.where(cuts.runs[0], seconds[:, 0], np.inf).min(axis=3), fixed[:, 0]

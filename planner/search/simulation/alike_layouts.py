@@ -1,0 +1,46 @@
+"""Layouts that a bound of every cut looks at together, and multipliers to ask of them."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.planner.bounds.first_chains import Line
+from meshplan.planner.bounds.free_cuts import Multipliers
+from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.space.legal_layouts import Variant
+
+
+class Alike:
+    """Layouts with the same ways to run, ranks and micro-batches, each with its bound; `most` are
+    the layers that each rank holds at most in steps below the limit, [row, rank].
+    """
+
+    def __init__(
+        self, variant: Variant, shape: Shape, rows: Ints, bounds: Floats, layers: int
+    ) -> None:
+        self.variant, self.shape, self.rows, self.bounds = variant, shape, rows, bounds
+        self.layers = layers
+        self.most = np.full((len(rows), shape[1]), float(layers))
+        self.begun: Bools = np.zeros(len(rows), bool)
+        self.packed: Bools = np.zeros(len(rows), bool)
+        self.folded: Bools = np.zeros(len(rows), bool)
+        self.solved: Bools = np.zeros(len(rows), bool)
+        self.changed()
+
+    def changed(self) -> None:
+        """Find the least bounds of what is not packed and of what is not solved anew."""
+        self.unpacked_s, self.open_s = (
+            float(np.where(done, np.inf, self.bounds).min(initial=math.inf))
+            for done in (self.packed, self.solved)
+        )
+
+
+class Asked(NamedTuple):
+    """Multipliers of chains of `shape`, in units of the limit."""
+
+    lines: list[Line]
+    by: Multipliers
+    shape: Shape
+    limit_s: float
