@@ -96,7 +96,7 @@ UPDATED_BY_OPERATOR = {"torchtitan": 2024, "transformers": 2025}
 adamw_torch_fused where PyTorch is 2.8 or later (src/transformers/training_args.py, default_optim).
 """
 OWN_LOOP = "own loop"
-"""A loop of the source's own calls torch.optim.AdamW as it comes, unless its row says fused_step."""
+"""The source's own loop calls torch.optim.AdamW as it comes, unless its row says fused_step."""
 PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after

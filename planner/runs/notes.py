@@ -48,8 +48,8 @@ FACTS = {
     " sums_biases: a kernel sums the gradient of each bias; returned_keys: the model's output holds"
     " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
     " PyTorch's that are not reentrant; fused_step, operator_step: one kernel updates the weights,"
-    " or PyTorch's operators one after the other; whole_adapters: no weight of an adapter is a unit of"
-    " FSDP's by itself",
+    " or PyTorch's operators one after the other; whole_adapters: no weight of an adapter is a unit"
+    " of FSDP's by itself",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
