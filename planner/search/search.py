@@ -23,14 +23,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import (
-    Layout,
-    check_layout,
-)
+from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
+from meshplan.planner.search.closed_form.unlisted_cuts import plan_unlisted
 from meshplan.planner.search.found import SETTLED, Timed
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
@@ -163,8 +161,10 @@ def search(
         raise SearchEnded(
             "the search ended before it found a layout that fits; with more time it may find one"
         )
+    if not run.best:
+        run.settles_all = plan_unlisted(run, q.setting, deadline)
     if not run.best and not (simulate and len(rows_beyond(space, q.setting))):
-        raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
+        raise _nothing_fits(q, run)
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
@@ -213,10 +213,7 @@ def _simulated(
         proof.offer(*run.ranked()[:k])
     settle_far_kinds(proof, k)
     if not proof.best:
-        raise NoLayoutFits(
-            f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "
-            "simulation"
-        )
+        raise NoLayoutFits(f"{_nothing_fits(question, run)} in the simulation")
     every_cut_s, faster = every_cut.done()
     for plan in faster:
         proof.judged_s(*plan)
@@ -268,13 +265,13 @@ def _settled(
         proof.tally.deadline = deadline
         left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
         if not proof.best:
-            raise _nothing_fits(question, left_s)
+            raise _nothing_fits(question, run, left_s)
     beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s, beyond_s = proof.prove(deadline), math.inf
     if not proof.best and not run.best:
-        raise _nothing_fits(question, open_s)
+        raise _nothing_fits(question, run, open_s)
     if counts:
         left_s, beyond_s = CountedMemory.each(proof, beyond)
         open_s = min(open_s, left_s)
@@ -287,9 +284,11 @@ def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:
     return "runners-up listed" if len(solutions) > 1 and proof.space.lists_cuts(rows) else "all"
 
 
-def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:
+def _nothing_fits(
+    question: Question, run: BranchAndBound, open_s: float = math.inf
+) -> NoLayoutFits:
     """`open_s`: a bound of what was not looked at, infinite where there is nothing."""
-    which = "fits" if math.isinf(open_s) else "was found that fits"
+    which = "fits" if math.isinf(open_s) and run.settles_all else "was found that fits"
     gpus = question.counted(question.gpus)
     return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
 
