@@ -8,7 +8,6 @@ known then. In between, weights are taken half-way to the best that were found, 
 paths are far from those of all.
 """
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_seconds
 
-DBG = int(os.environ.get("DBG2", "0"))
 NEAR = 1e-7  # what the best weights may gain, as a part of the bound
 
 
@@ -106,15 +104,6 @@ class FoldedPaths:
                 paths.append(path)
                 self._learn(path)
             most_s, weights = best_weights(self._seconds(np.array(paths)))
-            if DBG:
-                print(
-                    "     ",
-                    round(found_s, 6),
-                    round(least_s, 6),
-                    round(most_s, 6),
-                    limit_s,
-                    path.tolist(),
-                )
             if most_s <= found_s * (1 + NEAR):
                 break
             alone = known

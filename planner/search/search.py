@@ -19,18 +19,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
-from meshplan.costmodels.layout import (
-    Layout,
-    check_layout,
-)
+from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
+from meshplan.planner.search.far_kinds import settle_far_kinds
 from meshplan.planner.search.found import SETTLED, Timed
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
@@ -52,11 +50,11 @@ from meshplan.planner.search.rows.priced_space import (
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Source
-from meshplan.planner.search.simulation.far_kinds import settle_far_kinds
 from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.search.unlisted_cuts import plan_unlisted
 from meshplan.planner.second_core import Later
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.words import Cuts
@@ -163,8 +161,10 @@ def search(
         raise SearchEnded(
             "the search ended before it found a layout that fits; with more time it may find one"
         )
+    if not run.best:
+        run.settles_all = plan_unlisted(run, q.setting, deadline)
     if not run.best and not (simulate and len(rows_beyond(space, q.setting))):
-        raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.counted(q.gpus)}")
+        raise _nothing_fits(q, run)
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
@@ -213,10 +213,7 @@ def _simulated(
         proof.offer(*run.ranked()[:k])
     settle_far_kinds(proof, k)
     if not proof.best:
-        raise NoLayoutFits(
-            f"no layout of {question.model.name} fits on {question.counted(question.gpus)} in the "
-            "simulation"
-        )
+        raise NoLayoutFits(f"{_nothing_fits(question, run)} in the simulation")
     every_cut_s, faster = every_cut.done()
     for plan in faster:
         proof.judged_s(*plan)
@@ -268,13 +265,13 @@ def _settled(
         proof.tally.deadline = deadline
         left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
         if not proof.best:
-            raise _nothing_fits(question, left_s)
+            raise _nothing_fits(question, run, left_s)
     beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s, beyond_s = proof.prove(deadline), math.inf
     if not proof.best and not run.best:
-        raise _nothing_fits(question, open_s)
+        raise _nothing_fits(question, run, open_s)
     if counts:
         left_s, beyond_s = CountedMemory.each(proof, beyond)
         open_s = min(open_s, left_s)
@@ -287,9 +284,11 @@ def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:
     return "runners-up listed" if len(solutions) > 1 and proof.space.lists_cuts(rows) else "all"
 
 
-def _nothing_fits(question: Question, open_s: float) -> NoLayoutFits:
+def _nothing_fits(
+    question: Question, run: BranchAndBound, open_s: float = math.inf
+) -> NoLayoutFits:
     """`open_s`: a bound of what was not looked at, infinite where there is nothing."""
-    which = "fits" if math.isinf(open_s) else "was found that fits"
+    which = "fits" if math.isinf(open_s) and run.settles_all else "was found that fits"
     gpus = question.counted(question.gpus)
     return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
 
@@ -315,52 +314,6 @@ def _proved(
     fastest = Fastest(layout, best.step_s, bound_s >= best.step_s, every_cut)
     solves, simulated = run.solver.solves, proof.tally.simulated
     return Progress(best.step_s, bound_s, run.candidates, solves, simulated, fastest)
-
-
-class Faster(NamedTuple):
-    """The fastest layout found below a limit.
-
-    layout, step_s  None and the limit where none was found
-    bound_s         a lower bound of every step, the limit where nothing can be below it
-    work            of the budget, spent
-    """
-
-    layout: Layout | None
-    step_s: float
-    bound_s: float
-    work: int
-
-
-def faster_than(
-    question: Question,
-    simulate: Callable[[Layout], float],
-    limit_s: float,
-    budget: int,
-    deadline: float | None = None,
-) -> Faster:
-    """The fastest layout below `limit_s` that `budget` suffices to find before the deadline. No
-    first plans are made: below a limit near the optimum the bounds leave few layouts.
-    """
-    question = counting_empty_stages(question)
-    space = space_of(question)
-    prices = RowPrices(question, space, closed_form, busy_ns(question, space))
-    proof = Simulated(
-        question, space, prices, simulate, partial(layout_of_row, space.layouts),
-        rows=source_of_rows(space, prices, question.setting, fits=True),
-        limit_s=limit_s, budget=budget,
-    )  # fmt: skip
-    look_beyond_priced(proof)
-    counts = question.engine.kernels.counts_passes
-    beyond = taken_out(proof) if counts else proof.open.rows[:0]
-    open_s = proof.prove(deadline)
-    work = budget - proof.tally.left
-    if counts:
-        open_s = min(open_s, *CountedMemory.each(proof, beyond))
-    if not proof.best:
-        return Faster(None, limit_s, min(open_s, limit_s), work)
-    best = proof.ranked()[0]
-    layout = layout_of_row(space.layouts, best.row, best.variant, best.plan)
-    return Faster(layout, best.step_s, min(open_s, best.step_s), work)
 
 
 def _result(

@@ -72,7 +72,10 @@ class _Layout(NamedTuple):
 
 
 class BranchAndBound:
-    """One search: what is open, and the best plan of each kind."""
+    """One search: what is open, and the best plan of each kind.
+
+    settles_all   no cut that was not looked at may fit, where there is no plan
+    """
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class BranchAndBound:
         self._numbers = count()
         self._split_bounds: dict[int, int] = {}
         self._refuted = Refuted()
+        self.settles_all = True
 
     @property
     def rows(self) -> Ints:
@@ -136,7 +140,14 @@ class BranchAndBound:
             return first_plan(self._problem(*layout))[1]
 
         for layout, plan in zip(layouts, done_of_many(planned, layouts), strict=True):
-            self._offer(*layout, plan)
+            self.offer(*layout, plan)
+
+    def offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
+        """Keep a plan of a layout, if there is one, where it is the best of its kind."""
+        kind = kind_of(self.space.layouts, row)
+        known = self.best.get(kind)
+        if plan is not None and (known is None or plan.objective < known.objective):
+            self.best[kind] = Found(plan.objective, row, variant, plan)
 
     def prove(
         self,
@@ -187,7 +198,7 @@ class BranchAndBound:
                     return
                 problem = self._problem(found.row, found.variant)
                 outcome = self.runner_solver.solve(problem, found.objective)
-                self._offer(found.row, found.variant, outcome.plan)
+                self.offer(found.row, found.variant, outcome.plan)
         except KeyboardInterrupt:
             return
 
@@ -293,7 +304,7 @@ class BranchAndBound:
     def _planned(self, entry: _Layout, problem: StageProblem) -> _Layout | None:
         """`entry` after its first plan; None when that solves it or nothing fits."""
         bound, plan = self.solver.first_plan(problem)
-        self._offer(entry.row, entry.variant, plan)
+        self.offer(entry.row, entry.variant, plan)
         if bound is None:
             self._misfits += 1
             return None
@@ -339,7 +350,7 @@ class BranchAndBound:
         if window is not None and self._surely_not_below(problem, window):
             return entry._replace(bound=window, asked=asked)
         outcome = self.solver.solve(problem, window)
-        self._offer(entry.row, entry.variant, outcome.plan)
+        self.offer(entry.row, entry.variant, outcome.plan)
         if outcome.status == "OPTIMAL":
             self.solved += 1
             return None
@@ -364,12 +375,6 @@ class BranchAndBound:
 
     def _problem(self, row: int, variant: Variant) -> StageProblem:
         return stage_problem(self.space, self.coefficients, row, variant)
-
-    def _offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
-        kind = kind_of(self.space.layouts, row)
-        known = self.best.get(kind)
-        if plan is not None and (known is None or plan.objective < known.objective):
-            self.best[kind] = Found(plan.objective, row, variant, plan)
 
 
 def least(*values: int | None) -> int | None:

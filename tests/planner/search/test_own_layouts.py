@@ -246,3 +246,26 @@ def test_a_stage_of_the_head_alone_unpacks_no_layer() -> None:
     held = fewest(q).fit
     assert held is not None
     assert held.gpus == 4
+
+
+def test_a_cut_that_no_list_has_is_found_where_nothing_else_fits() -> None:
+    """Of 3,003 cuts of a V shape some are listed. None of these fitted, and the plan was refused
+    as if none did.
+    """
+    model = read_model("deepseek-v3")[1]
+    pattern = model.pattern[:14]
+    q = Question(
+        model=replace(model, pattern=pattern, mtp_layers=0), gpus=3, engine=load_engine("hai-llm"),
+        training=Training(seq_len=4096, global_batch_size=6), cluster=load_cluster("dgx-h100"),
+        pins=parse_pins({
+            "pipeline_parallel": "3", "schedule": "dualpipe_v", "micro_batch_size": "1",
+            "expert_parallel": "1", "recompute": "none",
+        }),
+    )  # fmt: skip
+    uneven = Layout(
+        pipeline_parallel=3, virtual_stages=2, schedule="dualpipe_v",
+        zero_stage=min(q.engine.legality.zero_stages),
+        stages=tuple(map(Stage, (4, 1, 1, 3, 3, 2))),
+    )  # fmt: skip
+    q = with_memory(q, layout_bytes(q, uneven) * 1.0003)
+    assert layout_bytes(q, solve(q, 1).solutions[0].layout) <= q.cluster.fillable_bytes
