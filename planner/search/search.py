@@ -28,7 +28,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
-from meshplan.planner.search.closed_form.unlisted_cuts import plan_unlisted
+from meshplan.planner.search.far_kinds import settle_far_kinds
 from meshplan.planner.search.found import SETTLED, Timed
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
@@ -50,11 +50,11 @@ from meshplan.planner.search.rows.priced_space import (
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Source
-from meshplan.planner.search.simulation.far_kinds import settle_far_kinds
 from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.search.unlisted_cuts import plan_unlisted
 from meshplan.planner.second_core import Later
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.words import Cuts
