@@ -19,9 +19,9 @@ from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, SpareMemory
 from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.cuts.budget import BUDGET
+from meshplan.planner.search.faster import Faster, faster_than
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import Faster, faster_than
 from meshplan.planner.space.pins import Pins, parse_pin
 
 KEPT = (

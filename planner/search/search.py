@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -314,52 +314,6 @@ def _proved(
     fastest = Fastest(layout, best.step_s, bound_s >= best.step_s, every_cut)
     solves, simulated = run.solver.solves, proof.tally.simulated
     return Progress(best.step_s, bound_s, run.candidates, solves, simulated, fastest)
-
-
-class Faster(NamedTuple):
-    """The fastest layout found below a limit.
-
-    layout, step_s  None and the limit where none was found
-    bound_s         a lower bound of every step, the limit where nothing can be below it
-    work            of the budget, spent
-    """
-
-    layout: Layout | None
-    step_s: float
-    bound_s: float
-    work: int
-
-
-def faster_than(
-    question: Question,
-    simulate: Callable[[Layout], float],
-    limit_s: float,
-    budget: int,
-    deadline: float | None = None,
-) -> Faster:
-    """The fastest layout below `limit_s` that `budget` suffices to find before the deadline. No
-    first plans are made: below a limit near the optimum the bounds leave few layouts.
-    """
-    question = counting_empty_stages(question)
-    space = space_of(question)
-    prices = RowPrices(question, space, closed_form, busy_ns(question, space))
-    proof = Simulated(
-        question, space, prices, simulate, partial(layout_of_row, space.layouts),
-        rows=source_of_rows(space, prices, question.setting, fits=True),
-        limit_s=limit_s, budget=budget,
-    )  # fmt: skip
-    look_beyond_priced(proof)
-    counts = question.engine.kernels.counts_passes
-    beyond = taken_out(proof) if counts else proof.open.rows[:0]
-    open_s = proof.prove(deadline)
-    work = budget - proof.tally.left
-    if counts:
-        open_s = min(open_s, *CountedMemory.each(proof, beyond))
-    if not proof.best:
-        return Faster(None, limit_s, min(open_s, limit_s), work)
-    best = proof.ranked()[0]
-    layout = layout_of_row(space.layouts, best.row, best.variant, best.plan)
-    return Faster(layout, best.step_s, min(open_s, best.step_s), work)
 
 
 def _result(

@@ -2,7 +2,7 @@
 
 Where an engine cuts anywhere, layouts of several chunks per rank are cut as a list says once there
 are many ways (`planner.space.stage_splits`). A list is made for short steps. So where none of its
-cuts fits, CP-SAT is asked for any cut that does, of rows that would fit with least memory first.
+cuts fits, CP-SAT is asked for any cut that does, first of the rows that fit with least memory.
 """
 
 import time

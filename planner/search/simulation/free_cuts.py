@@ -274,8 +274,8 @@ class FreeCutBounds:
         return open_s < self.found_s and not self._ended
 
     def _has_hope(self, open_s: float) -> bool:
-        """Whether the gap would no longer be wide with all that is left, at twice the pace so far;
-        not asked of the first steps.
+        """Whether the gap would no longer be wide with all that is left, at `PACE` times the pace
+        so far; not asked of the first steps.
         """
         self._paced.append(open_s)
         steps = len(self._paced) - 1

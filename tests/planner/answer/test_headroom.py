@@ -18,9 +18,9 @@ from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_findings import Bought, SpareMemory
 from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
 from meshplan.planner.report.tables import spare_lines
+from meshplan.planner.search.faster import Faster
 from meshplan.planner.search.footprint import Explanation
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import Faster
 from meshplan.planner.space.pins import parse_pins
 
 SMALL = Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batch=1024)

@@ -12,6 +12,7 @@ from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.search import search
+from meshplan.planner.search.faster import faster_than
 from meshplan.planner.search.held_memory.kinds_held import KindsHeld
 
 
@@ -118,7 +119,7 @@ def test_nothing_is_faster_than_a_millionth_of_a_second() -> None:
         engine="automodel", pins={},
     )).question  # fmt: skip
     assert question.setting.has_several_kinds
-    found = search.faster_than(
+    found = faster_than(
         question, lambda layout: simulated_s(case_at(question, layout)), 1e-6, 1_000_000
     )
     assert found.layout is None

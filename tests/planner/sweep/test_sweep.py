@@ -31,7 +31,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     ("model", "gpus", "more"),
     [
         ("llama-3.1-8b", "16", ()),
-        ("mixtral-8x7b", "16", ("--engine", "torchtitan", "--seq-len", "8192")),
+        ("deepseek-v2-lite", "16", ("--engine", "torchtitan")),
     ],
 )
 def test_a_cell_is_the_plan(model: str, gpus: str, more: tuple[str, ...]) -> None:
