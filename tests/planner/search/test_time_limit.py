@@ -167,6 +167,8 @@ def test_what_stands_beside_a_plan_keeps_the_limit(monkeypatch: pytest.MonkeyPat
     assert in_time
     assert late
     assert late.one_gib is None
+    assert late.one_gib_most is not None
+    assert in_time.one_gib_most is not None
     assert late.one_gib_most >= in_time.one_gib_most
     begun = list[int]()
     both = full_plan.Beside(asked), full_plan.Beside(asked, time.perf_counter())
