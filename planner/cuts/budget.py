@@ -52,6 +52,10 @@ class Tally:
     deadline: float | None = None
     shapes: set[Shape] = field(default_factory=set)
 
+    def end(self) -> None:
+        """All that would follow is late, as after Ctrl-C."""
+        self.deadline = time.perf_counter()
+
     @property
     def late(self) -> bool:
         """Whether the deadline is over."""

@@ -201,6 +201,7 @@ def _simulated(
     rows = source_of_rows(run.space, run.coefficients, question.setting, fits=bool(run.best))
     proof = _proof_of(run, question, simulate, rows, k)
     open_s, beyond_s = _settled(run, question, proof, deadline)
+    deadline = proof.tally.deadline  # Ctrl-C ends what would follow
     every_cut = Later(lambda: FreeCutBounds(proof).settled())
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there

@@ -107,7 +107,7 @@ class Simulated(SimulatedPlans):
                 if not self._closer(limit_s):
                     break
         except KeyboardInterrupt:
-            pass
+            self.tally.end()
         self.proved_s = bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
@@ -191,7 +191,7 @@ class Simulated(SimulatedPlans):
                 # Only now, so that what is interrupted stays open; what came sorts behind it.
                 self.open.pop()
         except KeyboardInterrupt:
-            pass
+            self.tally.end()
         left += self.beyond(settled, limit_s)
         self._settled, self._left = settled, left
         return left

@@ -24,6 +24,7 @@ from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import SearchEnded
+from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages import least_path
 from meshplan.planner.stages.least_path import solve_path
@@ -166,6 +167,8 @@ def test_what_stands_beside_a_plan_keeps_the_limit(monkeypatch: pytest.MonkeyPat
     assert in_time
     assert late
     assert late.one_gib is None
+    assert late.one_gib_most is not None
+    assert in_time.one_gib_most is not None
     assert late.one_gib_most >= in_time.one_gib_most
     begun = list[int]()
     both = full_plan.Beside(asked), full_plan.Beside(asked, time.perf_counter())
@@ -173,3 +176,28 @@ def test_what_stands_beside_a_plan_keeps_the_limit(monkeypatch: pytest.MonkeyPat
     for beside in both:
         beside.begin(fastest)
     assert begun[0] > begun[1] == 2
+
+
+def test_nothing_is_looked_for_once_the_proof_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C ended the proof alone: runners-up, what only the counted memory holds and the bound of
+    every cut went on for 8 s.
+    """
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    late, look = list[bool](), Simulated.find_runners_up
+
+    def looked(proof: Simulated, k: int, deadline: float | None) -> None:
+        look(proof, k, deadline)
+        late.append(proof.tally.late)
+
+    question = asking("llama-3.1-8b", "dgx-h100", "native", (8, 16, 4096))
+    whole = solve(question, 3)
+    monkeypatch.setattr(Simulated, "_settle_exactly", interrupted)
+    monkeypatch.setattr(Simulated, "find_runners_up", looked)
+    result = solve(question, 3)
+    assert late == [True]
+    assert result.bound_s <= whole.solutions[0].step_time_s * (1 + 1.1e-6)
