@@ -22,7 +22,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 from meshplan.planner.stages.solve import Solver
 
-MOST, LIMIT_S = 24, 1.0  # ways to run a row that are asked; deterministic seconds of each
+MOST, LIMIT_S = 8, 1.0  # ways to run a row that are asked; deterministic seconds of each
 LESS = (0.98, 0.95, 0.9, 0.8, 0.65, 0.5)  # parts of the memory with which rows may fit still
 
 
