@@ -58,15 +58,10 @@ from meshplan.costmodels.seconds.process_groups import (
     layer_groups,
     shard_group,
 )
-from meshplan.costmodels.setting import (
-    Setting,
-    gradient_bytes,
-    kernels_of,
-    weight_gradient_bytes,
-)
+from meshplan.costmodels.setting import Setting, gradient_bytes, kernels_of, weight_gradient_bytes
 from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
-from meshplan.costmodels.weights.update import moved_of
+from meshplan.costmodels.weights.update import moved_of, on_device_s
 from meshplan.hardware_profiles.engine_schema import State
 
 
@@ -96,9 +91,9 @@ class Rank:
 
     def _of_each_rank(self) -> dict[str, object]:
         """All that was computed here, which no stage of the layout changes."""
-        alone = [name for name, known in vars(Rank).items() if isinstance(known, cached_property)]
-        names = (*alone, "_operations", "_costs", "_saved", "_parameters", "_stand_ins")
-        return {name: vars(self)[name] for name in names if name in vars(self)}
+        names = {name for name, known in vars(Rank).items() if isinstance(known, cached_property)}
+        names |= {"_operations", "_costs", "_saved", "_parameters", "_stand_ins"}
+        return {name: known for name, known in vars(self).items() if name in names}
 
     @cached_property
     def site(self) -> Site:
@@ -391,13 +386,9 @@ class Rank:
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""
-        device, by_operator = self.device, self.setting.engine.kernels.updates_by_operator
-        moved = moved_of(self.setting.training, by_operator=by_operator)
-        each_s = moved.update_bytes / device.moved_bytes_per_s("adamw")
-        each_s = each_s + moved.around_bytes / device.moved_bytes_per_s("copy")
-        clip_s = moved.clip_bytes / device.moved_bytes_per_s("copy")
-        on_device = self.traffic.updated(parameters) * each_s
-        on_device = on_device + self.traffic.clipped_beside(parameters) * clip_s
+        moved = moved_of(self.setting.training, by_operator=self.site.kernels.updates_by_operator)
+        updated, beside = self.traffic.updated(parameters), self.traffic.clipped_beside(parameters)
+        on_device = on_device_s(moved, self.device, updated, beside)
         if self.host is None:
             return on_device
         on_host = self.host.update_s(parameters, moved.update_bytes, self.setting.engine.overlap)

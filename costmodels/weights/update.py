@@ -17,7 +17,9 @@ src/nanotron/optim/clip_grads.py: those of its gradient accumulator, which holds
 
 from typing import NamedTuple
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.training import Training
 
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
@@ -45,3 +47,13 @@ def moved_of(training: Training, *, by_operator: bool = False) -> Moved:
         return Moved((update_bytes - kept) / 2 + kept, CLIP_BYTES / 2, CLIP_BYTES / 2)
     rounds = RECIPES[training.precision].itemsize == 2.0
     return Moved(update_bytes, CLIP_BYTES + (ROUND_BYTES if rounds else 0.0), CLIP_BYTES)
+
+
+def on_device_s(moved: Moved, device: Device, updated: Number, clipped: Number) -> Number:
+    """Seconds of the step of `updated` parameters, with `clipped` others whose gradients are normed
+    and scaled beside them.
+    """
+    copied_bytes_per_s = device.moved_bytes_per_s("copy")
+    each_s = moved.update_bytes / device.moved_bytes_per_s("adamw")
+    each_s = each_s + moved.around_bytes / copied_bytes_per_s
+    return updated * each_s + clipped * (moved.clip_bytes / copied_bytes_per_s)

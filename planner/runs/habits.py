@@ -20,6 +20,7 @@ from meshplan.planner.runs.engines import (
 )
 from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, WHOLE_LOSS
 from meshplan.planner.runs.rows import Facts, Row
+from meshplan.planner.runs.updates import update_said
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
@@ -89,14 +90,6 @@ PLAIN = {"launch_share": 0.24}
 of the engines that taught all engines' `launch_s` takes 56.2 (hardware_profiles/fits/generic.toml).
 What nothing compiles and nobody wraps in modules of his own is issued so.
 """
-UPDATED_BY_OPERATOR = {"torchtitan": 2024, "transformers": 2025}
-"""The last year in which a framework left torch.optim.AdamW to its default, multi-tensor operators
-(foreach): torchtitan's `optimizer.fused` was off until 2025, whose `implementation` is "fused"
-(pytorch/torchtitan torchtitan/config_manager.py); transformers' `optim` is adamw_torch, and
-adamw_torch_fused where PyTorch is 2.8 or later (src/transformers/training_args.py, default_optim).
-"""
-OWN_LOOP = "own loop"
-"""The source's own loop calls torch.optim.AdamW as it comes, unless its row says fused_step."""
 PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
@@ -230,7 +223,7 @@ def engine_of(row: Row) -> Engine:
     engine = load_engine(_name_of(row))
     titan = engine.name in OF_FSDP2
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
-    kernels |= _update_said(row)
+    kernels |= update_said(row)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
         eager = (
@@ -274,16 +267,6 @@ def _sums_said(row: Row) -> dict[str, Any]:
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
     unsynced = accumulates and ("unsynced" in words or trainer)
     return narrow | ({"sums_before_reducing": True} if unsynced else {})
-
-
-def _update_said(row: Row) -> dict[str, bool]:
-    """Whether PyTorch's AdamW updated the weights operator by operator."""
-    words = row.framework.lower()
-    own = OWN_LOOP in words
-    years = (last for name, last in UPDATED_BY_OPERATOR.items() if name in words)
-    old = row.year is not None and any(row.year <= last for last in years)
-    elsewhere = "deepspeed" in words  # its own fused Adam
-    return {"updates_by_operator": True} if (own or old) and not elsewhere else {}
 
 
 def _packing_said(row: Row) -> dict[str, Any]:

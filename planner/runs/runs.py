@@ -32,12 +32,7 @@ from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.setting import Setting
-from meshplan.costmodels.stage_split import (
-    split_blocks,
-    split_by_cost,
-    split_evenly,
-    stages_with,
-)
+from meshplan.costmodels.stage_split import stages_with
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -52,6 +47,7 @@ from meshplan.planner.runs.clusters import cluster_of
 from meshplan.planner.runs.habits import engine_of
 from meshplan.planner.runs.memory import as_it_held
 from meshplan.planner.runs.rows import Measured, Row, SkippedRow, imbalance_of, row_of
+from meshplan.planner.runs.stage_counts import ends_count, stage_counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +284,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     """As the row states them, or as its engine would cut them."""
     if not row.stages:
-        counts = _stage_counts(row, model, number, engine)
+        counts = stage_counts(row, model, number, engine)
         share = row.facts.recomputed_share
         if share:
             return tuple(Stage(n, 0, round(n * share)) for n in counts)
@@ -302,27 +298,6 @@ def _stages(
     return stages
 
 
-BLOCKS_BESIDE_LAYERS = 5
-"""What nanotron cuts by cost beside layers: embedding, final norm, head, cast and loss
-(huggingface/nanotron src/nanotron/models/llama.py, its `PipelineBlock`s).
-"""
-
-
-def _stage_counts(row: Row, model: Model, num_stages: int, engine: Engine) -> tuple[int, ...]:
-    by_cost, ends = engine.legality.uneven_stages == "cost", _ends_count(row, engine)
-    if num_stages > model.num_layers + (BLOCKS_BESIDE_LAYERS if by_cost else 2 * ends):
-        raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
-    if by_cost:
-        return split_by_cost(model, num_stages)
-    if engine.legality.blocks_at_ends:
-        return split_blocks(model.num_layers, num_stages, engine.legality.blocks_at_ends)
-    return split_evenly(model.num_layers, num_stages, ends_count=ends, mtp_layers=model.mtp_layers)
-
-
-def _ends_count(row: Row, engine: Engine) -> bool:
-    return engine.legality.layers_count_ends or row.facts.ends_are_layers
-
-
 def _default_chunks(row: Row, model: Model, engine: Engine) -> int:
     """Virtual stages of a run that does not say how many: its schedule's, or if that has any number
     of them one for each layer.
@@ -331,7 +306,7 @@ def _default_chunks(row: Row, model: Model, engine: Engine) -> int:
     schedule = SCHEDULE_WORDS.get(words[0], "1f1b") if words else "1f1b"
     if schedule in VIRTUAL_STAGES:
         return VIRTUAL_STAGES[schedule]
-    return max(1, (model.num_layers + 2 * _ends_count(row, engine)) // row.pp)
+    return max(1, (model.num_layers + 2 * ends_count(row, engine)) // row.pp)
 
 
 def _schedule(row: Row, vpp: int) -> Schedule:

@@ -11,7 +11,7 @@ Leaves out: sourced files that lie elsewhere, `read` but of a here-string, `trap
 variables, job control.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -306,18 +306,24 @@ class _Follower:
         return self._builtin(name, words, line)
 
     def _call(self, name: str, arguments: list[Text], line: int) -> bool:
-        outer = self.variables.arguments
-        self.variables.arguments = arguments
         self._deeper(line)
         try:
-            return self.run(self.functions[name])
+            return self._until_return(arguments, lambda: self.run(self.functions[name]))
+        finally:
+            self.calls -= 1
+
+    def _until_return(self, arguments: list[Text], followed: Callable[[], bool]) -> bool:
+        """Follow a function or a file with arguments of its own, which `return` ends."""
+        outer = self.variables.arguments
+        self.variables.arguments = arguments
+        try:
+            return followed()
         except _Stops as stop:
             if stop.word != "return":
                 raise
             return True
         finally:
             self.variables.arguments = outer
-            self.calls -= 1
 
     def _deeper(self, line: int) -> None:
         self.calls += 1
@@ -373,16 +379,8 @@ class _Follower:
         self.script.notes.append(f"line {line}: {what} is sourced: {said}")
         if inner is None:
             return True
-        outer = self.variables.arguments
-        self.variables.arguments = words[1:] or outer
-        try:
-            return self._inside(inner, line)
-        except _Stops as stop:
-            if stop.word != "return":
-                raise
-            return True
-        finally:
-            self.variables.arguments = outer
+        arguments = words[1:] or self.variables.arguments
+        return self._until_return(arguments, lambda: self._inside(inner, line))
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""
