@@ -15,7 +15,9 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4",
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
 ]
-AttentionKernel = Literal["flash1", "triton", "flash2", "flash3", "flash4", "cudnn"]
+AttentionKernel = Literal[
+    "flash1", "triton", "efficient", "masked", "flash2", "flash3", "flash4", "cudnn"
+]
 
 
 MEMORY_MARGIN = 0.04

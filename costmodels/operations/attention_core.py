@@ -9,6 +9,13 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 
 
+MASK_BYTES = 2.0
+"""Of a query and key: PyTorch makes 16 bits of a mask of booleans in each layer and keeps them for
+the backward (aten/src/ATen/native/transformers/attention.cpp convert_boolean_attn_mask). A mask
+that is 16 bits wide when it comes would be there once; it is counted alike.
+"""
+
+
 def core(site: Site, attention: Attention) -> AttentionCore:
     """The kernel itself, causal, over a window or the keys that an indexer chose."""
     shard, a = site.shard, attention.heads / site.shard.tp
@@ -23,6 +30,7 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
     exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
     own_output = exchanged * output_bytes(site, attention)  # of other tokens
+    masked_keys = float(seq_len) if site.kernels.attention == "masked" else 0.0
     return AttentionCore(
         name="core_attention",
         queries=t,
@@ -35,7 +43,10 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         chosen=_is_chosen(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
-        saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
+        masked_keys=masked_keys,
+        saved_bytes=own_output
+        + (logsumexp if site.kernels.flash_attention else scores)
+        + MASK_BYTES * t * masked_keys,
     )
 
 

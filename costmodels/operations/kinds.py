@@ -86,6 +86,8 @@ class AttentionCore:
     chunk       tokens of a chunk where context parallelism cuts a sequence into 2 cp of them: a
                 rank has two, each in a kernel for its own keys and one for earlier ones; 0: one
                 kernel for all
+    masked_keys  keys that the kernel multiplies where its mask is a tensor, whatever it hides; 0:
+                 `keys`
     """
 
     name: str
@@ -99,6 +101,7 @@ class AttentionCore:
     chosen: bool = False
     sinks_s: Number = 0.0
     chunk: Number = 0.0
+    masked_keys: Number = 0.0
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("core_attention",)
 

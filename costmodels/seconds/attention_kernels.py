@@ -9,9 +9,23 @@ the second's, Dao-AILab/flash-attention issue 1051).
 
 from typing import NamedTuple
 
-OLDER_KERNELS = {"flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5)}
-"""Rates of the first FlashAttention over the second's on an A100, forward and backward: the second
-is "around 2x" as fast, and "1.3-1.5x" and "around 2x" as its Triton version (2307.08691, 4.1).
+OLDER_KERNELS = {
+    "flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5),
+    "efficient": (0.527, 0.591), "masked": (0.527, 0.591),
+}  # fmt: skip
+"""Rates over the second FlashAttention's on an A100, forward and backward.
+
+flash1, triton     the second is "around 2x" as fast as the first, and "1.3-1.5x" and "around 2x" as
+                   its Triton version (2307.08691, 4.1)
+efficient, masked  PyTorch's memory-efficient attention, which is xformers' of CUTLASS, where heads
+                   are 128 wide and no key is left out: 107.8e12 forward over 8,096 keys
+                   (facebookresearch/xformers pull request 389: 49.8 ms for 160 heads), 85.4e12
+                   backward over 2,048 (NVIDIA/cutlass pull request 992: 10.06 ms for 8 sequences of
+                   20 heads); the second by measured/a100-80gb-sxm.toml 204.5e12 and 144.5e12.
+                   `masked` is given a mask as a tensor and skips no key (`AttentionCore.masked_keys`)
+
+Other GPUs in proportion. An H100 was measured at 256 keys alone: 144.8e12 of 229.5e12
+(microsoft/onnxruntime pull request 21629).
 """
 
 

@@ -40,7 +40,7 @@ A profile measured on the machine itself replaces all of this, the launch includ
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -209,6 +209,7 @@ def _grouped_s(
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     """Seconds of the core attention: two products forward, five backward."""
     kernels, recipe = device.kernels, device.recipe
+    op = replace(op, keys=op.masked_keys) if op.masked_keys else op
     beside = op.sinks_s if backward else 0.0
     dtype = recipe.other_dtype(device.gpu)
     surface = device.attention_surface(dtype, "backward" if backward else "forward")

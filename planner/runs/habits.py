@@ -138,10 +138,13 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); heads are co
 
 FLASH_KERNELS = {
     "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "flash3",
-    "flash4": "flash4", "cudnn": "cudnn", "efficient": "flash1", "sdpa": "flash2",
+    "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
+    "sdpa": "flash2",
 }  # fmt: skip
-"""PyTorch's memory-efficient kernel is xformers' of CUTLASS, on an A100 about as fast as the first
-FlashAttention (2307.08691, section 4.1). `sdpa` calls the second, or what a GPU has instead.
+"""`sdpa` calls FlashAttention-2, or what a GPU has instead; with a mask as a tensor, `masked`,
+because no other kernel of PyTorch's takes one. Transformers of July to November 2025 makes such a
+mask where a model is called without a cache and without an attention mask (issue 41856, mended by
+pull request 42367), and any release where a sequence is padded.
 """
 
 DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
