@@ -63,6 +63,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "dropout": {"dropout": True},
     "no_dropout": {"dropout": False},
     "blocking": {"launches_block": True},
+    "no_padding": {"pads_vocabulary": False},
     "returned_keys": {"returned_keys": 2},
     "fused_step": {"updates_by_operator": False},
     "operator_step": {"updates_by_operator": True},
