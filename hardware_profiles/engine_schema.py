@@ -178,6 +178,8 @@ class State(Frozen):
     gathers_8bit        in fp8 with one scale a tensor ZeRO-1 and 2 gather updated weights of such
                         layers in 8 bits
     frees_gradients     no gradient is allocated at the loss of a step's only micro-batch
+    receives_apart      each micro-batch of a step has buffers of its own for what a pipeline rank
+                        receives (`costmodels.memory.receive_buffers`)
     plans_buffers       a compiler places all buffers of a step before it runs, so that no allocator
                         holds more than is in use
     whole_gradient_bytes
@@ -219,6 +221,7 @@ class State(Frozen):
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
     frees_gradients: bool = False
+    receives_apart: bool = False
     step_copies: bool = False
     plans_buffers: bool = False
     whole_gradient_bytes: float = Field(default=0.0, ge=0)

@@ -14,7 +14,7 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.memory.kept_buffers import gather_buffer_bytes, head_buffer_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
-from meshplan.costmodels.prices.memory import parts_of
+from meshplan.costmodels.prices.memory import parts_of, received_by_row
 from meshplan.costmodels.prices.tables import Table
 from meshplan.costmodels.ranks.memory import (
     constant_slack_bytes,
@@ -48,7 +48,8 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
         "head_transient_bytes": reserved * loss,
         "embedding_state_bytes": held[0],
         "head_state_bytes": held[1] + work.rows(reserved * head_buffer_bytes(work.rank.site)),
-        "fixed_bytes": outside + reserved * _outliving(work, alone, empty),
+        "fixed_bytes": outside
+        + reserved * (_outliving(work, alone, empty) + received_by_row(layouts, work)),
     }
 
 
@@ -63,6 +64,7 @@ def bytes_by_kind(layouts: Layouts, work: Table, weights: Table) -> Floats:
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     outside = np.zeros(len(layouts)) + context_bytes(whole) + constant_slack_bytes(whole, pairs)
     reserved = 1 + setting.tuning.activation_slack_fraction
+    outside += reserved * received_by_row(layouts, work)
     kept = [_kept_bytes(work, (kind,)) for kind in work.layer_kinds]
     ends = [rank.state_memory(end).allocated for end in (embedding, head)]
     gathered = head_gathered_bytes(rank, head), embedding_gathered_bytes(rank, embedding)

@@ -21,6 +21,7 @@ from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
 )
+from meshplan.costmodels.memory.receive_buffers import receive_buffer_bytes
 from meshplan.costmodels.memory.states import Sharding, comes_late, update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
@@ -53,6 +54,7 @@ def memory_columns(
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     slack = constant_slack_bytes(whole, pairs)  # by the pipeline's depth: by row
     outside = context_bytes(whole) + slack + work.rows(reserved * outliving)
+    outside = outside + reserved * received_by_row(layouts, work)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
         outside = outside + _beyond_host_bytes(layouts, work, weights)
@@ -105,6 +107,13 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
         "head_transient_bytes": reserved
         * (work.rows(loss_bytes(site) - site.stream_bytes) + messages),
     }
+
+
+def received_by_row(layouts: Layouts, work: Table) -> Floats:
+    """(N,) what a pipeline's ranks receive into all step long (`receive_buffers`)."""
+    sent, apart = work.rows(work.rank.hops.sent_bytes), work.setting.engine.state.receives_apart
+    m = layouts.num_micro_batches * 1.0
+    return receive_buffer_bytes(layouts.pipeline_parallel, sent, m, apart=apart) + 0.0 * m
 
 
 def parts_of(weights: Table) -> list[RankParameters]:

@@ -13,6 +13,7 @@ from meshplan.costmodels.memory.kept_buffers import (
     gather_buffer_bytes,
     head_buffer_bytes,
 )
+from meshplan.costmodels.memory.receive_buffers import receive_buffer_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.adapters import largest_weight
 from meshplan.costmodels.ranks.rank import Rank
@@ -86,11 +87,22 @@ def _holds_once(rank: Rank) -> Condition:
     return rank.setting.model.tied & alone
 
 
-def outliving_bytes(rank: Rank, kinds: Iterable[int], *, head: bool, modules: bool) -> Number:
-    """Buffers of layers of `kinds`, of the head and of prediction modules, that outlive use."""
+def received_bytes(rank: Rank, micro_batches: Number) -> Number:
+    """What a rank of a pipeline receives into all step long, where the engine does so."""
+    pipelined, apart = rank.layout.pipeline_parallel, rank.state.receives_apart
+    return receive_buffer_bytes(pipelined, rank.hops.sent_bytes, micro_batches, apart=apart)
+
+
+def outliving_bytes(
+    rank: Rank, kinds: Iterable[int], micro_batches: Number, *, head: bool, modules: bool
+) -> Number:
+    """Buffers of layers of `kinds`, of the head, of prediction modules and of messages, that
+    outlive use.
+    """
     kinds = tuple(kinds)
     layers = rank.stand_in_bytes(kinds, with_modules=modules)
     layers = layers + unpacked_bytes(rank, kinds) + gather_buffer_bytes(rank.site)
+    layers = layers + received_bytes(rank, micro_batches)
     return layers + head_buffer_bytes(rank.site) if head else layers
 
 

@@ -151,7 +151,7 @@ class HeldMixes:
         parameters = reduce(add, parts, RankParameters(dense=0.0))
         layers = [kind for kind in present if not model.is_modules(kind)]
         modules = MODULES in ends or len(layers) < len(present)
-        kept = float(outliving_bytes(model, layers, head=HEAD in ends, modules=modules))
+        kept = float(outliving_bytes(model, layers, model.m, head=HEAD in ends, modules=modules))
         states, update = model.state_memory(parameters), self._update_bytes(parameters)
         late = comes_late(model.state, model.m, model.layout.pipeline_parallel)
         absent = float(states.gradients) if late else 0.0

@@ -127,7 +127,7 @@ def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:
     kinds = sorted({kind for i in chunks for kind, _ in model.stage_counts[i]})
     head = len(model.layout.stages) - 1 in chunks
     modules = model.has_modules and model.stage_of_end[2] in chunks
-    return float(outliving_bytes(model, kinds, head=head, modules=modules))
+    return float(outliving_bytes(model, kinds, model.m, head=head, modules=modules))
 
 
 def _saved_by_layers(model: StageModel, chunk: int) -> float:

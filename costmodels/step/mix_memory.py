@@ -231,7 +231,9 @@ class MixMemory:
         parts = [model.layer_parameters(kind) * kinds.count(kind) for kind in sorted(set(kinds))]
         parts += [model.end_parameters[end] for end in ends]
         parameters = reduce(add, parts, RankParameters(dense=0.0))
-        kept = outliving_bytes(model, sorted(set(kinds)), head=1 in ends, modules=2 in ends)
+        kept = outliving_bytes(
+            model, sorted(set(kinds)), model.m, head=1 in ends, modules=2 in ends
+        )
         memory = model.state_memory(parameters) + Memory(transient=float(kept))
         outside = float(context_bytes(model))
         return float(memory.allocated) + slack_bytes(model, memory) + outside

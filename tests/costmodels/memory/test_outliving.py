@@ -113,3 +113,14 @@ def test_pytorch_holds_them() -> None:
     assert _most_in_inputs(reentrant=False, hooked=True) == _most_in_inputs(
         reentrant=False, hooked=False
     )
+
+
+def test_a_mask_of_16_bits_is_kept_by_each_layer() -> None:
+    """4,096 x 4,096 numbers of 2 bytes for each of four sequences and 32 layers beside causal
+    kernels of the same library; one layer's where all are replayed.
+    """
+    row = LORA | {"adapters": "", "recompute": "none"}
+    masked, plain = (
+        _allocated(row | {"attention_kernel": kernel}) for kernel in ("masked", "efficient")
+    )
+    assert masked - plain == LAYERS * 4 * 4096 * 4096 * 2

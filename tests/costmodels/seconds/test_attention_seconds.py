@@ -90,6 +90,7 @@ def test_attention_reaches_half_of_its_rate_by_hand(device: Device):
     [
         pytest.param("flash1", 2.0, 2.0, id="the first: around twice as long both ways"),
         pytest.param("triton", 1.4, 2.0, id="its Triton version: 1.3 to 1.5, and around twice"),
+        pytest.param("efficient", 1 / 0.527, 1 / 0.591, id="PyTorch's memory-efficient one"),
     ],
 )
 def test_older_kernels_take_longer_than_flash2(
@@ -108,6 +109,20 @@ def test_older_kernels_take_longer_than_flash2(
     for times, back in ((forward, False), (backward, True)):
         expected = times * seconds("flash2", backward=back)
         assert seconds(kernel, backward=back) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_mask_that_is_a_tensor_skips_no_key(device: Device, backward: bool):
+    """A causal sequence of 600 tokens: as long as one whose queries all meet 600 keys."""
+    here = replace(device, attention="masked")
+    core = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    masked, whole = replace(core, masked_keys=600.0), replace(core, keys=600.0)
+    expected = attention_s(here, whole, backward=backward)
+    assert attention_s(here, masked, backward=backward) == expected
+    assert attention_s(here, core, backward=backward) < expected
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     narrow = engine_of(row | {"fused_loss": "bf16"}).kernels
     assert (narrow.logits_bytes, narrow.fused_cross_entropy) == (6.0, False)
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
-    assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "flash1"
+    assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "efficient"
+    assert engine_of(row | {"attention_kernel": "masked"}).kernels.attention == "masked"
     assert engine_of(row | {"attention_kernel": "flash4"}).kernels.attention == "flash4"
     asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
     assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
