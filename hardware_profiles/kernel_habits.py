@@ -12,6 +12,8 @@ attention kernel of those that are there; or are gathered before it; or heads ar
 tokens around it (Ulysses, 2309.14509); or that in each node, and keys and values go round nodes.
 """
 
+AdapterCasts = Literal["none", "inputs", "all"]
+
 
 class KernelHabits(Frozen):
     """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
@@ -124,6 +126,8 @@ class KernelHabits(Frozen):
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
+    adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
+                    back under autocast, or without it adapters compute in fp32, "all"
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
     communication_units  SMs that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
@@ -190,6 +194,7 @@ class KernelHabits(Frozen):
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     step_graph: bool = False
     launch_share: float = Field(default=1.0, gt=0)
+    adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)

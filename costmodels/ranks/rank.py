@@ -151,6 +151,7 @@ class Rank:
             engine.kernels.graphed, engine.kernels.products_apart,
             engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
             engine.kernels.launch_share, engine.kernels.launches_block,
+            engine.kernels.adapter_casts,
         )  # fmt: skip
 
     @property

@@ -15,25 +15,31 @@ from meshplan.costmodels.operations.adapters import (
     adapted_part,
     adapter_forward_flops,
     adapter_numbers,
+    cast_bytes,
     is_linear,
     mask_bytes,
 )
 from meshplan.costmodels.operations.kinds import Matmul, Operation
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.training import Lora
+from meshplan.hardware_profiles.kernel_habits import AdapterCasts
 
 ADAPTER_KERNELS = 3
 """Forward: two products, and the sum with the frozen one's output; twice that backward. Dropout is
-one more each way.
+one more each way, casts three: there, back, and the scaling.
 """
+CASTING_KERNELS = 3
 
 
-def adapter_launches(op: Matmul, lora: Lora | None, *, backward: bool) -> int:
+def adapter_launches(
+    op: Matmul, lora: Lora | None, casts: AdapterCasts = "none", *, backward: bool
+) -> int:
     """Kernels that the host issues for the adapters beside a product."""
     part = adapted_part(op, lora) if lora else None
     if lora is None or part is None:
         return 0
-    return part.joined * (ADAPTER_KERNELS * (2 if backward else 1) + (lora.dropout > 0))
+    beside = (lora.dropout > 0) + CASTING_KERNELS * (casts != "none")
+    return part.joined * (ADAPTER_KERNELS * (2 if backward else 1) + beside)
 
 
 def beside_frozen_s(
@@ -41,12 +47,13 @@ def beside_frozen_s(
     operations: Iterable[Operation],
     lora: Lora,
     packed_bytes: float,
+    casts: AdapterCasts = "none",
     *,
     backward: bool,
 ) -> Number:
     """Seconds of one direction; `packed_bytes` of a quantised number of a weight, else 0."""
     linear = [op for op in operations if isinstance(op, Matmul) and is_linear(op)]
-    seconds = sum(_adapter_s(device, op, lora, backward=backward) for op in linear)
+    seconds = sum(_adapter_s(device, op, lora, casts, backward=backward) for op in linear)
     if packed_bytes:
         seconds = seconds + sum(_unpacked_s(device, op, packed_bytes) for op in linear)
     return seconds
@@ -57,13 +64,16 @@ def _unpacked_s(device: Device, op: Matmul, packed_bytes: float) -> Number:
     return pointwise_s(device, moved_bytes, op.joined)
 
 
-def _adapter_s(device: Device, op: Matmul, lora: Lora, *, backward: bool) -> Number:
+def _adapter_s(
+    device: Device, op: Matmul, lora: Lora, casts: AdapterCasts, *, backward: bool
+) -> Number:
     part = adapted_part(op, lora)
     if part is None:
         return 0.0
     numbers = part.m * adapter_numbers(part, lora, backward=backward)
-    launches = adapter_launches(part, lora, backward=backward)
+    launches = adapter_launches(part, lora, casts, backward=backward)
     moved_bytes = device.recipe.itemsize * numbers + mask_bytes(part, lora)
+    moved_bytes = moved_bytes + part.m * cast_bytes(part, lora, casts, backward=backward)
     memory_s = pointwise_s(device, moved_bytes, launches)
     flops = adapter_forward_flops((part,), lora) * (2.0 if backward else 1.0)
     rate = device.rate_flops_per_s(device.recipe.other_dtype(device.gpu))

@@ -43,6 +43,7 @@ from meshplan.costmodels.operations.adapters import (
     adapted_part,
     adapter_forward_flops,
     feeds_frozen_alone,
+    kept_copies_bytes,
     kept_numbers,
     mask_bytes,
 )
@@ -78,6 +79,7 @@ from meshplan.costmodels.seconds.operation import (
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.engine_schema import Overlap
+from meshplan.hardware_profiles.kernel_habits import AdapterCasts
 from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -98,7 +100,7 @@ class Pricer:
     products_apart  whether the host issues a product for each expert
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
-    launch_share, launches_block    see `KernelHabits`
+    launch_share, launches_block, adapter_casts    see `KernelHabits`
     """
 
     device: Device
@@ -118,6 +120,7 @@ class Pricer:
     keeps_unread: bool = False
     launch_share: float = 1.0
     launches_block: bool = False
+    adapter_casts: AdapterCasts = "none"
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -191,11 +194,12 @@ class Pricer:
         return adapter_forward_flops(operations, self.lora) if self.lora else 0.0
 
     def _saved(self, op: Operation) -> Number:
-        if self.lora and feeds_frozen_alone(op, self.lora):
+        if self.lora and feeds_frozen_alone(op, self.lora, self.adapter_casts):
             return 0.0
         saved = op.saved_bytes * (self.device.recipe.saved_fraction if is_kept_cast(op) else 1.0)
         if self.lora and (part := adapted_part(op, self.lora)) is not None:
             kept = self.device.recipe.itemsize * kept_numbers(part, self.lora)
+            kept = kept + kept_copies_bytes(part, self.lora, self.adapter_casts)
             saved = saved + kept + mask_bytes(part, self.lora)
         return saved
 
@@ -248,8 +252,9 @@ class Pricer:
         elif self.lora:
             backward = direction == "input_grad"
             pointwise = pointwise + beside_frozen_s(
-                self.device, operations, self.lora, self.packed_bytes, backward=backward
-            )
+                self.device, operations, self.lora, self.packed_bytes, self.adapter_casts,
+                backward=backward,
+            )  # fmt: skip
         return Computing(matmul, attention, pointwise)
 
     def _waits_s(self, operations: Sequence[Operation], computing_s: Number) -> dict[Axis, Number]:
@@ -338,7 +343,9 @@ class Pricer:
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels * op.issued_share
         if isinstance(op, Matmul):
-            beside = adapter_launches(op, self.lora, backward=direction != "forward")
+            beside = adapter_launches(
+                op, self.lora, self.adapter_casts, backward=direction != "forward"
+            )
             added = direction == "weight_grad" and self.gradient_bytes > 0
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
@@ -360,8 +367,9 @@ class Pricer:
     def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
         op, tuning = each.op, self.device.tuning
         count = count_of(op, direction)
-        if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
-            count = count - op.regathers
+        if self.lora and direction == "input_grad":
+            alone = feeds_frozen_alone(op, self.lora, self.adapter_casts)
+            count = count - op.regathers * alone
         scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
         whole = scale * count * each.seconds
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])

@@ -64,6 +64,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "no_dropout": {"dropout": False},
     "blocking": {"launches_block": True},
     "no_padding": {"pads_vocabulary": False},
+    "cast_adapters": {"adapter_casts": "inputs"},
+    "wide_adapters": {"adapter_casts": "all"},
     "returned_keys": {"returned_keys": 2},
     "fused_step": {"updates_by_operator": False},
     "operator_step": {"updates_by_operator": True},
