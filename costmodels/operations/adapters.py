@@ -17,7 +17,9 @@ number, both kept in place of the input itself:
     each way    2 j k                 numbers a row more (read, and written dropped), and j k bytes
     saved       j k                   numbers a row more, and j k bytes
 
-PEFT keeps adapters in fp32 beside a 16-bit model and casts their input to them (`AdapterCasts`).
+PEFT keeps adapters in fp32 beside a 16-bit model (autocast_adapter_dtype, since 0.11: pull request
+1706; under FSDP1 the shards of adapters that are units are fp32 too) and casts their input to them
+(`AdapterCasts`).
 Bytes a row beyond those above, j k and n of an input's and the output's numbers:
 
     inputs   12 j k + 4 n each way, with dropout 4 j k more: under autocast the input is cast to
@@ -29,13 +31,14 @@ Bytes a row beyond those above, j k and n of an input's and the output's numbers
 A frozen product needs no gradient of its weight, so nothing keeps its input unless an adapter reads
 it, nor gathers it again over tensor-parallel ranks in the backward.
 
-Source: LoRA (2106.09685, section 4); dropout: huggingface/peft@5d602fd
-src/peft/tuners/lora/layer.py (Linear.forward: lora_B(lora_A(dropout(x))) * scaling of the input cast
-to the dtype of lora_A's weight, the result cast back), torch's native_dropout. LoRA of Llama 3 8B at
-rank 16 in amp with 4 and 16 sequences of 4,096 tokens then holds 23.1 and 47.4 GiB, 22.7 and 45.4
-without, 23.2 and 47.4 measured (foundation-model-stack/fms-acceleration@876e2ed).
-Leaves out: the narrow output's bytes in fp32; its own collectives, and that Megatron cuts A over the tensor-parallel ranks where B follows it (elsewhere,
-and here, it is whole on each); that an adapter's input stays in 16 bit in 8-bit training.
+Source: LoRA (2106.09685, section 4); huggingface/peft@5d602fd src/peft/tuners/lora/layer.py
+(Linear.forward: lora_B(lora_A(dropout(x))) * scaling, of the input in the dtype of lora_A's weight;
+the result is cast back), torch's native_dropout. LoRA of Llama 3 8B at rank 16 under autocast, with
+4 and 16 sequences of 4,096 tokens, then holds 23.1 and 46.9 GiB, 22.7 and 45.4 without the copies,
+23.2 and 47.4 measured (foundation-model-stack/fms-acceleration@876e2ed).
+Leaves out: the narrow output's bytes in fp32, its own collectives, and that Megatron cuts A over
+the tensor-parallel ranks where B follows it (elsewhere, and here, it is whole on each); that an
+adapter's input stays in 16 bit in 8-bit training.
 """
 
 from collections.abc import Iterable

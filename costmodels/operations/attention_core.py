@@ -8,7 +8,6 @@ from meshplan.costmodels.operations.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 
-
 MASK_BYTES = 2.0
 """Of a query and key: PyTorch makes 16 bits of a mask of booleans in each layer and keeps them for
 the backward (aten/src/ATen/native/transformers/attention.cpp convert_boolean_attn_mask). A mask

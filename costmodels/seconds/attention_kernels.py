@@ -22,7 +22,7 @@ efficient, masked  PyTorch's memory-efficient attention, which is xformers' of C
                    (facebookresearch/xformers pull request 389: 49.8 ms for 160 heads), 85.4e12
                    backward over 2,048 (NVIDIA/cutlass pull request 992: 10.06 ms for 8 sequences of
                    20 heads); the second by measured/a100-80gb-sxm.toml 204.5e12 and 144.5e12.
-                   `masked` is given a mask as a tensor and skips no key (`AttentionCore.masked_keys`)
+                   `masked` has a mask as a tensor and skips no key (`AttentionCore.masked_keys`)
 
 Other GPUs in proportion. An H100 was measured at 256 keys alone: 144.8e12 of 229.5e12
 (microsoft/onnxruntime pull request 21629).

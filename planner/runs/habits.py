@@ -11,6 +11,7 @@ from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.runs.attention import FLASH_KERNELS, attention_said
 from meshplan.planner.runs.engines import (
     LAST_GATHERED_WIDE,
     LAST_LISTED,
@@ -124,30 +125,12 @@ FSDP1 = "llm-foundry"
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
-UNFUSED = {"attention": "unfused", "flash_attention": False}
-BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False, "biases": "apart"}
-"""NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
-Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
-them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
-"""
-
 UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False, "copies_heads": True}
 """Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
 (alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
 fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); heads are copied as under
 `LOCAL`. --no-bias-swiglu-fusion and
 --no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
-"""
-
-FLASH_KERNELS = {
-    "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "flash3",
-    "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
-    "sdpa": "flash2",
-}  # fmt: skip
-"""`sdpa` calls FlashAttention-2, or what a GPU has instead; with a mask as a tensor, `masked`,
-because no other kernel of PyTorch's takes one. Transformers of July to November 2025 makes such a
-mask where a model is called without a cache and without an attention mask (issue 41856, mended by
-pull request 42367), and any release where a sequence is padded.
 """
 
 DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
@@ -230,7 +213,7 @@ def engine_of(row: Row) -> Engine:
     titan = engine.name in OF_FSDP2
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
     kernels |= update_said(row)
-    kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
+    kernels |= attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
         eager = (
             EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS
@@ -341,18 +324,6 @@ def _fuses_no_llama(row: Row, engine: Engine) -> bool:
     old = row.year is not None and row.year <= LAST_UNFUSED
     its_own = engine.name == "megatron" and "nemo" not in row.framework.lower()
     return old and its_own and row.shape.get("gated_mlp", "1") != "0"
-
-
-def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
-    """The attention kernel, and what else was not there before there was a fused one."""
-    if facts.flash_attention is False:
-        return BEFORE_FLASH if engine.name in ("megatron", "nemo") else UNFUSED
-    kernel = FLASH_KERNELS.get(facts.attention_kernel)
-    if kernel is None and facts.flash_attention and not engine.kernels.flash_attention:
-        kernel = "flash2"
-    asks_torch = facts.attention_kernel == "sdpa"
-    said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
-    return said if kernel else {}
 
 
 def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:

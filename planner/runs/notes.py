@@ -26,8 +26,8 @@ FACTS = {
     "priced_gpu": "the GPU's profile where `gpu` is too wide a word for it",
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
     "attention_kernel": "flash1 to flash4: the first to the fourth FlashAttention; triton: the"
-    " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is a"
-    " tensor, so that it skips no key; cudnn: cuDNN's; sdpa:"
+    " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
+    " a tensor, so that it skips no key; cudnn: cuDNN's; sdpa:"
     " PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel for",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
@@ -44,6 +44,8 @@ FACTS = {
     " blocking: the host waits for each kernel (CUDA_LAUNCH_BLOCKING); no_padding: a vocabulary"
     " that Megatron would fill up has the model's own rows (a NeMo configuration that presets"
     " vocab_size);"
+    " cast_adapters: PEFT casts the input of adapters to fp32 and autocast back,"
+    " wide_adapters: they compute in fp32;"
     " local: Megatron-LM's own layers, not Transformer Engine's;"
     " no_jit: it asks for nvFuser, which PyTorch no longer has; autocast: the"
     " residual stream is fp32, te_autocast: and norms keep 16 bits of it; head_copies: a fused"

@@ -1,0 +1,36 @@
+"""Which kernel computed a measured run's attention, from its facts."""
+
+from typing import Any
+
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.planner.runs.rows import Facts
+
+UNFUSED = {"attention": "unfused", "flash_attention": False}
+BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False, "biases": "apart"}
+"""NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
+Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
+them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
+"""
+
+FLASH_KERNELS = {
+    "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "flash3",
+    "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
+    "sdpa": "flash2",
+}  # fmt: skip
+"""`sdpa` calls FlashAttention-2, or what a GPU has instead; with a mask as a tensor, `masked`,
+because no other kernel of PyTorch's takes one. Transformers of July to November 2025 makes such a
+mask where a model is called without a cache and without an attention mask (issue 41856, mended by
+pull request 42367), and any release where a sequence is padded.
+"""
+
+
+def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
+    """The attention kernel, and what else was not there before there was a fused one."""
+    if facts.flash_attention is False:
+        return BEFORE_FLASH if engine.name in ("megatron", "nemo") else UNFUSED
+    kernel = FLASH_KERNELS.get(facts.attention_kernel)
+    if kernel is None and facts.flash_attention and not engine.kernels.flash_attention:
+        kernel = "flash2"
+    asks_torch = facts.attention_kernel == "sdpa"
+    said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
+    return said if kernel else {}
