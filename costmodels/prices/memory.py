@@ -112,8 +112,10 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
 def received_by_row(layouts: Layouts, work: Table) -> Floats:
     """(N,) what a pipeline's ranks receive into all step long (`receive_buffers`)."""
     sent, apart = work.rows(work.rank.hops.sent_bytes), work.setting.engine.state.receives_apart
-    m = layouts.num_micro_batches * 1.0
-    return receive_buffer_bytes(layouts.pipeline_parallel, sent, m, apart=apart) + 0.0 * m
+    m, pipelined = layouts.num_micro_batches * 1.0, layouts.pipeline_parallel * 1.0
+    found: Floats = np.zeros(len(layouts))
+    found += receive_buffer_bytes(pipelined, sent, m, apart=apart)
+    return found
 
 
 def parts_of(weights: Table) -> list[RankParameters]:

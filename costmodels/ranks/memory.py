@@ -89,7 +89,7 @@ def _holds_once(rank: Rank) -> Condition:
 
 def received_bytes(rank: Rank, micro_batches: Number) -> Number:
     """What a rank of a pipeline receives into all step long, where the engine does so."""
-    pipelined, apart = rank.layout.pipeline_parallel, rank.state.receives_apart
+    pipelined, apart = rank.layout.pipeline_parallel * 1.0, rank.state.receives_apart
     return receive_buffer_bytes(pipelined, rank.hops.sent_bytes, micro_batches, apart=apart)
 
 
