@@ -14,7 +14,13 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.stage import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.memory.receive_buffers import receive_buffer_bytes
+from meshplan.costmodels.prices.prices import price
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.runs.runs import run_of
 from meshplan.planner.runs.validate import step_model
@@ -93,3 +99,20 @@ def test_the_first_rank_has_one_for_each_by_hand() -> None:
     without = type(model)(other, model.layout)
     less = float(model.memory()[0].allocated) - float(without.memory()[0].allocated)
     assert less == 64 * 16384 * 4096 * 2 / 2
+
+
+def test_a_grid_counts_them_as_one_layout_does(models, case_of) -> None:
+    """Of two ranks under torchtitan: 32 micro-batches of 512 tokens, the model's width, 2 bytes."""
+    engine, cluster = load_engine("torchtitan"), load_cluster("dgx-h100")
+    state = engine.state.model_copy(update={"receives_apart": False})
+    layout = Layout(pipeline_parallel=2, zero_stage=2, stages=(Stage(4), Stage(4)))
+    fixed, allocated = [], []
+    for each in (engine, engine.model_copy(update={"state": state})):
+        training = Training(seq_len=512, global_batch_size=32)
+        case = case_of(Setting(models["dense"], training, cluster, each, Tuning()), layout)
+        fixed.append(price(case.layouts, case.setting).fixed_bytes[0])
+        allocated.append(float(case.step.memory()[0].allocated))
+    expected = 32 * 512 * models["dense"].hidden * 2
+    assert allocated[0] - allocated[1] == expected
+    reserved = 1 + Tuning().activation_slack_fraction
+    assert fixed[0] - fixed[1] == pytest.approx(reserved * expected)
