@@ -18,8 +18,9 @@ number, both kept in place of the input itself:
     saved       j k                   numbers a row more, and j k bytes
 
 PEFT keeps adapters in fp32 beside a 16-bit model (autocast_adapter_dtype, since 0.11: pull request
-1706; under FSDP1 the shards of adapters that are units are fp32 too) and casts their input to them
-(`AdapterCasts`).
+1706) and casts their input to the dtype of their weights (`AdapterCasts`). Under FSDP1 with
+use_orig_params a unit's weights are fp32 shards until its own forward, whatever they are gathered
+in; adapters in a layer's unit are not.
 Bytes a row beyond those above, j k and n of an input's and the output's numbers:
 
     inputs   12 j k + 4 n each way, with dropout 4 j k more: under autocast the input is cast to
