@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
+from meshplan.costmodels.operations.absorbed import core_widths
 from meshplan.costmodels.operations.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
@@ -23,19 +24,21 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
     exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
     own_output = exchanged * output_bytes(site, attention)  # of other tokens
+    wide, value = core_widths(attention)
+    latent = site.itemsize * t * a * value * attention.is_absorbed  # its own output
     return AttentionCore(
         name="core_attention",
         queries=t,
         keys=keys + compressed,
         all_keys=float(window) + all_compressed,
         heads=a,
-        head_dim=attention.head_dim,
-        v_head_dim=attention.v_head_dim,
+        head_dim=wide,
+        v_head_dim=value,
         fused=site.kernels.flash_attention,
         chosen=_is_chosen(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
-        saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
+        saved_bytes=own_output + latent + (logsumexp if site.kernels.flash_attention else scores),
     )
 
 

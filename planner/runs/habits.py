@@ -20,7 +20,7 @@ from meshplan.planner.runs.engines import (
 )
 from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, WHOLE_LOSS
 from meshplan.planner.runs.rows import Facts, Row
-from meshplan.planner.runs.updates import update_said
+from meshplan.planner.runs.updates import assembly_said, update_said
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
@@ -223,7 +223,7 @@ def engine_of(row: Row) -> Engine:
     engine = load_engine(_name_of(row))
     titan = engine.name in OF_FSDP2
     kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
-    kernels |= update_said(row)
+    kernels |= update_said(row) | assembly_said(row)
     kernels |= _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
         eager = (

@@ -1,4 +1,6 @@
-"""How a measured run's framework updates the weights, from its name and year."""
+"""What a measured run's PyTorch ran, from its framework's name and year: the update of the weights,
+and attention on AMD's GPUs.
+"""
 
 from meshplan.planner.runs.rows import Row
 
@@ -20,3 +22,18 @@ def update_said(row: Row) -> dict[str, bool]:
     old = row.year is not None and any(row.year <= last for last in years)
     elsewhere = "deepspeed" in words  # its own fused Adam
     return {"updates_by_operator": True} if (own or old) and not elsewhere else {}
+
+
+LAST_BY_TRITON = 2025
+"""The last year whose runs on AMD's GPUs are taken to have Triton's backward of attention: PyTorch
+2.9, the first with AITER's, is of October 2025 (pytorch pull request 161754).
+"""
+
+
+def assembly_said(row: Row) -> dict[str, bool]:
+    """Whether PyTorch's attention was not AITER's yet, or FlexAttention over packed samples
+    (torchtune/modules/attention_utils.py), which Triton compiles.
+    """
+    old = row.year is not None and row.year <= LAST_BY_TRITON
+    packed = "torchtune" in row.framework.lower()
+    return {"sdpa_by_assembly": False} if old or packed else {}
