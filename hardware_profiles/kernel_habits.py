@@ -22,6 +22,9 @@ class KernelHabits(Frozen):
                     not use the matrix units that came with Hopper fully, cuDNN and the third do
     uses_sdpa       PyTorch's scaled_dot_product_attention calls FlashAttention-2, or on AMD's GPUs
                     and Blackwell a kernel of its own (`Kernels.sdpa_forward`)
+    sdpa_by_assembly
+                    on AMD's GPUs its backward is AITER's assembly (PyTorch 2.9 and later, as many
+                    heads of keys as of queries, no dropout), not Triton's
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
@@ -104,6 +107,7 @@ class KernelHabits(Frozen):
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
     rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
+    takes_chosen_rows   see `operations.absorbed`
     reorders_documents  see `operations.context_exchange`
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
@@ -136,6 +140,7 @@ class KernelHabits(Frozen):
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     uses_sdpa: bool = False
+    sdpa_by_assembly: bool = False
     sums_in_16_bits: bool = False
     saves_gathered: bool = False
     reduces_each: bool = False
@@ -187,6 +192,7 @@ class KernelHabits(Frozen):
     rope_kernels: int = Field(default=8, ge=1)
     rope_operators: tuple[int, int] = (0, 0)
     updates_by_operator: bool = False
+    takes_chosen_rows: bool = False
     reorders_documents: bool = False
     routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False

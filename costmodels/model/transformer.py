@@ -86,6 +86,13 @@ class Attention:
         return self.kv_lora_rank > 0
 
     @property
+    def is_absorbed(self) -> bool:
+        """Whether queries meet the compressed keys themselves: each has its own list of them."""
+        index = self.indexer
+        chosen = index is not None and not index.by_head and self.compression is None
+        return self.is_mla and chosen
+
+    @property
     def out_width(self) -> int:
         """Numbers of a token that enter the output projection."""
         return self.out_groups * self.out_rank or self.heads * self.v_head_dim

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
+from meshplan.costmodels.operations.absorbed import core_widths
 from meshplan.costmodels.operations.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
@@ -30,20 +31,23 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
     own_output = exchanged * output_bytes(site, attention)  # of other tokens
     masked_keys = float(seq_len) if site.kernels.attention == "masked" else 0.0
+    wide, value = core_widths(attention)
+    latent = site.itemsize * t * a * value * attention.is_absorbed  # its own output
     return AttentionCore(
         name="core_attention",
         queries=t,
         keys=keys + compressed,
         all_keys=float(window) + all_compressed,
         heads=a,
-        head_dim=attention.head_dim,
-        v_head_dim=attention.v_head_dim,
+        head_dim=wide,
+        v_head_dim=value,
         fused=site.kernels.flash_attention,
         chosen=_is_chosen(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
         masked_keys=masked_keys,
         saved_bytes=own_output
+        + latent
         + (logsumexp if site.kernels.flash_attention else scores)
         + MASK_BYTES * t * masked_keys,
     )

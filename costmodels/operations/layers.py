@@ -25,6 +25,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.transformer import Attention, Layer
+from meshplan.costmodels.operations.absorbed import absorbed_query, chosen_rows, latent_exchange
 from meshplan.costmodels.operations.alternating import (
     corrected,
     given_to_others,
@@ -135,9 +136,12 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
     if attention.compression:
         yield from compressor(site, attention.compression, attention.head_dim, "attention")
         yield compressed_exchange(site, attention.compression, attention.head_dim)
+    elif attention.is_absorbed:
+        yield from latent_exchange(site, attention)
     else:
         yield from context_exchange(site, attention)
     yield core(site, attention)
+    yield from chosen_rows(site, attention)
     yield from head_copies(site, attention)
     if attention.gate != "none":
         yield from _output_gate(site, attention)
@@ -238,9 +242,14 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         m=t,
         n=a * (d - rope + d_v),
         k=kv_rank,
-        saved_bytes=site.itemsize * t * a * d_v,
+        recipe=not attention.is_absorbed,
+        saved_bytes=0.0 if attention.is_absorbed else site.itemsize * t * a * d_v,
         modules=up,
     )
+    if attention.is_absorbed:
+        yield _rotary(site, t * (a + 1) * rope, up)
+        yield absorbed_query(site, attention)
+        return
     yield _rotary(site, 2 * t * a * d, up)
 
 

@@ -131,7 +131,7 @@ class Rank:
             cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
             kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
             kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
-            weight_gradient_bytes(setting.engine),
+            weight_gradient_bytes(setting.engine), kernels.sdpa_by_assembly,
         )  # fmt: skip
 
     @cached_property

@@ -50,7 +50,7 @@ from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
-from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.hardware_profiles.tunings import Tuning, gpu_family
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
@@ -61,6 +61,9 @@ INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
 memories of 3.35e12 and 4.8e12 bytes/s: what limits them is no memory.
 """
+
+ASSEMBLED = ("cdna3", "cdna4")
+"""Families of AMD's for which AITER has a backward in assembly (gfx942, gfx950)."""
 
 # A thousand points take half a second, and every layout asks for the same.
 matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
@@ -83,6 +86,7 @@ class Device:
     sums_by_index: bool = False
     uses_grouped_mm: bool = False
     weight_gradient_bytes: float = 2.0
+    sdpa_by_assembly: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -96,7 +100,7 @@ class Device:
         return self._moved[kernel]
 
     def _moved_bytes_per_s(self, kernel: str) -> float:
-        if kernel == "bias_gradient":
+        if kernel in ("bias_gradient", "by_index"):
             indexed = INDEXED_BYTES_PER_S_AND_UNIT * self.gpu.compute_units
             return min(self.bandwidth_bytes_per_s, indexed) / self.slowdown("memory")
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
@@ -261,6 +265,8 @@ def _of_sdpa(device: Device, *, backward: bool) -> tuple[float, float] | None:
     kernels = device.kernels
     if not device.uses_sdpa or device.attention != "flash2":
         return None
+    if backward and device.sdpa_by_assembly and gpu_family(device.gpu.name) in ASSEMBLED:
+        return kernels.attention_backward, kernels.attention_half_backward
     if backward and kernels.sdpa_backward:
         return kernels.sdpa_backward, kernels.sdpa_half_backward
     if not backward and kernels.sdpa_forward:

@@ -1,9 +1,9 @@
-"""Which kernel computed a measured run's attention, from its facts."""
+"""Which kernel computed a measured run's attention, from its facts, its framework and its year."""
 
 from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
-from meshplan.planner.runs.rows import Facts
+from meshplan.planner.runs.rows import Facts, Row
 
 UNFUSED = {"attention": "unfused", "flash_attention": False}
 BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False, "biases": "apart"}
@@ -34,3 +34,18 @@ def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
     asks_torch = facts.attention_kernel == "sdpa"
     said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
     return said if kernel else {}
+
+
+LAST_BY_TRITON = 2025
+"""The last year whose runs on AMD's GPUs are taken to have Triton's backward of attention: PyTorch
+2.9, the first with AITER's, is of October 2025 (pytorch pull request 161754).
+"""
+
+
+def assembly_said(row: Row) -> dict[str, bool]:
+    """Whether PyTorch's attention was not AITER's yet, or FlexAttention over packed samples
+    (torchtune/modules/attention_utils.py), which Triton compiles.
+    """
+    old = row.year is not None and row.year <= LAST_BY_TRITON
+    packed = "torchtune" in row.framework.lower()
+    return {"sdpa_by_assembly": False} if old or packed else {}

@@ -79,6 +79,32 @@ def test_pytorch_has_a_kernel_of_its_own_on_amd(gpu: str, slower: bool, backward
 
 
 @pytest.mark.parametrize(
+    ("gpu", "assembled"),
+    [
+        pytest.param("mi355x", True, id="gfx950"),
+        pytest.param("mi300x", True, id="gfx942"),
+        pytest.param("mi250x", False, id="gfx90a has Triton's alone"),
+        pytest.param("b200", False, id="cuDNN's"),
+    ],
+)
+def test_pytorchs_backward_on_amd_is_aiters(gpu: str, assembled: bool) -> None:
+    """Backward alone, at the rate of the engines that call AITER: the forward stays Triton's."""
+    core = AttentionCore(
+        name="attention", queries=8192.0, keys=4096.0, all_keys=8192.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    older = Device(
+        load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], "flash2", uses_sdpa=True
+    )
+    newer, aiter = replace(older, sdpa_by_assembly=True), replace(older, attention="cudnn")
+    assert attention_s(newer, core, backward=False) == attention_s(older, core, backward=False)
+    expected = aiter if assembled else older
+    assert attention_s(newer, core, backward=True) == attention_s(expected, core, backward=True)
+    faster = attention_s(older, core, backward=True) / attention_s(newer, core, backward=True)
+    assert (faster > 2) == assembled
+
+
+@pytest.mark.parametrize(
     ("gpu", "kernel"), [("b200", "cudnn"), ("gb300", "cudnn"), ("h100-sxm", "flash2")]
 )
 def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) -> None:

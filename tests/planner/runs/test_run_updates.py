@@ -1,4 +1,4 @@
-"""Whether a row's AdamW was one kernel or PyTorch's operators, from its framework's year."""
+"""What a row's PyTorch ran by its framework's year: the update of the weights, attention on AMD."""
 
 import pytest
 from rows import engine_of
@@ -24,3 +24,20 @@ def test_adamw_was_what_its_framework_called(
     """By the last year of the old default, unless the row says."""
     said = {"framework": framework, "year": year, "fused_kernels": words}
     assert engine_of(said).kernels.updates_by_operator is by_operator
+
+
+@pytest.mark.parametrize(
+    ("framework", "year", "assembled"),
+    [
+        pytest.param("torchtitan", "2026", True, id="PyTorch 2.9 or later"),
+        pytest.param("torchtitan", "", True, id="no year: as today"),
+        pytest.param("torchtitan", "2025", False, id="PyTorch 2.8 or older"),
+        pytest.param("torchtune (PyTorch)", "2026", False, id="FlexAttention over packed samples"),
+    ],
+)
+def test_attention_on_amd_is_of_the_runs_pytorch(
+    framework: str, year: str, *, assembled: bool
+) -> None:
+    """AITER's backward came with PyTorch 2.9, in October 2025."""
+    said = {"framework": framework, "year": year}
+    assert engine_of(said).kernels.sdpa_by_assembly is assembled
