@@ -73,14 +73,25 @@ def needed(
     found: Mapping[str, Fact], start: Start | None, said_by: Mapping[str, str]
 ) -> dict[str, Fact]:
     """The arguments less those that the script leaves to its start and that an option says instead
-    (`said_by`: arguments by the option's name in `FIELDS`).
+    (`said_by`: arguments by the option's name in `FIELDS`). Of a model below a folder that is left
+    open the name is known.
     """
     instead = start.instead if start else frozenset()
+    named = {
+        name: _below_a_folder(fact) if said_by.get(name) == "model" else fact
+        for name, fact in found.items()
+    }
     return {
         name: fact
-        for name, fact in found.items()
+        for name, fact in named.items()
         if "$" not in str(fact.value) or said_by.get(name) not in instead
     }
+
+
+def _below_a_folder(fact: Fact) -> Fact:
+    """`Qwen3-8B` of `$MODELS/Qwen3-8B`; else the fact as it is."""
+    folder, _, name = str(fact.value).rpartition("/")
+    return Fact(name, fact.line) if "$" in folder and name and "$" not in name else fact
 
 
 def started_with(value: str, waits: tuple[str, ...]) -> str:
