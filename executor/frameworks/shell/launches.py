@@ -89,9 +89,10 @@ def needed(
 
 
 def _below_a_folder(fact: Fact) -> Fact:
-    """`Qwen3-8B` of `$MODELS/Qwen3-8B`; else the fact as it is."""
+    """`Qwen3-8B` of `$MODELS/Qwen3-8B`; else the fact as it is (`$((N/2))` is no path)."""
     folder, _, name = str(fact.value).rpartition("/")
-    return Fact(name, fact.line) if "$" in folder and name and "$" not in name else fact
+    is_name = "$" in folder and re.fullmatch(r"[\w.-]*[A-Za-z][\w.-]*", name)
+    return Fact(name, fact.line) if is_name else fact
 
 
 def started_with(value: str, waits: tuple[str, ...]) -> str:

@@ -36,6 +36,7 @@ from meshplan.executor.frameworks.torchtitan.python_unclear import (
 from meshplan.planner.case.limits import MAX_COUNT, check_lines, check_size
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
+REGISTRY = "model_registry"
 MAX_FUNCTIONS = 200  # of one file; torchtitan's largest registry has 27
 MAX_CONFIGURATIONS = 64
 MAX_BASES = 8  # functions of the file that one starts from; in torchtitan it is one
@@ -204,6 +205,8 @@ class _Registry:
         named = model_of_function(function.name)  # a registry's own name for its model
         if stated.value is None and named:
             found["model.ours"] = Fact(named, function.lineno)
+        elif stated.value is False:  # another function's, whatever this one is called
+            found["model.ours"] = Fact(None, stated.line)
         if len(found) > MAX_SETTINGS:
             raise UnreadableConfig(f"{function.name}: more than {MAX_SETTINGS} settings")
         return found
@@ -255,6 +258,8 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         for keyword in node.keywords:
             if keyword.arg == "activation_checkpoint":
                 _policy(keyword.value, found)
+            elif keyword.arg == "model_spec":
+                _spec(keyword.value, found)
     elif name.endswith(".Config") and name.split(".")[-2] in _CHECKPOINT:
         found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
@@ -262,7 +267,7 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         _name_unclear(found, list(_converted_in_part(node)))
     elif name.endswith("Converter.Config") and name.split(".")[-2] not in HARMLESS_CONVERTERS:
         found["model.converters"] = Fact([name.split(".")[-2]], node.lineno)
-    elif name == "model_registry" and node.args:
+    elif name == REGISTRY and node.args:
         ours = model_named(module, _literal(node.args[0]))
         found["model.ours"] = Fact(ours, node.lineno)
         found.pop("model.moe_comm_backend", None)
@@ -314,6 +319,18 @@ def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> No
         _put(below, value, found)
     elif below == "activation_checkpoint":
         _policy(value, found)
+    elif below == "model_spec":
+        _spec(value, found)
+
+
+def _spec(value: ast.expr, found: dict[str, Fact]) -> None:
+    """The model as the file names it. Only what `model_registry` gives, or a function of the file
+    that calls it, is known: both are met behind this.
+    """
+    name = _dotted(value.func) if isinstance(value, ast.Call) else ""
+    own = name.split(".")[-1] == REGISTRY
+    found["model.spec"] = Fact(ast.unparse(value)[:60], value.lineno)
+    found["model.ours"] = Fact(None if own else False, value.lineno)
 
 
 def _policy(value: ast.expr, found: dict[str, Fact]) -> None:

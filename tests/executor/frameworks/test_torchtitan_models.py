@@ -1,0 +1,47 @@
+"""Which model a configuration function of torchtitan has: that of another registry is not known."""
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
+
+HEAD = "from torchtitan.models.llama3 import model_registry\n"
+REST = (
+    "training=TrainingConfig(local_batch_size=1, seq_len=4096), "
+    "parallelism=ParallelismConfig(tensor_parallel_degree=2))\n"
+)
+
+
+def _first(model: str, more: str = "", name: str = "own") -> Reading:
+    made = f"    config = Trainer.Config({model}{REST}"
+    text = f"{HEAD}def {name}() -> Trainer.Config:\n{made}{more}    return config\n"
+    return read_config(text, "config_registry.py")
+
+
+def test_a_registry_of_torchtitan_names_the_model() -> None:
+    reading = _first('model_spec=model_registry("8B"), ')
+    assert reading.facts["model"].value == "llama-3.1-8b"
+    assert not reading.unknown_model
+
+
+def test_another_registry_in_its_place_makes_the_model_unknown() -> None:
+    """QIU023/torchtitan attention_residual: it was priced as the model that it starts from."""
+    for reading in (
+        _first('model_spec=model_registry("8B"), ', '    config.model_spec = other("8B")\n'),
+        _first('model_spec=other("8B"), ', name="llama3_8b"),
+    ):
+        assert "model" not in reading.facts
+        assert "other('8B')" in reading.unknown_model
+    later = _first('model_spec=other("8B"), ', '    config.model_spec = model_registry("70B")\n')
+    assert later.facts["model"].value == "llama-3.1-70b"
+
+
+def test_a_flavor_that_no_catalogue_has_is_named() -> None:
+    """QIU023/torchtitan qwen3_vl: priced as the settings file's model without a word."""
+    reading = _first('model_spec=model_registry("2B"), ')
+    assert "model_registry('2B')" in reading.unknown_model
+
+
+def test_images_beside_the_text_are_named() -> None:
+    tokenizer = 'tokenizer=MultiModalTokenizer.Config(image="<i>"), '
+    reading = _first(f'model_spec=model_registry("8B"), {tokenizer}')
+    assert any("images" in str(fact.value) for fact in reading.unread)
+    assert not _first('model_spec=model_registry("8B"), ').unread
