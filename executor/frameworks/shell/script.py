@@ -303,6 +303,9 @@ class _Follower:
             return test_holds(self.expander, inner, line)
         if name in self.functions:
             return self._call(name, words[1:], line)
+        if name == "exec" and words[1:] and not (started := shown_text(words[1])).startswith("{"):
+            self._builtin(started, words[1:], line)
+            name = "exit"  # nothing behind it is reached
         return self._builtin(name, words, line)
 
     def _call(self, name: str, arguments: list[Text], line: int) -> bool:

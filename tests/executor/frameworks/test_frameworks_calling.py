@@ -136,3 +136,25 @@ def test_a_script_that_trains_nothing_takes_no_other_along(tmp_path: Path) -> No
     evaluates = COMMON.replace("pretrain_gpt", "evaluate")
     found = cases(tmp_path, "bash eval.sh 1\nbash common.sh 2\n", **{"eval.sh": evaluates})
     assert [said(each, "micro_batch_size") for each in found] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "started"),
+    [
+        pytest.param("exec torchrun b.py\ntorchrun a.py\n", ["torchrun b.py"], id="replaces"),
+        pytest.param("exec > >(tee x) 2>&1\ntorchrun a.py\n", ["torchrun a.py"], id="redirects"),
+        pytest.param("exec {fd}>x\ntorchrun a.py\n", ["torchrun a.py"], id="opens a file"),
+        pytest.param("exec bash -c 'torchrun c.py'\n", ["torchrun c.py"], id="a shell's text"),
+        pytest.param(
+            'if [ "$X" != y ]; then exec torchrun b.py; fi\ntorchrun a.py\n',
+            ["torchrun b.py", "torchrun a.py"],
+            id="perhaps",
+        ),
+    ],
+)
+def test_exec_starts_a_program_and_ends_the_script(text: str, started: list[str]) -> None:
+    """GNU Bash manual 5.2, 4.1 `exec`; stark-sim/megatron-deepspeed-lock-clock scripts/run_eth_...:
+    32 scripts that `exec bash` another one were said to call none.
+    """
+    found = read_script(text, {}, "x.sh").commands
+    assert [" ".join(str(word.value) for word in words) for words in found] == started
