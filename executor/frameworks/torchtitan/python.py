@@ -37,6 +37,8 @@ from meshplan.planner.case.limits import MAX_COUNT, check_lines, check_size
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 REGISTRY = "model_registry"
+_OF_REGISTRY = ("flavor", "attn_backend", "moe_comm_backend", "converters")
+"""Its arguments that change no sizes, or are read where they stand: attention is fused by each."""
 MAX_FUNCTIONS = 200  # of one file; torchtitan's largest registry has 27
 MAX_CONFIGURATIONS = 64
 MAX_BASES = 8  # functions of the file that one starts from; in torchtitan it is one
@@ -267,15 +269,27 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         _name_unclear(found, list(_converted_in_part(node)))
     elif name.endswith("Converter.Config") and name.split(".")[-2] not in HARMLESS_CONVERTERS:
         found["model.converters"] = Fact([name.split(".")[-2]], node.lineno)
-    elif name == REGISTRY and node.args:
-        ours = model_named(module, _literal(node.args[0]))
-        found["model.ours"] = Fact(ours, node.lineno)
-        found.pop("model.moe_comm_backend", None)
-        for keyword in node.keywords:
-            if keyword.arg == "moe_comm_backend":
-                _put("model.moe_comm_backend", keyword.value, found)
+    elif name == REGISTRY:
+        _registered(node, module, found)
     elif model := model_of_function(name):
         found["model.ours"] = Fact(model, node.lineno)
+
+
+def _registered(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
+    """The model of `model_registry(flavor, ...)`; an argument that may change it is named."""
+    said = {keyword.arg: keyword for keyword in node.keywords}
+    flavors = [*node.args[:1], *(said[name].value for name in said if name == "flavor")]
+    ours = model_named(module, _literal(flavors[0])) if flavors else None
+    found["model.ours"] = Fact(ours, node.lineno)
+    found.pop("model.moe_comm_backend", None)
+    if (backend := said.get("moe_comm_backend")) is not None:
+        _put("model.moe_comm_backend", backend.value, found)
+    others = [*node.args[1:], *(said[name] for name in said if name not in _OF_REGISTRY)]
+    why = "it may change the model"
+    _name_unclear(
+        found,
+        [Fact(f"{REGISTRY}({ast.unparse(each)[:40]}) ({why})", node.lineno) for each in others],
+    )
 
 
 def _converted_in_part(node: ast.Call) -> Iterator[Fact]:

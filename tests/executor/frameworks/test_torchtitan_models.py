@@ -45,3 +45,13 @@ def test_images_beside_the_text_are_named() -> None:
     reading = _first(f'model_spec=model_registry("8B"), {tokenizer}')
     assert any("images" in str(fact.value) for fact in reading.unread)
     assert not _first('model_spec=model_registry("8B"), ').unread
+
+
+def test_an_argument_of_the_registry_that_may_change_the_model_is_named() -> None:
+    """Such as a fork's `num_mtp_layers=1`; which attention is fused changes no sizes."""
+    same = _first('model_spec=model_registry(flavor="8B", attn_backend="flex"), ')
+    assert same.facts["model"].value == "llama-3.1-8b"
+    assert not same.unread
+    for more in ("num_mtp_layers=1", "2", "**kinds"):
+        reading = _first(f'model_spec=model_registry("8B", {more}), ')
+        assert any(more in str(fact.value) for fact in reading.unread), more
