@@ -26,6 +26,13 @@ from meshplan.executor.frameworks.torchtitan.names import (
     model_named,
     model_of_function,
 )
+from meshplan.executor.frameworks.torchtitan.python_models import (
+    REGISTRY,
+    changes_of,
+    flavor_of,
+    spec_facts,
+    with_models,
+)
 from meshplan.executor.frameworks.torchtitan.python_unclear import (
     imported_registries,
     is_none,
@@ -36,9 +43,6 @@ from meshplan.executor.frameworks.torchtitan.python_unclear import (
 from meshplan.planner.case.limits import MAX_COUNT, check_lines, check_size
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
-REGISTRY = "model_registry"
-_OF_REGISTRY = ("flavor", "attn_backend", "moe_comm_backend", "converters")
-"""Its arguments that change no sizes, or are read where they stand: attention is fused by each."""
 MAX_FUNCTIONS = 200  # of one file; torchtitan's largest registry has 27
 MAX_CONFIGURATIONS = 64
 MAX_BASES = 8  # functions of the file that one starts from; in torchtitan it is one
@@ -182,6 +186,7 @@ class _Registry:
         return self._known[name]
 
     def _follow(self, function: ast.FunctionDef) -> dict[str, Fact]:
+        function = with_models(function)
         found: dict[str, Fact] = {}
         called: set[str] = set()
         for node in _in_order(function):
@@ -277,19 +282,14 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
 
 def _registered(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
     """The model of `model_registry(flavor, ...)`; an argument that may change it is named."""
-    said = {keyword.arg: keyword for keyword in node.keywords}
-    flavors = [*node.args[:1], *(said[name].value for name in said if name == "flavor")]
-    ours = model_named(module, _literal(flavors[0])) if flavors else None
+    flavor = flavor_of(node)
+    ours = model_named(module, _literal(flavor)) if flavor is not None else None
     found["model.ours"] = Fact(ours, node.lineno)
     found.pop("model.moe_comm_backend", None)
-    if (backend := said.get("moe_comm_backend")) is not None:
-        _put("model.moe_comm_backend", backend.value, found)
-    others = [*node.args[1:], *(said[name] for name in said if name not in _OF_REGISTRY)]
-    why = "it may change the model"
-    _name_unclear(
-        found,
-        [Fact(f"{REGISTRY}({ast.unparse(each)[:40]}) ({why})", node.lineno) for each in others],
-    )
+    for keyword in node.keywords:
+        if keyword.arg == "moe_comm_backend":
+            _put("model.moe_comm_backend", keyword.value, found)
+    _name_unclear(found, [*changes_of(node)])
 
 
 def _converted_in_part(node: ast.Call) -> Iterator[Fact]:
@@ -338,13 +338,8 @@ def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> No
 
 
 def _spec(value: ast.expr, found: dict[str, Fact]) -> None:
-    """The model as the file names it. Only what `model_registry` gives, or a function of the file
-    that calls it, is known: both are met behind this.
-    """
-    name = _dotted(value.func) if isinstance(value, ast.Call) else ""
-    own = name.split(".")[-1] == REGISTRY
-    found["model.spec"] = Fact(ast.unparse(value)[:60], value.lineno)
-    found["model.ours"] = Fact(None if own else False, value.lineno)
+    if not is_none(value):
+        found.update(spec_facts(value, _dotted(value.func) if isinstance(value, ast.Call) else ""))
 
 
 def _policy(value: ast.expr, found: dict[str, Fact]) -> None:

@@ -55,3 +55,17 @@ def test_an_argument_of_the_registry_that_may_change_the_model_is_named() -> Non
     for more in ("num_mtp_layers=1", "2", "**kinds"):
         reading = _first(f'model_spec=model_registry("8B", {more}), ')
         assert any(more in str(fact.value) for fact in reading.unread), more
+
+
+def test_a_model_by_a_local_name_is_the_call_that_the_name_holds() -> None:
+    """pytorch/torchtitan models/llama3/config_registry.py, `model_spec = model_registry("8B")`."""
+    made = f"    return Trainer.Config(model_spec=spec, {REST}"
+    for call, model in (('model_registry("8B")', "llama-3.1-8b"), ('other("8B")', None)):
+        text = f"{HEAD}def own() -> Trainer.Config:\n    spec = {call}\n{made}"
+        fact = read_config(text, "config_registry.py").facts.get("model")
+        assert (fact.value if fact else None) == model
+    stored = _first(
+        'model_spec=model_registry("70B"), ',
+        '    spec = other("8B")\n    config.model_spec = spec\n',
+    )
+    assert "other('8B')" in stored.unknown_model
