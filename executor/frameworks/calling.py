@@ -3,8 +3,8 @@
 
 What is called is read as it is started: with the variables that are exported to it and with its
 arguments. Source: GNU Bash manual 5.2, 3.7.3 Command Execution Environment, 4.1 `.`; SchedMD/slurm,
-man page of sbatch (`--export`, options before the script). Leaves out: several levels of scripts
-that only call.
+man page of sbatch (`--export`, options before the script). Two levels of scripts that only call are
+followed (`find` says which); more are left out.
 """
 
 import re
@@ -37,18 +37,21 @@ _NAMED = re.compile(
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed
+MOST_INNER = 4  # files looked at of a script that another one calls
 
 
-def calls(text: str, path: str, find: Find) -> bool:
-    """Whether a script names another one beside it that is of a format that is read."""
-    return path.endswith(SCRIPTS) and any(_named(text, path, find))
+def calls(text: str, path: str, find: Find, most: int = _MOST) -> bool:
+    """Whether a script names another one beside it that is of a format that is read, among the
+    first `most`.
+    """
+    return path.endswith(SCRIPTS) and any(_named(text, path, find, most))
 
 
-def _named(text: str, path: str, find: Find) -> Iterator[tuple[str, Read]]:
+def _named(text: str, path: str, find: Find, most: int = _MOST) -> Iterator[tuple[str, Read]]:
     """The lines that name such a script, each with the reader that claims it."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     named = ((line, name) for line in lines for name in _NAMED.findall(line))
-    for line, name in islice(named, _MOST):
+    for line, name in islice(named, most):
         found = file_of(name, path)
         inner = sourced_text(name, path) if found else None
         if inner is not None and (reader := find(str(found), inner)):

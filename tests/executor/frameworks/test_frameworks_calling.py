@@ -158,3 +158,31 @@ def test_exec_starts_a_program_and_ends_the_script(text: str, started: list[str]
     """
     found = read_script(text, {}, "x.sh").commands
     assert [" ".join(str(word.value) for word in words) for words in found] == started
+
+
+def test_two_levels_of_calls_are_followed(tmp_path: Path) -> None:
+    """stark-sim/megatron-deepspeed-lock-clock scripts/*_compare.sh: a script that runs one that
+    runs the launch. What is exported and the arguments reach the innermost.
+    """
+    launch = (
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size $TP "
+        "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size $1 "
+        "--global-batch-size 64 --seq-length 512 --bf16\n"
+    )
+    (tmp_path / "inner.sh").write_text(launch)
+    (tmp_path / "middle.sh").write_text("export TP=${TP:-1}\nexec bash inner.sh $(($1*2))\n")
+    (tmp_path / "third.sh").write_text("bash outer.sh\n")
+    outer = tmp_path / "outer.sh"
+    outer.write_text("TP=4 bash middle.sh 1\nTP=2 bash middle.sh 3\n")
+    reading = read_config(outer.read_text(), str(outer))
+    cases = [reading, *reading.others]
+    said = [(each.facts["tensor_parallel"].value, each.facts["micro_batch_size"].value)
+            for each in cases]  # fmt: skip
+    assert said == [(4, 2), (2, 6)]
+    assert [each.placement.line for each in cases] == [1, 2]
+    third = tmp_path / "third.sh"
+    with pytest.raises(UnreadableConfig):  # a third level
+        read_config(third.read_text(), str(third))
+    (tmp_path / "inner.sh").write_text("bash outer.sh\n")
+    with pytest.raises(UnreadableConfig):  # in a circle
+        read_config(outer.read_text(), str(outer))
