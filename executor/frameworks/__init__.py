@@ -145,7 +145,7 @@ def _reader_or_caller(name: str, text: str) -> Read | None:
     """The same, or that of a script which calls one beside it: two levels of scripts, no more."""
     read = _reader(name, text)
     if read is None and calling.calls(text, name, _reader, calling.MOST_INNER):
-        return lambda text, path, start: calling.read_calls(text, path, start, _reader)
+        return partial(calling.read_calls, find=_reader, most=calling.MOST_INNER)
     return read
 
 

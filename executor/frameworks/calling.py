@@ -17,6 +17,7 @@ from pathlib import Path
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
+from meshplan.executor.frameworks.shell.work import shared_work
 from meshplan.planner.case.reading import (
     Fact,
     IllegalConfig,
@@ -37,7 +38,7 @@ _NAMED = re.compile(
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed
-MOST_INNER = 4  # files looked at of a script that another one calls
+MOST_INNER = 4  # the same of a script that another one calls
 
 
 def calls(text: str, path: str, find: Find, most: int = _MOST) -> bool:
@@ -58,8 +59,15 @@ def _named(text: str, path: str, find: Find, most: int = _MOST) -> Iterator[tupl
             yield line, reader
 
 
-def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading:
-    """The launches of the scripts that this one sources or calls, each a case."""
+def read_calls(text: str, path: str, start: Start | None, find: Find, most: int = _MOST) -> Reading:
+    """The launches of the scripts that this one sources or calls, each a case, of the first `most`
+    calls; all that are followed spend of the same work.
+    """
+    with shared_work():
+        return _read_calls(text, path, start, find, most)
+
+
+def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int) -> Reading:
     for line, reader in _named(text, path, find):
         if _SOURCES.match(line):
             with _as_nothing(""):
@@ -71,11 +79,11 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
         for words, inherited in zip(script.commands, script.exported, strict=True)
         for inner, given in _called(words, path)
     }
-    cases, why = _all_cases([*calls_of.values()][:_MOST], start, find)
+    cases, why = _all_cases([*calls_of.values()][:most], start, find)
     if not cases:
         raise NothingToRead(why or "no command of this script calls another one that is read")
-    more = f"{len(calls_of)} calls: the first {_MOST} are judged"
-    notes = (more,) if len(calls_of) > _MOST else ()
+    more = f"{len(calls_of)} calls: the first {most} are judged"
+    notes = (more,) if len(calls_of) > most else ()
     return replace(cases[0], others=tuple(cases[1:]), notes=(*notes, *cases[0].notes))
 
 

@@ -40,6 +40,7 @@ from meshplan.executor.frameworks.shell.given import (
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
 from meshplan.executor.frameworks.shell.words import Word, split_words
+from meshplan.executor.frameworks.shell.work import COMMAND_WORK
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
@@ -120,6 +121,7 @@ class _Follower:
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise UnreadableConfig(f"over {MAX_STEPS} commands; no launch script has as many")
+        self.expander.work.spend(COMMAND_WORK, getattr(node, "line", 1))
         if isinstance(node, syntax.Simple):
             return self._simple(node)
         if isinstance(node, syntax.Block):
