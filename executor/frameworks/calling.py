@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.shell.launches import MAX_CASES
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
 from meshplan.executor.frameworks.shell.work import shared_work
@@ -82,18 +83,26 @@ def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int
     cases, why = _all_cases([*calls_of.values()][:most], start, find)
     if not cases:
         raise NothingToRead(why or "no command of this script calls another one that is read")
-    more = f"{len(calls_of)} calls: the first {most} are judged"
-    notes = (more,) if len(calls_of) > most else ()
-    return replace(cases[0], others=tuple(cases[1:]), notes=(*notes, *cases[0].notes))
+    notes = []
+    if len(calls_of) > most:
+        notes.append(f"{len(calls_of)} calls: the first {most} are judged")
+    if len(cases) > MAX_CASES:
+        notes.append(f"over {MAX_CASES} launches: the first {MAX_CASES} are judged")
+    others = tuple(cases[1:MAX_CASES])
+    return replace(cases[0], others=others, notes=(*notes, *cases[0].notes))
 
 
 def _all_cases(
     called: list[tuple[int, Path, dict[str, str]]], start: Start, find: Find
 ) -> tuple[list[Reading], str]:
-    """What the scripts launch that are called, and why the first has nothing to read."""
+    """What the scripts launch that are called, up to more than are judged of one script, and why
+    the first has nothing to read.
+    """
     cases: list[Reading] = []
     why = ""
     for line, inner, environment in called:
+        if len(cases) > MAX_CASES:
+            break
         try:
             found = [*_cases(inner, replace(start, environment=environment), find)]
         except NothingToRead as error:

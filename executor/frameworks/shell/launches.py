@@ -13,7 +13,7 @@ _STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
 _NO_FLAGS = {"PWD", "HOME", "USER", "HOSTNAME", "RANDOM", "UID", "SLURM_JOB_ID", "SLURM_JOBID"}
 """What a shell or Slurm sets itself, which is never a flag."""
 _SHOWN = 6  # of what a script is started with
-_MAX_CASES = 64  # launches of one script
+MAX_CASES = 64  # launches of one script
 T = TypeVar("T")
 _OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA", re.I)
 
@@ -40,9 +40,9 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
 
 def first_of(cases: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:
     """As many launches as are judged, and a note of the others."""
-    if len(cases) <= _MAX_CASES:
+    if len(cases) <= MAX_CASES:
         return cases, ()
-    return cases[:_MAX_CASES], (f"{len(cases)} launches: the first {_MAX_CASES} are judged",)
+    return cases[:MAX_CASES], (f"{len(cases)} launches: the first {MAX_CASES} are judged",)
 
 
 def is_launched(script: Script, known: Callable[[str], bool]) -> bool:

@@ -186,3 +186,15 @@ def test_two_levels_of_calls_are_followed(tmp_path: Path) -> None:
     (tmp_path / "inner.sh").write_text("bash outer.sh\n")
     with pytest.raises(UnreadableConfig):  # in a circle
         read_config(outer.read_text(), str(outer))
+
+
+def test_launches_of_many_calls_are_judged_up_to_as_many_as_of_one_script(tmp_path: Path) -> None:
+    """16 calls of a script that launches 40 times each: 640 cases took five seconds."""
+    loop = "for i in $(seq 1 40); do\n"
+    run = f"torchrun pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $1 --lr $i\ndone\n"
+    (tmp_path / "inner.sh").write_text(loop + run.replace("global-batch-size 64", "lr 1"))
+    outer = tmp_path / "outer.sh"
+    outer.write_text("".join(f"bash inner.sh {tp}\n" for tp in range(1, 17)))
+    reading = read_config(outer.read_text(), str(outer))
+    assert 1 + len(reading.others) == 64
+    assert any("over 64 launches: the first 64" in note for note in reading.notes)
