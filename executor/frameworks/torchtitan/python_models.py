@@ -9,7 +9,9 @@ config_registry.py (`model_spec = model_registry("8B")`, stored by `model_spec=m
 
 import ast
 import copy
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 
 from meshplan.planner.case.reading import Fact
 
@@ -18,25 +20,31 @@ _FIELD = "model_spec"
 _OF_REGISTRY = ("flavor", "attn_backend", "moe_comm_backend", "converters")
 """Its arguments that change no sizes, or are read where they stand: attention is fused by each."""
 _SHOWN = 60
+_MOST_NODES = 300  # of a call that is copied; torchtitan's longest has some 50
 
 
 def with_models(function: ast.FunctionDef) -> ast.FunctionDef:
     """The function with a local name of a model replaced by the call that it holds, where it is
     stored into a configuration.
     """
-    made = [
-        (target.id, node.value)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
+    made: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    made.setdefault(target.id, []).append(node.value)
+    for calls in made.values():
+        calls.sort(key=_line)
     replaced: ast.FunctionDef = _Models(made).visit(copy.deepcopy(function))
     return replaced
 
 
+def _line(node: ast.expr) -> int:
+    return node.lineno
+
+
 class _Models(ast.NodeTransformer):
-    def __init__(self, made: list[tuple[str, ast.Call]]) -> None:
+    def __init__(self, made: dict[str, list[ast.Call]]) -> None:
         self._made = made
 
     def visit_keyword(self, node: ast.keyword) -> ast.keyword:
@@ -56,14 +64,19 @@ class _Models(ast.NodeTransformer):
         """The last call before it that the name was given, at the place of the name."""
         if not isinstance(value, ast.Name):
             return value
-        calls = [call for name, call in self._made if name == value.id]
-        before = [call for call in calls if call.lineno < value.lineno]
-        if not before:
+        calls = self._made.get(value.id, [])
+        before = bisect_left(calls, value.lineno, key=_line)
+        if not before or not _is_short(calls[before - 1]):
             return value
-        held = copy.deepcopy(max(before, key=lambda call: call.lineno))
+        held = copy.deepcopy(calls[before - 1])
         for node in ast.walk(held):
             ast.copy_location(node, value)
         return held
+
+
+def _is_short(call: ast.Call) -> bool:
+    """Whether a call is no longer than those of registries, so that its copies cost little."""
+    return sum(1 for _ in islice(ast.walk(call), _MOST_NODES + 1)) <= _MOST_NODES
 
 
 def spec_facts(value: ast.expr, name: str) -> dict[str, Fact]:

@@ -69,3 +69,13 @@ def test_a_model_by_a_local_name_is_the_call_that_the_name_holds() -> None:
         '    spec = other("8B")\n    config.model_spec = spec\n',
     )
     assert "other('8B')" in stored.unknown_model
+
+
+def test_a_long_call_is_not_copied_to_where_its_name_stands() -> None:
+    """Thousands of copies of a call of thousands of arguments would take all memory."""
+    numbers = ", ".join(f"a{number}=[0, 0, 0, 0, 0,\n 0, 0, 0, 0]" for number in range(100))
+    made = f"    return Trainer.Config(model_spec=spec, {REST}"
+    text = f"{HEAD}def own() -> Trainer.Config:\n    spec = model_registry({numbers})\n{made}"
+    reading = read_config(text, "config_registry.py")
+    assert "model" not in reading.facts
+    assert "spec" in reading.unknown_model
