@@ -8,6 +8,7 @@ here. So is what the other process could not do.
 
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -72,14 +73,23 @@ def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
     return done_of_each(_called, pieces)
 
 
-def done_meanwhile(work: Callable[[], Done], other: Callable[[], Other]) -> tuple[Done, Other]:
+def done_meanwhile(
+    work: Callable[[], Done], other: Callable[[], Other], deadline: float | None = None
+) -> tuple[Done, Other | None]:
     """What both give, neither of which needs the other: a forked process finds `other` while `work`
     runs here, which has the second processor from when that process is done.
+
+    Where `work` ends after the deadline, of `time.perf_counter`, `other` is waited for as long
+    again as `work` was given, and is None if it was not begun or takes longer.
     """
-    begun = Begun(other)
+    begun, begun_s = Begun(other), time.perf_counter()
     try:
         done = work()
-        return done, begun.done()[0]
+        if deadline is not None and time.perf_counter() >= deadline:
+            found = begun.done_by(2 * deadline - begun_s)
+        else:
+            found = begun.done()
+        return done, found[0] if found else None
     finally:
         begun.end()
 
@@ -135,6 +145,15 @@ class Begun(Generic[Done]):
         done = _taken(_called, self.pieces, self._queue)
         done |= _sent(*self._let_go()) or {}
         return [done[at] if at in done else piece() for at, piece in enumerate(self.pieces)]
+
+    def done_by(self, deadline: float) -> list[Done] | None:
+        """`done` of the other process, if it has all of them by the deadline; nothing is begun
+        here.
+        """
+        wait_s = max(0.0, deadline - time.perf_counter())
+        if not self._child or not select.select([self._reading], [], [], wait_s)[0]:
+            return None
+        return self.done()
 
     def end(self) -> None:
         """Nobody needs what is not done yet."""

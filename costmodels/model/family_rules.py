@@ -282,6 +282,11 @@ def twice_the_window_keys(f: Fields, model: Model) -> Model:
     return of_layers(model, made)
 
 
+def positions_if_stated(f: Fields, model: Model) -> Model:
+    """Learnt positions where the configuration has rows of them, else rotary ones or none."""
+    return replace(model, learned_positions=f.count("n_positions", default=0, least=0))
+
+
 def doge(f: Fields, model: Model) -> Model:
     """Two learnt scales of the residual stream; a step per key head chooses what is attended to."""
     if f.flag("is_moe", False):

@@ -40,6 +40,9 @@ NOT_PRICED = {
     "one block of weights is used by several layers": (
         *("zamba", "zamba2", "hrm_text", "dory", "inkling2_loop_text"),
     ),
+    "its layers run several times over for each token": ("ouro",),
+    "its later layers read the keys, values and states of one earlier layer": ("phi4flash",),
+    "attention and a state side by side, keys that layers share, and tokens of its own": ("hymba",),
     "its layers are linear and latent attention with pooled keys, and several streams": (
         "glm5_next_text",
     ),

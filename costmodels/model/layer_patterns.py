@@ -313,11 +313,10 @@ def ernie_sparse(f: Fields) -> Words:
 
 
 def llama4_sparse(f: Fields) -> Words:
-    """`moe_layers`, or each `interleave_moe_layer_step`-th."""
-    step, stated = f.count("interleave_moe_layer_step", default=1), f.counts("moe_layers")
-    return by_rule(
-        f, lambda i: (i + 1) % step == 0 if stated is None else i in stated, "sparse", "dense"
-    )
+    """`moe_layers`, or each `interleave_moe_layer_step`-th; none where that is 0."""
+    step, stated = f.count("interleave_moe_layer_step", default=1, least=0), f.counts("moe_layers")
+    every = range(step - 1, f.num_layers, step) if step else ()
+    return by_rule(f, lambda i: i in (every if stated is None else stated), "sparse", "dense")
 
 
 def llama4_chunks(f: Fields) -> Words:

@@ -31,9 +31,11 @@ UNTIED = names("""
     smolvlm unlimited_ocr video_llama_3 video_llava vipllava
 """)
 TIED_BY_EITHER = names("""
-    glm4v glm4v_moe llama4 llava minimax_m3_vl qwen2_5_vl qwen2_vl shieldgemma2
+    glm4v glm4v_moe llava minimax_m3_vl qwen2_5_vl qwen2_vl shieldgemma2
 """)
 """Whose head is tied where either part says so: the text part is a module with a head itself."""
+TIED_BY_TEXT = names("llama4")
+"""Whose head is the text part's own, and tied by its flag alone."""
 
 
 THINKER = "thinker_config"
@@ -102,6 +104,8 @@ def _tied(outer: Fields, given: Mapping[str, object]) -> object:
     said = outer.config.get("tie_word_embeddings")
     if whole in TIED_BY_EITHER:
         return True if said is True else None
+    if whole in TIED_BY_TEXT:
+        return None
     if said is not None or whole not in TIED | UNTIED:
         return said
     by_class, by_text = whole in TIED, _by_text(outer, given)

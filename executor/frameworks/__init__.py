@@ -141,12 +141,20 @@ def _reader(name: str, text: str) -> Read | None:
     return next((each.read for each in formats if each.claims(name, text)), None)
 
 
+def _reader_or_caller(name: str, text: str) -> Read | None:
+    """The same, or that of a script which calls one beside it: two levels of scripts, no more."""
+    read = _reader(name, text)
+    if read is None and calling.calls(text, name, _reader, calling.MOST_INNER):
+        return partial(calling.read_calls, find=_reader, most=calling.MOST_INNER)
+    return read
+
+
 CALLING = Format(
     "calling",
-    lambda name, text: calling.calls(text, name, _reader),
-    lambda text, path, start: calling.read_calls(text, path, start, _reader),
+    lambda name, text: calling.calls(text, name, _reader_or_caller),
+    lambda text, path, start: calling.read_calls(text, path, start, _reader_or_caller),
 )
-"""A script whose launch is in another one beside it."""
+"""A script whose launch is in another one beside it, or in one that this calls."""
 
 
 def recognise(name: str, text: str) -> Format | None:

@@ -3,8 +3,8 @@
 
 What is called is read as it is started: with the variables that are exported to it and with its
 arguments. Source: GNU Bash manual 5.2, 3.7.3 Command Execution Environment, 4.1 `.`; SchedMD/slurm,
-man page of sbatch (`--export`, options before the script). Leaves out: several levels of scripts
-that only call.
+man page of sbatch (`--export`, options before the script). Two levels of scripts that only call are
+followed (`find` says which); more are left out.
 """
 
 import re
@@ -15,8 +15,10 @@ from itertools import islice
 from pathlib import Path
 
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.shell.launches import MAX_CASES
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
+from meshplan.executor.frameworks.shell.work import shared_work
 from meshplan.planner.case.reading import (
     Fact,
     IllegalConfig,
@@ -37,26 +39,36 @@ _NAMED = re.compile(
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed
+MOST_INNER = 4  # the same of a script that another one calls
 
 
-def calls(text: str, path: str, find: Find) -> bool:
-    """Whether a script names another one beside it that is of a format that is read."""
-    return path.endswith(SCRIPTS) and any(_named(text, path, find))
+def calls(text: str, path: str, find: Find, most: int = _MOST) -> bool:
+    """Whether a script names another one beside it that is of a format that is read, among the
+    first `most`.
+    """
+    return path.endswith(SCRIPTS) and any(_named(text, path, find, most))
 
 
-def _named(text: str, path: str, find: Find) -> Iterator[tuple[str, Read]]:
+def _named(text: str, path: str, find: Find, most: int = _MOST) -> Iterator[tuple[str, Read]]:
     """The lines that name such a script, each with the reader that claims it."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     named = ((line, name) for line in lines for name in _NAMED.findall(line))
-    for line, name in islice(named, _MOST):
+    for line, name in islice(named, most):
         found = file_of(name, path)
         inner = sourced_text(name, path) if found else None
         if inner is not None and (reader := find(str(found), inner)):
             yield line, reader
 
 
-def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading:
-    """The launches of the scripts that this one sources or calls, each a case."""
+def read_calls(text: str, path: str, start: Start | None, find: Find, most: int = _MOST) -> Reading:
+    """The launches of the scripts that this one sources or calls, each a case, of the first `most`
+    calls; all that are followed spend of the same work.
+    """
+    with shared_work():
+        return _read_calls(text, path, start, find, most)
+
+
+def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int) -> Reading:
     for line, reader in _named(text, path, find):
         if _SOURCES.match(line):
             with _as_nothing(""):
@@ -68,21 +80,29 @@ def read_calls(text: str, path: str, start: Start | None, find: Find) -> Reading
         for words, inherited in zip(script.commands, script.exported, strict=True)
         for inner, given in _called(words, path)
     }
-    cases, why = _all_cases([*calls_of.values()][:_MOST], start, find)
+    cases, why = _all_cases([*calls_of.values()][:most], start, find)
     if not cases:
         raise NothingToRead(why or "no command of this script calls another one that is read")
-    more = f"{len(calls_of)} calls: the first {_MOST} are judged"
-    notes = (more,) if len(calls_of) > _MOST else ()
-    return replace(cases[0], others=tuple(cases[1:]), notes=(*notes, *cases[0].notes))
+    notes = []
+    if len(calls_of) > most:
+        notes.append(f"{len(calls_of)} calls: the first {most} are judged")
+    if len(cases) > MAX_CASES:
+        notes.append(f"over {MAX_CASES} launches: the first {MAX_CASES} are judged")
+    others = tuple(cases[1:MAX_CASES])
+    return replace(cases[0], others=others, notes=(*notes, *cases[0].notes))
 
 
 def _all_cases(
     called: list[tuple[int, Path, dict[str, str]]], start: Start, find: Find
 ) -> tuple[list[Reading], str]:
-    """What the scripts launch that are called, and why the first has nothing to read."""
+    """What the scripts launch that are called, up to more than are judged of one script, and why
+    the first has nothing to read.
+    """
     cases: list[Reading] = []
     why = ""
     for line, inner, environment in called:
+        if len(cases) > MAX_CASES:
+            break
         try:
             found = [*_cases(inner, replace(start, environment=environment), find)]
         except NothingToRead as error:

@@ -23,6 +23,9 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
+    "a test case of a NeMo 2 recipe": (
+        (r"MODEL_ARGS:[ \t]*$", r"[ \t]+trainer\.(?:num_nodes|devices|strategy)\b"),
+        "the recipe, a Python program, has the model; check a plan of the same layout"),
     "FlagScale": ((r"system:[ \t]*$", r"model:[ \t]*$",
                    r"[ \t]+(?:use_distributed_optimizer|tensor_model_parallel_size|no_shared_fs):"),
                   "its runner makes Megatron's arguments of it; check the script that it writes "

@@ -91,7 +91,7 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     limit_s = wanted.time_limit
     deadline = None if limit_s is None else time.perf_counter() + limit_s
     with Beside(asked, deadline) as beside:
-        result, fewest = _searched(asked, wanted, beside.begin)
+        result, fewest = _searched(asked, wanted, beside.begin, deadline)
         plan = full_plan(
             beside, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out
         )
@@ -175,10 +175,11 @@ def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours"
 
 
 def _searched(
-    asked: Asked, wanted: Wanted, proved: Callable[[Fastest], None]
+    asked: Asked, wanted: Wanted, proved: Callable[[Fastest], None], deadline: float | None
 ) -> tuple[SearchResult, FewestGpus | NoFewer | None]:
-    """The search, which tells `proved` what is fastest, and meanwhile, for people, the fewest GPUs;
-    where nothing fits, or nothing was found in time, exits with 3.
+    """The search, which tells `proved` what is fastest, and meanwhile, for people, the fewest GPUs
+    unless the time limit leaves none for them; where nothing fits, or nothing was found in time,
+    exits with 3.
     """
     top = max(wanted.top, ROBUST_CANDIDATES) if wanted.robust else wanted.top
     done = list[SearchResult]()
@@ -190,7 +191,10 @@ def _searched(
     try:
         if wanted.as_json:
             return search(), None
-        return done_meanwhile(search, partial(fewest_gpus, asked.question))
+        result, fewest = done_meanwhile(search, partial(fewest_gpus, asked.question), deadline)
+        if fewest is None:
+            _say_left_out("the fewest GPUs that hold a step", "time limit")
+        return result, fewest
     except KeyboardInterrupt:
         if not done:
             raise
@@ -205,9 +209,9 @@ def _searched(
         _refuse(asked, error, as_json=wanted.as_json)
 
 
-def _say_left_out(what: str) -> None:
-    """What Ctrl-C left out of a finished plan."""
-    print(f"interrupted: the plan is printed without {what}", file=sys.stderr)
+def _say_left_out(what: str, why: str = "interrupted") -> None:
+    """What Ctrl-C or the time limit left out of a finished plan."""
+    print(f"{why}: the plan is printed without {what}", file=sys.stderr)
 
 
 def _read(path: Path | None) -> "Reading | Plan | None":

@@ -159,7 +159,6 @@ EXPERTS: dict[str, Family] = {
     ),
     "llama4_text": Family(
         head_dim=128,
-        tied=None,
         mixers=layers.llama4_chunks,
         experts=Routed(
             ffn=("intermediate_size",),

@@ -6,11 +6,15 @@ and values of two layers, one after the other, are one: CLA), and Hunyuan-A13B,
 Tencent-Hunyuan/Hunyuan-A13B models/hunyuan.py; Step-3, 2507.19427 table 1 (its queries are of low
 rank), and configuration_step3.py as vllm-project/vllm quotes it; MiniMax-Text-01 and M1,
 2501.08313: the layers that transformers calls `minimax`; Qwen (the first), QwenLM/Qwen
-modeling_qwen.py (`intermediate_size` is that of the gate and of what it gates together).
+modeling_qwen.py (`intermediate_size` is that of the gate and of what it gates together);
+openPangu-Embedded, modeling_openpangu_dense.py as wujing215/OpenPangu7B-on-NVIDIA@1d101f9f keeps it
+(`bias` is of attention alone); Megatron-LM's experts without a gate, which no file of Hugging Face
+describes (`executor.frameworks.megatron.plain_experts`).
 """
 
 from dataclasses import replace
 
+from meshplan.costmodels.model import family_rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import recurrent_kinds as recurrent
 from meshplan.costmodels.model import remote_rules as rules
@@ -53,4 +57,18 @@ REMOTE: dict[str, Family] = {
     ),
     "qwen": Family(qkv_bias=True, out_bias=False, ffn_of=rules.half_width, adjust=rules.qwen),
     **dict.fromkeys(("minimax_text_01", "minimax_m1", "MiniMaxText01", "MiniMaxM1"), MINIMAX),
+    **dict.fromkeys(
+        ("PanguEmbedded", "openpangu_dense"),
+        Family(qkv_bias=("bias", True), out_bias=("bias", True)),
+    ),
+    "megatron_plain_experts": Family(
+        gated=False,
+        norm="layernorm",
+        qkv_bias=("attention_bias", False),
+        out_bias=False,
+        qk_norm="head",
+        qk_normed=("use_qk_norm", False),
+        experts=Routed(shared_width=("shared_expert_intermediate_size",)),
+        adjust=family_rules.positions_if_stated,
+    ),
 }

@@ -231,11 +231,17 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
 _HYBRID = re.compile(r"^\s*--hybrid-(?:override|layer)-pattern:", re.M)
 _TEST = re.compile(r"test_cases/([\w-]+)/")
 """Where Megatron-LM keeps a model's test cases (tests/functional_tests/README.md)."""
+_MODE = re.compile(r"^MODE:[ \t]*[\"']?(inference|rl)\b", re.M)
+_MODES = {"inference": "it trains nothing", "rl": "it trains and generates in turn"}
 _ASSUMED = "the program is in the test's recipe, and taken to train a GPT: assumed"
 
 
 def _check_test(path: str, text: str) -> None:
-    """Refuse a test case of another model than a GPT, which only its folder names."""
+    """Refuse a test case that does not train, by its MODE, or of another model than a GPT, which
+    only its folder names.
+    """
+    if mode := _MODE.search(text):
+        raise NothingToRead(f"a test case of MODE {mode[1]}: {_MODES[mode[1]]}")
     model = _TEST.search(path)
     if model and not _HYBRID.search(text) and (other := _OTHER_PROGRAMS.search(model[1])):
         raise NothingToRead(f"a test case of {shown(model[1])} ({other[0]}): not modelled")

@@ -3,7 +3,7 @@
 A configuration names a family: latent attention -> deepseek_v3, experts -> qwen3_moe, qwen2_moe or
 mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox, bloom (a norm behind the
 embedding) or gpt2; shared experts that no gate weighs, or modules of multi-token prediction ->
-glm4_moe.
+glm4_moe; ungated experts -> a family of Megatron's own (`plain_experts`).
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, moe, mla) and
 `megatron/core/transformer/transformer_config.py`.
@@ -18,6 +18,10 @@ from meshplan.costmodels.model.class_defaults import nothing_left_out
 from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.megatron.hybrid import PATTERNS, hybrid_config
 from meshplan.executor.frameworks.megatron.numerics import numeric_config
+from meshplan.executor.frameworks.megatron.plain_experts import (
+    plain_expert_config,
+    plain_experts_unread,
+)
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 MAX_LAYERS = 100_000
@@ -82,7 +86,7 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
     if hybrid := hybrid_config(values, config, gated=gated):
         return hybrid
     return config | (
-        _expert_config(values, layers.value) or _dense_config(values, config, gated=gated)
+        _expert_config(values, config, gated=gated) or _dense_config(values, config, gated=gated)
     )
 
 
@@ -92,12 +96,9 @@ def _gated(values: Values) -> bool:
 
 
 def plain_experts(values: Values) -> list[Fact]:
-    """Experts of a whole shape that no flag gives a gate: no family of those read has them."""
-    experts, layers = values.count("num_experts"), values.count("num_layers")
-    if experts is None or layers is None or _gated(values) or PATTERNS[0] in values.asked:
-        return []
-    why = "without --swiglu: experts of two matrices are not modelled"
-    return [Fact(f"--num-experts ({why})", experts.line)]
+    """What of experts that no flag gives a gate is not modelled; a hybrid says its own."""
+    hybrid = PATTERNS[0] in values.asked
+    return [] if hybrid else plain_experts_unread(values, gated=_gated(values))
 
 
 def ungrouped(values: Values) -> list[str]:
@@ -178,16 +179,20 @@ def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
     return {ours: fact.value for ours, fact in found.items() if fact is not None}
 
 
-def _expert_config(values: Values, layers: int) -> dict[str, Any] | None:
+def _expert_config(
+    values: Values, sizes: Mapping[str, Any], *, gated: bool
+) -> dict[str, Any] | None:
     experts = values.count("num_experts", "num_moe_experts")
     if experts is None:
         return None
+    routed = layer_pattern(values.get("moe_layer_freq"), sizes["num_hidden_layers"])
+    if not gated:
+        return plain_expert_config(values, sizes, routed)
     width = values.count("moe_ffn_hidden_size", "ffn_hidden_size")
     common = {"num_experts_per_tok": 2} | _routed(
         values, {"num_experts_per_tok": "moe_router_topk"}
     )
     shared = values.count("moe_shared_expert_intermediate_size")
-    routed = layer_pattern(values.get("moe_layer_freq"), layers)
     modules = _has_modules(values)
     if modules and width and not shared:
         return _with_modules(values, 0, width.value, routed) | common

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
 from meshplan.executor.frameworks.shell.text import SPACED, change_of, computed
 from meshplan.executor.frameworks.shell.words import Piece, Word, closing, split_words
+from meshplan.executor.frameworks.shell.work import work_here
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
@@ -85,7 +86,7 @@ class Expander:
     """Expands words by `variables`."""
 
     def __init__(self, variables: Variables) -> None:
-        self.variables = variables
+        self.variables, self.work = variables, work_here()
         self.depth = 0
 
     def fields(self, word: Word) -> list[Text]:
@@ -100,8 +101,10 @@ class Expander:
         atoms: list[_Atom] = []
         for piece in word.pieces:
             atoms += self._piece(piece)
-        if len(atoms) > MAX_TOKENS or sum(len(a.part.text) for a in atoms if a.part) > MAX_CHARS:
+        characters = sum(len(a.part.text) for a in atoms if a.part)
+        if len(atoms) > MAX_TOKENS or characters > MAX_CHARS:
             raise UnreadableConfig(f"a word expands to over {MAX_TOKENS} parts", word.line)
+        self.work.spend(len(atoms) + characters, word.line)
         return atoms
 
     def _piece(self, piece: Piece) -> list[_Atom]:
@@ -186,16 +189,9 @@ class Expander:
         return self._with_default(name, items, default, raw, line, quoted=quoted, every=every)
 
     def _with_default(
-        self,
-        name: str,
-        items: list[Text] | None,
-        default: re.Match[str],
-        raw: str,
-        line: int,
-        *,
-        quoted: bool,
-        every: bool,
-    ) -> list[_Atom]:
+        self, name: str, items: list[Text] | None, default: re.Match[str], raw: str, line: int,
+        *, quoted: bool, every: bool,
+    ) -> list[_Atom]:  # fmt: skip
         sign, word = default[1], default[2]
         nothing = items is None or (sign[0] == ":" and not any(map(plain, items)))
         if sign[-1] == "+":
@@ -250,6 +246,8 @@ class Expander:
         change = change_of(rest)
         if change is None or "$" in rest:
             return None
+        for text in items:
+            self.work.spend_change(len(plain(text)), line_of(text, 1))
         return [
             text if is_unset(text) else (Part(change(plain(text)), line_of(text, 1)),)
             for text in items

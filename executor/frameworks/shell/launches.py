@@ -13,7 +13,7 @@ _STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
 _NO_FLAGS = {"PWD", "HOME", "USER", "HOSTNAME", "RANDOM", "UID", "SLURM_JOB_ID", "SLURM_JOBID"}
 """What a shell or Slurm sets itself, which is never a flag."""
 _SHOWN = 6  # of what a script is started with
-_MAX_CASES = 64  # launches of one script
+MAX_CASES = 64  # launches of one script
 T = TypeVar("T")
 _OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA", re.I)
 
@@ -40,9 +40,9 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
 
 def first_of(cases: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:
     """As many launches as are judged, and a note of the others."""
-    if len(cases) <= _MAX_CASES:
+    if len(cases) <= MAX_CASES:
         return cases, ()
-    return cases[:_MAX_CASES], (f"{len(cases)} launches: the first {_MAX_CASES} are judged",)
+    return cases[:MAX_CASES], (f"{len(cases)} launches: the first {MAX_CASES} are judged",)
 
 
 def is_launched(script: Script, known: Callable[[str], bool]) -> bool:
@@ -73,14 +73,26 @@ def needed(
     found: Mapping[str, Fact], start: Start | None, said_by: Mapping[str, str]
 ) -> dict[str, Fact]:
     """The arguments less those that the script leaves to its start and that an option says instead
-    (`said_by`: arguments by the option's name in `FIELDS`).
+    (`said_by`: arguments by the option's name in `FIELDS`). Of a model below a folder that is left
+    open the name is known.
     """
     instead = start.instead if start else frozenset()
+    named = {
+        name: _below_a_folder(fact) if said_by.get(name) == "model" else fact
+        for name, fact in found.items()
+    }
     return {
         name: fact
-        for name, fact in found.items()
+        for name, fact in named.items()
         if "$" not in str(fact.value) or said_by.get(name) not in instead
     }
+
+
+def _below_a_folder(fact: Fact) -> Fact:
+    """`Qwen3-8B` of `$MODELS/Qwen3-8B`; else the fact as it is (`$((N/2))` is no path)."""
+    folder, _, name = str(fact.value).rpartition("/")
+    is_name = "$" in folder and re.fullmatch(r"[\w.-]*[A-Za-z][\w.-]*", name)
+    return Fact(name, fact.line) if is_name else fact
 
 
 def started_with(value: str, waits: tuple[str, ...]) -> str:

@@ -40,6 +40,7 @@ from meshplan.executor.frameworks.shell.given import (
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
 from meshplan.executor.frameworks.shell.words import Word, split_words
+from meshplan.executor.frameworks.shell.work import COMMAND_WORK
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
@@ -120,6 +121,7 @@ class _Follower:
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise UnreadableConfig(f"over {MAX_STEPS} commands; no launch script has as many")
+        self.expander.work.spend(COMMAND_WORK, getattr(node, "line", 1))
         if isinstance(node, syntax.Simple):
             return self._simple(node)
         if isinstance(node, syntax.Block):
@@ -303,6 +305,9 @@ class _Follower:
             return test_holds(self.expander, inner, line)
         if name in self.functions:
             return self._call(name, words[1:], line)
+        if name == "exec" and words[1:] and not (started := shown_text(words[1])).startswith("{"):
+            self._builtin(started, words[1:], line)
+            name = "exit"  # nothing behind it is reached
         return self._builtin(name, words, line)
 
     def _call(self, name: str, arguments: list[Text], line: int) -> bool:

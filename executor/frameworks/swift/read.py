@@ -115,7 +115,7 @@ def _case(
     at, near = _arguments_at(words), Nearby(Path(path), script.files)
     said, in_file, its = _with_file(words[at:], near)
     stated = needed(said, start, _SAID_BY)
-    if "model" not in stated and not stated.keys() & set(_VERSION_2):
+    if "model" not in said and not said.keys() & set(_VERSION_2):
         raise UnreadableConfig("no --model in the command: its arguments are left to the script's "
                                "start", words[0].line)  # fmt: skip
     given, near = with_options(arguments(words[:at]), near)

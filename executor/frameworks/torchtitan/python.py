@@ -26,6 +26,13 @@ from meshplan.executor.frameworks.torchtitan.names import (
     model_named,
     model_of_function,
 )
+from meshplan.executor.frameworks.torchtitan.python_models import (
+    REGISTRY,
+    changes_of,
+    flavor_of,
+    spec_facts,
+    with_models,
+)
 from meshplan.executor.frameworks.torchtitan.python_unclear import (
     imported_registries,
     is_none,
@@ -179,6 +186,7 @@ class _Registry:
         return self._known[name]
 
     def _follow(self, function: ast.FunctionDef) -> dict[str, Fact]:
+        function = with_models(function)
         found: dict[str, Fact] = {}
         called: set[str] = set()
         for node in _in_order(function):
@@ -204,6 +212,8 @@ class _Registry:
         named = model_of_function(function.name)  # a registry's own name for its model
         if stated.value is None and named:
             found["model.ours"] = Fact(named, function.lineno)
+        elif stated.value is False:  # another function's, whatever this one is called
+            found["model.ours"] = Fact(None, stated.line)
         if len(found) > MAX_SETTINGS:
             raise UnreadableConfig(f"{function.name}: more than {MAX_SETTINGS} settings")
         return found
@@ -255,6 +265,8 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         for keyword in node.keywords:
             if keyword.arg == "activation_checkpoint":
                 _policy(keyword.value, found)
+            elif keyword.arg == "model_spec":
+                _spec(keyword.value, found)
     elif name.endswith(".Config") and name.split(".")[-2] in _CHECKPOINT:
         found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
@@ -262,15 +274,22 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         _name_unclear(found, list(_converted_in_part(node)))
     elif name.endswith("Converter.Config") and name.split(".")[-2] not in HARMLESS_CONVERTERS:
         found["model.converters"] = Fact([name.split(".")[-2]], node.lineno)
-    elif name == "model_registry" and node.args:
-        ours = model_named(module, _literal(node.args[0]))
-        found["model.ours"] = Fact(ours, node.lineno)
-        found.pop("model.moe_comm_backend", None)
-        for keyword in node.keywords:
-            if keyword.arg == "moe_comm_backend":
-                _put("model.moe_comm_backend", keyword.value, found)
+    elif name == REGISTRY:
+        _registered(node, module, found)
     elif model := model_of_function(name):
         found["model.ours"] = Fact(model, node.lineno)
+
+
+def _registered(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
+    """The model of `model_registry(flavor, ...)`; an argument that may change it is named."""
+    flavor = flavor_of(node)
+    ours = model_named(module, _literal(flavor)) if flavor is not None else None
+    found["model.ours"] = Fact(ours, node.lineno)
+    found.pop("model.moe_comm_backend", None)
+    for keyword in node.keywords:
+        if keyword.arg == "moe_comm_backend":
+            _put("model.moe_comm_backend", keyword.value, found)
+    _name_unclear(found, [*changes_of(node)])
 
 
 def _converted_in_part(node: ast.Call) -> Iterator[Fact]:
@@ -314,6 +333,13 @@ def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> No
         _put(below, value, found)
     elif below == "activation_checkpoint":
         _policy(value, found)
+    elif below == "model_spec":
+        _spec(value, found)
+
+
+def _spec(value: ast.expr, found: dict[str, Fact]) -> None:
+    if not is_none(value):
+        found.update(spec_facts(value, _dotted(value.func) if isinstance(value, ast.Call) else ""))
 
 
 def _policy(value: ast.expr, found: dict[str, Fact]) -> None:

@@ -123,6 +123,8 @@ def _called(node: ast.Call, configs: set[str], own: Collection[str]) -> Iterator
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (not a literal)", line)
         if keyword.arg in IN_TURN and isinstance(keyword.value, ast.Call):
             yield Fact(f"{keyword.arg} (it trains and generates in turn: not modelled)", line)
+        if keyword.arg == "tokenizer" and "MultiModal" in ast.unparse(keyword.value)[:80]:
+            yield Fact("MultiModalTokenizer (images, and the tower that reads them)", line)
         if keyword.arg in ("peft", "lora") and name == "Config" and not is_none(keyword.value):
             yield Fact(f"{keyword.arg}={ast.unparse(keyword.value)[:40]} (adapters)", line)
     handed = [each for each in node.args if _is_config(each, configs)]

@@ -349,8 +349,8 @@ def _optimizer(values: Values) -> Fact | None:
 
 def _named(values: Values) -> str:
     """How the file names its model, "" where it does not."""
-    module, flavor = values.get("model.name"), values.get("model.flavor")
-    named = [shown(fact.value) for fact in (module, flavor) if fact is not None]
+    parts = (values.get(f"model.{name}") for name in ("name", "flavor", "spec"))
+    named = [shown(fact.value) for fact in parts if fact is not None]
     return f"model {' '.join(named)}" if named else ""
 
 

@@ -262,12 +262,32 @@ def test_a_tie_that_is_read_in_two_ways_is_refused(whole: str, text: str) -> Non
         model_from_config(config, "x")
 
 
-def test_a_head_that_is_never_tied_is_refused_in_either_part() -> None:
-    """Llama 4: its text part's flag was passed over where the whole's was false."""
-    text = CONFIGS["llama-4-scout"] | {"tie_word_embeddings": True}
-    config = {"model_type": "llama4", "text_config": text, "tie_word_embeddings": False}
-    with pytest.raises(UnsupportedModel, match="not tied"):
-        model_from_config(config, "x")
+@pytest.mark.parametrize("whole", [None, False, True])
+@pytest.mark.parametrize("text", [None, False, True])
+def test_the_head_of_llama_4_is_tied_by_its_text_part(
+    text: bool | None, whole: bool | None
+) -> None:
+    """As transformers 5.24 builds Llama4ForConditionalGeneration (on 2026-11-27): `lm_head.weight`
+    is the embedding where the text part says so, whatever the whole says.
+    """
+    part = {**CONFIGS["llama-4-scout"], "tie_word_embeddings": text}
+    config = {"model_type": "llama4", "text_config": part, "tie_word_embeddings": whole}
+    stated = {name: value for name, value in config.items() if value is not None}
+    assert model_from_config(stated, "x").tied == bool(text)
+
+
+def test_mobilellm_r1_is_llama_4_without_experts() -> None:
+    """MobileLLM-R1-950M by hand: 22 layers, 24 heads over 6 of 64, a tied head."""
+    config = {
+        "model_type": "llama4_text", "hidden_size": 1536, "intermediate_size": 6144,
+        "intermediate_size_mlp": 6144, "num_hidden_layers": 22, "num_attention_heads": 24,
+        "num_key_value_heads": 6, "head_dim": 64, "vocab_size": 128256, "use_qk_norm": True,
+        "tie_word_embeddings": True, "num_local_experts": 0, "num_experts_per_tok": 0,
+        "interleave_moe_layer_step": 0, "moe_layers": [],
+    }  # fmt: skip
+    layer = 2 * 1536 * (24 + 6) * 64 + 3 * 1536 * 6144 + 2 * 1536
+    total = 22 * layer + 1536 + 128256 * 1536
+    assert model_parameters(model_from_config(config, "x")).total == total
 
 
 def test_fields_of_phi_4_mini_that_say_what_all_layers_have() -> None:

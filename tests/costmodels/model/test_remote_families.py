@@ -158,3 +158,24 @@ def test_the_text_of_a_file_of_llava() -> None:
     del config["mm_vision_tower"]
     with pytest.raises(UnsupportedModel, match="llava_llama"):
         model_from_config(config, "x")
+
+
+def test_pangu_has_biases_in_attention_alone() -> None:
+    """openPangu-Embedded-7B by hand: 34 layers; 32 heads over 8 of 128."""
+    pangu: dict[str, Any] = {
+        "model_type": "PanguEmbedded", "vocab_size": 153376, "hidden_size": 4096,
+        "intermediate_size": 12800, "num_hidden_layers": 34, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "bias": True, "tie_word_embeddings": False,
+    }  # fmt: skip
+    attention = 2 * 4096 * (4096 + 1024) + 4096 + 2 * 1024 + 4096
+    layer = attention + 3 * 4096 * 12800 + 2 * 4096
+    total = 34 * layer + 4096 + 2 * 153376 * 4096
+    assert model_parameters(model_from_config(pangu, "x")).total == total
+    plain = model_from_config(pangu | {"bias": False}, "x")
+    assert model_parameters(plain).total == total - 34 * (2 * 4096 + 2 * 1024)
+
+
+@pytest.mark.parametrize("model_type", ["ouro", "phi4flash", "hymba"])
+def test_what_shares_between_layers_is_refused_by_its_reason(model_type: str) -> None:
+    with pytest.raises(UnsupportedModel, match="layer"):
+        model_from_config({"model_type": model_type, "hidden_size": 2048}, "x")

@@ -136,3 +136,65 @@ def test_a_script_that_trains_nothing_takes_no_other_along(tmp_path: Path) -> No
     evaluates = COMMON.replace("pretrain_gpt", "evaluate")
     found = cases(tmp_path, "bash eval.sh 1\nbash common.sh 2\n", **{"eval.sh": evaluates})
     assert [said(each, "micro_batch_size") for each in found] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "started"),
+    [
+        pytest.param("exec torchrun b.py\ntorchrun a.py\n", ["torchrun b.py"], id="replaces"),
+        pytest.param("exec > >(tee x) 2>&1\ntorchrun a.py\n", ["torchrun a.py"], id="redirects"),
+        pytest.param("exec {fd}>x\ntorchrun a.py\n", ["torchrun a.py"], id="opens a file"),
+        pytest.param("exec bash -c 'torchrun c.py'\n", ["torchrun c.py"], id="a shell's text"),
+        pytest.param(
+            'if [ "$X" != y ]; then exec torchrun b.py; fi\ntorchrun a.py\n',
+            ["torchrun b.py", "torchrun a.py"],
+            id="perhaps",
+        ),
+    ],
+)
+def test_exec_starts_a_program_and_ends_the_script(text: str, started: list[str]) -> None:
+    """GNU Bash manual 5.2, 4.1 `exec`; stark-sim/megatron-deepspeed-lock-clock scripts/run_eth_...:
+    32 scripts that `exec bash` another one were said to call none.
+    """
+    found = read_script(text, {}, "x.sh").commands
+    assert [" ".join(str(word.value) for word in words) for words in found] == started
+
+
+def test_two_levels_of_calls_are_followed(tmp_path: Path) -> None:
+    """stark-sim/megatron-deepspeed-lock-clock scripts/*_compare.sh: a script that runs one that
+    runs the launch. What is exported and the arguments reach the innermost.
+    """
+    launch = (
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size $TP "
+        "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size $1 "
+        "--global-batch-size 64 --seq-length 512 --bf16\n"
+    )
+    (tmp_path / "inner.sh").write_text(launch)
+    (tmp_path / "middle.sh").write_text("export TP=${TP:-1}\nexec bash inner.sh $(($1*2))\n")
+    (tmp_path / "third.sh").write_text("bash outer.sh\n")
+    outer = tmp_path / "outer.sh"
+    outer.write_text("TP=4 bash middle.sh 1\nTP=2 bash middle.sh 3\n")
+    reading = read_config(outer.read_text(), str(outer))
+    cases = [reading, *reading.others]
+    said = [(each.facts["tensor_parallel"].value, each.facts["micro_batch_size"].value)
+            for each in cases]  # fmt: skip
+    assert said == [(4, 2), (2, 6)]
+    assert [each.placement.line for each in cases] == [1, 2]
+    third = tmp_path / "third.sh"
+    with pytest.raises(UnreadableConfig):  # a third level
+        read_config(third.read_text(), str(third))
+    (tmp_path / "inner.sh").write_text("bash outer.sh\n")
+    with pytest.raises(UnreadableConfig):  # in a circle
+        read_config(outer.read_text(), str(outer))
+
+
+def test_launches_of_many_calls_are_judged_up_to_as_many_as_of_one_script(tmp_path: Path) -> None:
+    """16 calls of a script that launches 40 times each: 640 cases took five seconds."""
+    loop = "for i in $(seq 1 40); do\n"
+    run = f"torchrun pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $1 --lr $i\ndone\n"
+    (tmp_path / "inner.sh").write_text(loop + run.replace("global-batch-size 64", "lr 1"))
+    outer = tmp_path / "outer.sh"
+    outer.write_text("".join(f"bash inner.sh {tp}\n" for tp in range(1, 17)))
+    reading = read_config(outer.read_text(), str(outer))
+    assert 1 + len(reading.others) == 64
+    assert any("over 64 launches: the first 64" in note for note in reading.notes)

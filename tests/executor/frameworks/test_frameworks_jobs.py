@@ -278,6 +278,22 @@ def test_a_test_case_names_its_model_by_its_folder() -> None:
     assert any("taken to train a GPT" in note for note in reading.notes)
 
 
+@pytest.mark.parametrize(("mode", "said"), [("inference", "nothing"), ("rl", "in turn")])
+def test_a_test_case_that_does_not_train_is_skipped(mode: str, said: str) -> None:
+    """flagos-ai/Megatron-LM-FL test_cases/gpt/gpt_dynamic_inference_...: read as a training run."""
+    path = "tests/functional_tests/test_cases/gpt/x/model_config.yaml"
+    with pytest.raises(NothingToRead, match=f"MODE {mode}.*{said}"):
+        read_config(f"MODE: {mode}\n{CASE}", path)
+    assert read_config(f"MODE: pretraining\n{CASE}", path).facts
+
+
+def test_a_test_case_of_a_nemo_recipe_is_refused_by_name() -> None:
+    """Megatron-LM test_cases/gpt-nemo/*: its keys were named one by one as not known."""
+    keys = "  trainer.num_nodes: 1\n  trainer.strategy.tensor_model_parallel_size: 2\n"
+    with pytest.raises(UnreadableConfig, match="NeMo 2 recipe: not read"):
+        read_config(f"MODEL_ARGS:\n{keys}  data.micro_batch_size: 1\n", "model_config.yaml")
+
+
 @pytest.mark.parametrize(
     ("flags", "gradient"),
     [

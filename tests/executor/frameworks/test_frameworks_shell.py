@@ -6,6 +6,7 @@ from meshplan.executor.frameworks.megatron.launch_script import read
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.launches import launches
 from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.executor.frameworks.shell.work import shared_work
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 
@@ -188,3 +189,23 @@ def test_braces_of_a_loop_are_words(written: str, rounds: list[str]) -> None:
     """As bash expands them: `for i in {8..2..3}; do echo $i; done` says 8, 5, 2."""
     script = read_script(f"for i in {written}; do run $i; done")
     assert [str(command[1].value) for command in script.commands] == rounds
+
+
+@pytest.mark.parametrize("change", ["${X//a/b}", "${X%b*}", "${X^^}"])
+def test_work_on_long_texts_is_counted(change: str) -> None:
+    """900 changes of a text of 163,840 characters took minutes."""
+    doubled = "X=aaaaaaaaaa\n" + 'X="$X$X"\n' * 14
+    with pytest.raises(UnreadableConfig, match="steps; no launch script"):
+        read_script(f"{doubled}for i in $(seq 1 900); do Y={change}; done\n")
+    read_script(f"X=train_8b.sh\nfor i in $(seq 1 900); do Y={change}; done\n")
+
+
+def test_scripts_that_are_called_spend_of_one_work() -> None:
+    """Each alone is followed; together they are too many, which costs no more than one of them."""
+    text = 'for i in $(seq 1 900); do A=$i; B=$A; C=$B; D="$C"; done\n' * 3
+    read_script(text)
+    with shared_work():
+        assert [not read_script(text).commands for _ in range(2)] == [True] * 2
+        with pytest.raises(UnreadableConfig, match="steps; no launch script"):
+            read_script(text)
+    read_script(text)

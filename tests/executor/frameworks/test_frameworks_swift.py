@@ -168,6 +168,18 @@ def test_refused_in_one_line(text: str, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_model_below_a_folder_left_open_is_known_by_its_name() -> None:
+    """LIyvqi/ms-swift-learn course/25: `${ROOT}/models/Qwen3.5-0.8B-Base` was no --model at all."""
+    left = FULL.replace("Qwen/Qwen3-8B", "${ROOT}/models/Qwen3-8B")
+    assert _facts(left)["model"] == "qwen3-8b"
+    unknown = FULL.replace("Qwen/Qwen3-8B", "$MODEL")
+    with pytest.raises(UnreadableConfig, match="--env MODEL=VALUE"):
+        _read(unknown)
+    said = _read(unknown, start=Start(instead=frozenset({"model"})))
+    assert "model" not in said.facts
+    assert said.facts["seq_len"].value == 4096
+
+
 def test_accelerate_may_launch_it_by_json(tmp_path: Path) -> None:
     """Accelerate takes JSON as it takes YAML (modelscope/ms-swift examples, fsdp2_lora)."""
     sharded = {"fsdp_version": 2, "fsdp_reshard_after_forward": True,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -115,6 +116,43 @@ def test_one_thing_is_found_while_another_runs(cores: int, fails: bool) -> None:
         assert busy
         assert alone == [own] * 2
         assert fails or its == [process] * 2
+
+
+LATE = """
+import json, os, sys, time
+from meshplan.planner.second_core import done_meanwhile
+
+def other():
+    begun.append(os.getpid())
+    time.sleep(float(sys.argv[2]))
+    return "found"
+
+def late():
+    time.sleep(0.3)
+
+begun = []
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[: int(sys.argv[1])])
+started = time.perf_counter()
+_, found = done_meanwhile(late, other, started + 0.2)
+print(json.dumps([found, len(begun), time.perf_counter() - started]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("cores", "takes_s"), [(1, 0.0), (2, 0.0), (2, 30.0)])
+def test_after_a_deadline_little_is_waited_for_and_nothing_begun(
+    cores: int, takes_s: float
+) -> None:
+    """The work has 0.2 s and takes 0.3; the other thing has 0.2 s more, where it was begun."""
+    found = subprocess.run(
+        [sys.executable, "-c", LATE, str(cores), str(takes_s)],
+        capture_output=True, text=True, check=True, timeout=20,
+    )  # fmt: skip
+    other, begun_here, took_s = json.loads(found.stdout)
+    two = cores == 2 and len(os.sched_getaffinity(0)) > 1
+    assert begun_here == 0
+    assert other == ("found" if two and not takes_s else None)
+    assert 0.3 <= took_s < 5
 
 
 BEGUN = """
