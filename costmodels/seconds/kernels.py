@@ -40,7 +40,6 @@ A profile measured on the machine itself replaces all of this, the launch includ
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -48,6 +47,7 @@ from meshplan.costmodels.elementwise import Number, ceil, maximum, plain, where
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
 from meshplan.hardware_profiles.tunings import Tuning

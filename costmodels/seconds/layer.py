@@ -24,7 +24,7 @@ Leaves out: hiding communication under operations other than the ones named by `
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import get_args
 
@@ -77,6 +77,7 @@ from meshplan.costmodels.seconds.operation import (
 )
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 

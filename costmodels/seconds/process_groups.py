@@ -6,12 +6,12 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Axis, Overlap
 
 

@@ -13,13 +13,12 @@ that: the largest R(x) - k (t(x) - t) over its recompute modes x, where t is the
 mode, and k the number of its backwards in the chain of actions to which the bound is added.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.late_traffic import LateTraffic
 from meshplan.costmodels.prices.passes import PassSeconds
+from meshplan.hardware_profiles.dataclass import dataclass
 
 FORWARD, BACKWARD = 0, 1
 SHOWN, BEYOND_ALL, BEYOND_ONE, BEYOND_ANY = range(4)

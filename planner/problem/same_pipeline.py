@@ -3,7 +3,7 @@
 Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import enough
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
 from meshplan.planner.problem.pipeline_shape import (

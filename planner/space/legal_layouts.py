@@ -16,7 +16,7 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
 from meshplan.costmodels.setting import places_modules, stack_of
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.axis_rules import (
     divisors,

@@ -1,7 +1,7 @@
 """What is asked of the search, and the prices of every row of its space."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
