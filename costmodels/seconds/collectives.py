@@ -44,9 +44,10 @@ profile has measured.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import fsum
+from typing import TypeVar
 
 import numpy as np
 
@@ -58,6 +59,7 @@ from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
 
+Found = TypeVar("Found")
 PEER_LATENCY = 0.08
 ALL_SENT = Routing()
 
@@ -95,9 +97,23 @@ def _formula_s(
         wire_s = _all_to_all_wire_s(cluster, size_bytes, group, routing)
     else:
         share = (group.size - 1) / group.size * (2.0 if kind == "all_reduce" else 1.0)
-        wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
-    latency_s, stalls_s = _hops_s(cluster, kind, group)
+        wire_s = share * size_bytes / _found_once(bus_bandwidth, cluster, kind, group)
+    latency_s, stalls_s = _found_once(_hops_s, cluster, kind, group)
     return where(group.size > 1, latency_s + maximum(stalls_s, wire_s), 0.0)
+
+
+def _found_once(
+    find: Callable[[Cluster, CollectiveKind, Group], Found],
+    cluster: Cluster,
+    kind: CollectiveKind,
+    group: Group,
+) -> Found:
+    """What `find` says of the links of a group: many operations send over the same ones."""
+    known = group.on_links.get((find, kind))
+    if known is None or known[0] is not cluster:
+        known = group.on_links[find, kind] = cluster, find(cluster, kind, group)
+    found: Found = known[1]
+    return found
 
 
 def _on_link_s(

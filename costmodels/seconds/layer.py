@@ -210,21 +210,18 @@ class Pricer:
         each_s = [device_s(self.device, op, direction) for op in operations]
         own = self._computing(operations, direction, each_s)
         waits = self._waits_s(operations, own.total_s)
+        seen = [self._exposed_s(each, direction, own) for each in collectives]
         exposed = {
-            axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(each, direction, own)
-                for each in collectives
-                if each.op.axis == axis
-            )
+            axis: waits.get(axis, 0.0)
+            + sum(s for s, each in zip(seen, collectives, strict=True) if each.op.axis == axis)
             for axis in AXES
-        }  # fmt: skip
+        }
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
-        host_s = maximum(self.issued_s(operations, direction) - under, 0.0)
-        if direction == "forward" and (
-            chains := self._chains_s(operations, each_s, own, collectives)
-        ):
+        issued = [self._issue_s(op, direction) for op in operations]
+        host_s = maximum(self._with_routing_s(operations, direction, sum(issued)) - under, 0.0)
+        if direction == "forward" and (chains := self._chains_s(operations, each_s, issued, seen)):
             idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
             host_s = maximum(host_s, idle_s)
         return Pass(
@@ -266,7 +263,13 @@ class Pricer:
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`."""
-        issued: Number = sum(self._issue_s(op, direction) for op in operations)
+        issued = sum(self._issue_s(op, direction) for op in operations)
+        return self._with_routing_s(operations, direction, issued)
+
+    def _with_routing_s(
+        self, operations: Sequence[Operation], direction: Direction, issued: Number
+    ) -> Number:
+        """With the host's seconds of a router, where one is among `operations`."""
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
             issued = issued + self.device.tuning.routing_s
         return issued
@@ -293,27 +296,31 @@ class Pricer:
             return []
         each_s = [device_s(self.device, op, "forward") for op in operations]
         own = self._computing(operations, "forward", each_s)
-        return self._chains_s(operations, each_s, own, self._collectives(operations))
+        seen = [self._exposed_s(each, "forward", own) for each in self._collectives(operations)]
+        issued = [self._issue_s(op, "forward") for op in operations]
+        return self._chains_s(operations, each_s, issued, seen)
 
     def _chains_s(
         self,
         operations: Sequence[Operation],
         each_s: Sequence[Computing],
-        own: Computing,
-        collectives: Sequence[Collective],
+        issued: Sequence[Number],
+        exposed: Sequence[Number],
     ) -> list[Number]:
-        """Of operations that compute for `each_s`, all together for `own`."""
+        """Of operations that compute for `each_s` and take the host `issued`; `exposed` of those
+        that send.
+        """
         wait = wait_at(operations)
         if wait is None:
             return []
-        seen = (self._exposed_s(each, "forward", own) for each in collectives)
+        seen = iter(exposed)
         lasting = [
             next(seen) if isinstance(op, Communication) else computing.total_s
             for op, computing in zip(operations, each_s, strict=True)
         ]
-        issued = [self._issue_s(op, "forward") for op in operations]
-        issued[wait] = issued[wait] + self.device.tuning.routing_s
-        return in_step_s(issued, lasting, wait)
+        routing_s = self.device.tuning.routing_s
+        in_order = [s + routing_s if at == wait else s for at, s in enumerate(issued)]
+        return in_step_s(in_order, lasting, wait)
 
     def _gradient_s(self, op: Operation) -> Number:
         """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
@@ -365,8 +372,11 @@ class Pricer:
             count = count - op.regathers
         scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
         whole = scale * count * each.seconds
+        overlap = self._overlap(op)
+        if isinstance(overlap, float) and overlap == 0.0:
+            return whole
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        return exposed_s(whole, self._room_s(op, beside), self._overlap(op), slowed)
+        return exposed_s(whole, self._room_s(op, beside), overlap, slowed)
 
     def _room_s(self, op: Communication, beside: Computing) -> Number:
         """Of the computing in its direction, that under which a collective may run."""

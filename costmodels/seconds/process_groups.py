@@ -7,6 +7,7 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 
 import math
 from functools import cached_property
+from typing import Any
 
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum, where
 from meshplan.costmodels.layout import Layout
@@ -32,6 +33,11 @@ class Group:
     def nodes(self) -> Number:
         """Nodes that the group touches."""
         return ceil(self.size / self.ranks_per_node)
+
+    @cached_property
+    def on_links(self) -> dict[tuple[object, str], tuple[object, Any]]:
+        """What was found of its links, by what and for which kind of collective, on a cluster."""
+        return {}
 
 
 def place(size: Number, stride: Number, gpus_per_node: int, world: Number = math.inf) -> Group:
