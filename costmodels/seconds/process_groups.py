@@ -12,6 +12,7 @@ from typing import Any
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.operations.kinds import Routing
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Axis, Overlap
 
@@ -37,6 +38,11 @@ class Group:
     @cached_property
     def on_links(self) -> dict[tuple[object, str], tuple[object, Any]]:
         """What was found of its links, by what and for which kind of collective, on a cluster."""
+        return {}
+
+    @cached_property
+    def reached(self) -> dict[tuple[str, Routing], Number]:
+        """How many of its ranks, or nodes, a token's copies reach under a routing."""
         return {}
 
 
