@@ -71,6 +71,7 @@ from meshplan.costmodels.seconds.operation import (
     device_s,
     is_kept_cast,
     mean_flops_of,
+    operators_of,
     part_of_layer,
     scale_of,
     summed,
@@ -278,7 +279,7 @@ class Pricer:
         """Of one."""
         launch_s = self.device.tuning.launch_s * self.launch_share
         kernels_s = launch_s * self._launches(op, direction)
-        operators_s = OPERATOR_S * self._operators(op, direction)
+        operators_s = OPERATOR_S * operators_of(op, direction, self.graphed)
         issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
         return issuing_s + self._waiting_s(op, direction)
 
@@ -332,13 +333,6 @@ class Pricer:
     def launches(self, operations: Sequence[Operation]) -> Number:
         """Kernels that the host issues for `operations` forward."""
         return sum(self._launches(op, "forward") for op in operations)
-
-    def _operators(self, op: Operation, direction: Direction) -> Number:
-        """Of PyTorch's own that the host issues one by one."""
-        in_graph = self.graphed and part_of_layer(op) in self.graphed
-        if not isinstance(op, Pointwise) or in_graph or direction == "weight_grad":
-            return 0
-        return op.operators[direction != "forward"]
 
     def _launches(self, op: Operation, direction: Direction) -> Number:
         if self.graphed and part_of_layer(op) in self.graphed:

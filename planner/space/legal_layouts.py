@@ -217,9 +217,9 @@ class Space:
         shape += layouts.num_micro_batches[rows]
         way = 3 * (layouts.schedule[rows].astype(np.int64) - ANY) + layouts.virtual_stages[rows]
         way = 2 * way + (layouts.activation_offload[rows] > 0)
-        _, which = np.unique(shape * 256 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
+        key = shape * 256 + way * 4 + layouts.zero_stage[rows]
+        order = np.argsort(key, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(rows) else []
 
     def by_variant(self, rows: Ints) -> list[tuple[Variant, Ints]]:
         """Each variant that any of `rows` may have, with those that may, in their order: of equally
