@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from meshplan.planner.answer.answer import solve
 from meshplan.costmodels.prices.known_work import KnownWork
-from meshplan.planner.answer.better_batch import LEAST_GAIN, fastest, faster, neighbours, ways
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.better_batch import LEAST_GAIN, faster, fastest, neighbours, ways
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds
 from meshplan.planner.cli.main import app
