@@ -12,11 +12,8 @@ these values. `fields`, `replace`, `asdict`, patterns and pickles are as with th
 """
 
 import dataclasses
-from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-
-Values = Callable[[Any], tuple[Any, ...]]
 
 
 def _repr(self: Any) -> str:
@@ -24,11 +21,11 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({', '.join(f'{n}={getattr(self, n)!r}' for n in shown)})"
 
 
-def _eq(self: Any, other: object) -> bool:
+def _eq(self: Any, other: object) -> Any:
     if other.__class__ is not self.__class__:
         return NotImplemented
-    compared: Values = type(self)._compared
-    return bool(compared(self) == compared(other))
+    kind: Any = other.__class__
+    return kind._compared(self) == kind._compared(other)
 
 
 def _hash(self: Any) -> int:

@@ -32,5 +32,5 @@ class KnownWork:
 
 def _as_bytes(key: Sequence[Ints]) -> list[bytes]:
     rows = np.ascontiguousarray(np.stack(key, axis=1), np.int64)
-    found: list[bytes] = rows.view(np.dtype((np.void, rows.strides[0]))).ravel().tolist()
+    found: list[Any] = rows.view(np.dtype((np.void, rows.strides[0]))).ravel().tolist()
     return found
