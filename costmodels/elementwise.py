@@ -102,3 +102,23 @@ def floor(a: Number) -> Number:
 def log2(a: Number) -> Number:
     """The logarithm to base 2."""
     return np.log2(a) if isinstance(a, np.ndarray) else math.log2(a)
+
+
+def least_along(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """`values.min(axis)` of an axis of few places: numpy's own loop over so short an axis takes
+    five to forty times as long.
+    """
+    return _along(np.minimum, values, axis)
+
+
+def most_along(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """`values.max(axis)` of an axis of few places."""
+    return _along(np.maximum, values, axis)
+
+
+def _along(choose: np.ufunc, values: NDArray[Any], axis: int) -> NDArray[Any]:
+    first, *others = np.moveaxis(values, axis, 0)
+    found = np.array(first)
+    for each in others:
+        choose(found, each, out=found)
+    return found

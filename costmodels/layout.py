@@ -6,7 +6,6 @@ ep * etp          divides dp * cp * tp
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
@@ -14,6 +13,7 @@ from pydantic import ConfigDict, Field
 from meshplan.costmodels.model.config_fields import MAX_LAYERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.hardware_profiles.engine_schema import RecomputeModule as RecomputeModule
 from meshplan.hardware_profiles.kernel_habits import ContextKind

@@ -5,11 +5,13 @@ formula is written once and prices one layout or a million.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

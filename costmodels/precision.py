@@ -6,9 +6,8 @@ default, and so do whole layers that a recipe keeps (`Layer.in_16_bit`). Each ot
 casts its input and the gradient of its output, and keeps the cast input for the backward.
 """
 
-from dataclasses import dataclass
-
 from meshplan.costmodels.training import Precision
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import Dtype, Gpu
 
 

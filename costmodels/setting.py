@@ -2,11 +2,11 @@
 constants; and how this training changes the engine's habits.
 """
 
-from dataclasses import dataclass
 from typing import Self
 
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.hardware_profiles.kernel_habits import KernelHabits
 from meshplan.hardware_profiles.schema import Cluster

@@ -1,9 +1,10 @@
 """What the user wants trained, layout apart: sequence, batch, number formats, optimizer."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]

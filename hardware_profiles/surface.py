@@ -23,12 +23,12 @@ Leaves out: tile and wave quantisation between two measured shapes; key/value he
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.robust import fit_relative
 from meshplan.hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype, MatmulPoint
 

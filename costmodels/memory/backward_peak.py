@@ -20,7 +20,7 @@ Leaves out: statistics of norms, biases' gradients, the routing's own small tens
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
@@ -32,6 +32,7 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Matmul
 from meshplan.costmodels.operations.recurrent import scan
 from meshplan.costmodels.operations.traced import traced_operations
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
 

@@ -26,11 +26,12 @@ workspaces.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Adds, Condition, Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import State
 
 

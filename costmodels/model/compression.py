@@ -14,7 +14,7 @@ HYV4 in `modeling_hy_v4.py`, Gemma 3n in `modeling_gemma3n.py`
 (AltUp, arXiv 2301.13310; LAuReL, arXiv 2411.07501).
 """
 
-from dataclasses import dataclass
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
 """Reading the fields of a model description by type, with one clear line for whatever is wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 MAX_LAYERS = 10_000
 MAX_COUNT = 2**31 - 1

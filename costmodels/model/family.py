@@ -6,7 +6,7 @@ decides; a plain value is fixed in the family's code.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from meshplan.costmodels.model.class_defaults import names_of
@@ -30,6 +30,7 @@ from meshplan.costmodels.model.transformer import (
     Layer,
     Model,
 )
+from meshplan.hardware_profiles.dataclass import dataclass
 
 AFTER_LEADING = after_leading("first_k_dense_replace")
 Flag = bool | tuple[str, bool]

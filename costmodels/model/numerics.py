@@ -9,10 +9,11 @@ huggingface/transformers 5; transformers 5 writes `rope_parameters` for what `ro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from meshplan.costmodels.model.config_fields import Fields
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 

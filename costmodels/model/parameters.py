@@ -31,10 +31,11 @@ Leaves out: the embedding and head that a multi-token-prediction module shares w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from meshplan.costmodels.elementwise import Adds, Number, ceil, minimum
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
 Degree = Number

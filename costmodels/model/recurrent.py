@@ -1,6 +1,6 @@
 """A mixer of tokens that keeps a state of fixed size."""
 
-from dataclasses import dataclass
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

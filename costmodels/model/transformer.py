@@ -5,7 +5,7 @@ of all tokens or of a window, or a recurrent state), between an embedding and a 
 only: what they cost is said by `operations`, how many parameters they have by `parameters`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
 from math import gcd
@@ -19,6 +19,7 @@ from meshplan.costmodels.model.compression import (
 )
 from meshplan.costmodels.model.numerics import Numerics
 from meshplan.costmodels.model.recurrent import Recurrent
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
 Sense = Literal["vision", "audio"]

@@ -29,11 +29,12 @@ none from 2025-03-20 to 2025-04-21 (@247f4e3a, @88d8ab37).
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ of.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from meshplan.costmodels.operations.kinds import (
 )
 from meshplan.costmodels.operations.rank_share import Shard, is_kind
 from meshplan.costmodels.operations.remade import remade
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.kernel_habits import ContextKind, KernelHabits
 
 GELU_OPERATORS = 10  # of Megatron-LM's, forward (`KernelHabits.own_gelu`)

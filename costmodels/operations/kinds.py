@@ -14,10 +14,10 @@ Every number may be a numpy array over many layouts: see `costmodels.layouts`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from meshplan.costmodels.elementwise import Condition, Number
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Module = Literal[
     "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",

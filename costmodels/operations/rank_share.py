@@ -2,14 +2,13 @@
 matrices.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshplan.costmodels.elementwise import Condition, Number, where
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout
 from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ ranks of its own, and the gradient of its first product's input, which is counte
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.transformer import Product, Tower
@@ -23,6 +23,7 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.training import Images
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

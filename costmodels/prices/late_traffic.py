@@ -11,7 +11,7 @@ smallest part takes alone, since more bytes are never faster.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.memory import parts_of
 from meshplan.costmodels.prices.tables import Table
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

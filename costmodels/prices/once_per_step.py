@@ -5,7 +5,6 @@ layers of the mean rank hide their own traffic; that of an end hides under the e
 under what the layers of the mean rank have to spare.
 """
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import Adds
 from meshplan.costmodels.layouts import Bools, Floats
 from meshplan.costmodels.seconds.interference import exposed_s
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

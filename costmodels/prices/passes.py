@@ -5,7 +5,7 @@ that bounds which are put together from them hold for the simulation. Nothing is
 (`costmodels.prices.prices` says what is in its once-per-step costs).
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from meshplan.costmodels.ranks.rendezvous import once_s
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

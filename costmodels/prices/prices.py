@@ -20,7 +20,6 @@ rank holds it or not.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -41,6 +40,7 @@ from meshplan.costmodels.ranks.rendezvous import once_s
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

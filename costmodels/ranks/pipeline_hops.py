@@ -1,6 +1,5 @@
 """Transfers between neighbouring pipeline ranks, of a layout or of each layout of a grid."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from meshplan.costmodels.elementwise import Condition, Number, where
@@ -10,6 +9,7 @@ from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group, axis_group
 from meshplan.costmodels.setting import Setting
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ schedules split it into `I` (input gradient, which the previous stage waits for)
 gradient, which nobody does).
 """
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Kind = Literal["F", "B", "I", "W"]
 

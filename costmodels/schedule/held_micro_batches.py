@@ -90,7 +90,8 @@ def _fullest(found: frozenset[Moment]) -> Iterator[Moment]:
         alike.setdefault(moment[:4], []).append(moment)
     for same in alike.values():
         held = np.array([(*moment.held, *moment.deferred) for moment in same])
-        reached = (held[None] >= held[:, None]).all(axis=2).sum(axis=1)
+        as_much = np.logical_and.reduce([of_chunk >= of_chunk[:, None] for of_chunk in held.T])
+        reached = as_much.sum(axis=1)
         yield from (moment for moment, by in zip(same, reached, strict=True) if by == 1)
 
 

@@ -8,7 +8,6 @@ timing is one pass over plain numbers.
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
 from meshplan.costmodels.schedule.orders import KINDS, numbered_order
 from meshplan.costmodels.schedule.v_shaped import B, I
+from meshplan.hardware_profiles.dataclass import dataclass
 
 MOST_PROGRAMS = 16  # kept at a time: a few thousand actions each, of some 100 bytes
 NOTHING, BEGIN, FIRST = 0, 1, 2  # places: before all times, the step's begin, the first action

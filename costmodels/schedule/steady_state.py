@@ -18,7 +18,7 @@ at most as many as there are ranks: then F is those periods one after the other,
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import FIRST, NOTHING, Program, Step, run, written_anew
+from meshplan.hardware_profiles.dataclass import dataclass
 
 TOLERANCE = 1e-12  # of a period: by which rounding makes equal drifts differ
 ROUNDED = 1e-6  # of a cycle: a secant that small is 0 but for rounding

@@ -44,20 +44,32 @@ profile has measured.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import fsum
+from typing import Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, plain, where
+from meshplan.costmodels.elementwise import (
+    Condition,
+    Number,
+    anywhere,
+    log2,
+    maximum,
+    minimum,
+    plain,
+    where,
+)
 from meshplan.costmodels.operations.kinds import Axis, Routing
 from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
+from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit, Link
 
+Found = TypeVar("Found")
 PEER_LATENCY = 0.08
 ALL_SENT = Routing()
 
@@ -95,9 +107,23 @@ def _formula_s(
         wire_s = _all_to_all_wire_s(cluster, size_bytes, group, routing)
     else:
         share = (group.size - 1) / group.size * (2.0 if kind == "all_reduce" else 1.0)
-        wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
-    latency_s, stalls_s = _hops_s(cluster, kind, group)
+        wire_s = share * size_bytes / _found_once(bus_bandwidth, cluster, kind, group)
+    latency_s, stalls_s = _found_once(_hops_s, cluster, kind, group)
     return where(group.size > 1, latency_s + maximum(stalls_s, wire_s), 0.0)
+
+
+def _found_once(
+    find: Callable[[Cluster, CollectiveKind, Group], Found],
+    cluster: Cluster,
+    kind: CollectiveKind,
+    group: Group,
+) -> Found:
+    """What `find` says of the links of a group: many operations send over the same ones."""
+    known = group.on_links.get((find, kind))
+    if known is None or known[0] is not cluster:
+        known = group.on_links[find, kind] = cluster, find(cluster, kind, group)
+    found: Found = known[1]
+    return found
 
 
 def _on_link_s(
@@ -108,17 +134,36 @@ def _on_link_s(
     if not fits:
         return formula_s
     fits.sort(key=lambda fit: fit.ranks_per_node)
-    ranks, known = group.ranks_per_node, [float(fit.ranks_per_node) for fit in fits]
+    on_link = (group.nodes == 1) & (group.ranks_per_node >= fits[0].ranks_per_node)
+    if not isinstance(on_link, np.ndarray):
+        found_s = _by_curves_s(cluster, fits, size_bytes, group.ranks_per_node, formula_s)
+        return found_s if on_link else formula_s
+    rows = np.flatnonzero(on_link)
+    some = (_at_rows(each, rows) for each in (size_bytes, group.ranks_per_node, formula_s))
+    seconds = np.array(np.broadcast_to(formula_s, on_link.shape))
+    seconds[rows] = _by_curves_s(cluster, fits, *some) if len(rows) else 0.0
+    return seconds
+
+
+def _at_rows(each: Number, rows: NDArray[np.intp]) -> Number:
+    return each[rows] if isinstance(each, np.ndarray) else each
+
+
+def _by_curves_s(
+    cluster: Cluster, fits: Sequence[CurveFit], size_bytes: Number, ranks: Number, formula_s: Number
+) -> Number:
+    """By the curves of one kind on links, of ever more ranks: seconds between them are linear."""
+    known = [float(fit.ranks_per_node) for fit in fits]
     seconds = [plain(curve_seconds(fit, size_bytes)) for fit in fits]
     found = seconds[0]
     for (fewer, less_s), (more, more_s) in pairwise(zip(known, seconds, strict=True)):
         part = minimum(maximum((ranks - fewer) / (more - fewer), 0.0), 1.0)
         found = found + part * (more_s - less_s)
     last = known[-1]
-    if np.any(ranks > last):
-        at_last_s = _formula_s(cluster, kind, size_bytes, Group(last, last), ALL_SENT)
+    if anywhere(ranks > last):
+        at_last_s = _formula_s(cluster, fits[0].kind, size_bytes, Group(last, last), ALL_SENT)
         found = where(ranks > last, found + formula_s - at_last_s, found)
-    return where((group.nodes == 1) & (ranks >= known[0]), found, formula_s)
+    return found
 
 
 def _as_measured_s(
@@ -230,12 +275,19 @@ def _all_to_all_wire_s(
     away = (n - r) / n
     if cluster.pod:
         away = maximum(away, leaving(cluster.pod, group) * cluster.pod.oversubscription)
-    across_s = copy_bytes * distinct(nodes, routing) * away / rate
+    across_s = copy_bytes * _reached("nodes", group, routing) * away / rate
     # what came over the network goes on inside a node, but for the rank that it came to
-    on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
+    on_links = (n - nodes if routing.copies > 1 else r - 1) / n * _reached("size", group, routing)
     inside = cluster.node.bus_bandwidth.all_to_all * _linked_fraction(cluster.node, r)
     inside_s = copy_bytes * on_links / inside
     return maximum(inside_s, across_s)
+
+
+def _reached(places: Literal["size", "nodes"], group: Group, routing: Routing) -> Number:
+    """`distinct` of the group's ranks or nodes, which a dispatch and its way back both ask for."""
+    if (places, routing) not in group.reached:
+        group.reached[places, routing] = distinct(getattr(group, places), routing)
+    return group.reached[places, routing]
 
 
 def _linked_fraction(link: Link, ranks: Number) -> Number:

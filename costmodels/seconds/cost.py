@@ -1,10 +1,10 @@
 """What operations cost a rank: seconds of each direction by cause, FLOPs, saved bytes; they add."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshplan.costmodels.elementwise import Adds, Number
 from meshplan.costmodels.operations.kinds import Communication
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 class Collective(NamedTuple):

@@ -40,19 +40,29 @@ A profile measured on the machine itself replaces all of this, the launch includ
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from meshplan.costmodels.elementwise import Number, ceil, maximum, plain, where
+from meshplan.costmodels.elementwise import (
+    Condition,
+    Number,
+    ceil,
+    floor,
+    maximum,
+    plain,
+    where,
+)
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
+HEIGHTS, WIDTHS, _ = map(frozenset, zip(*TILES, strict=True))
 HALF_RATE_K = 170.0
 NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
 UNALIGNED_RATE = 1 / 3
@@ -318,15 +328,23 @@ def _aligned_rate(kernels: Kernels, columns: Number, inner: Number) -> Number:
     """Fraction of the rate that is left when a side of the matrices is not a multiple of the
     alignment.
     """
-    off = columns % kernels.alignment + inner % kernels.alignment
-    return where(off > 0, kernels.misaligned_rate, 1.0)
+    if kernels.misaligned_rate == 1.0:
+        return 1.0
+    off = _is_off(columns, kernels.alignment) | _is_off(inner, kernels.alignment)
+    return where(off, kernels.misaligned_rate, 1.0)
+
+
+def _is_off(side: Number, alignment: int) -> Condition:
+    """Whether a side is no multiple of it; numpy's remainder takes fifteen times as long."""
+    return floor(side / alignment) * alignment != side
 
 
 def _filled_units(rows: Number, columns: Number, groups: Number, units: int) -> Number:
     """Fraction of the compute units kept busy over all waves, with the best of `TILES`."""
+    down = {height: ceil(rows / height) for height in HEIGHTS}
+    across = {width: ceil(columns / width) for width in WIDTHS}
     best: Number = 0.0
     for height, width, rate in TILES:
-        tiles = ceil(rows / height) * ceil(columns / width) * groups
-        waves = tiles / units
+        waves = down[height] * across[width] * groups / units
         best = maximum(best, rate * waves / ceil(waves))
     return best

@@ -24,7 +24,7 @@ Leaves out: hiding communication under operations other than the ones named by `
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import get_args
 
@@ -72,12 +72,14 @@ from meshplan.costmodels.seconds.operation import (
     device_s,
     is_kept_cast,
     mean_flops_of,
+    operators_of,
     part_of_layer,
     scale_of,
     summed,
 )
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.kernel_habits import AdapterCasts
 from meshplan.hardware_profiles.schema import Cluster
@@ -213,21 +215,18 @@ class Pricer:
         each_s = [device_s(self.device, op, direction) for op in operations]
         own = self._computing(operations, direction, each_s)
         waits = self._waits_s(operations, own.total_s)
+        seen = [self._exposed_s(each, direction, own) for each in collectives]
         exposed = {
-            axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(each, direction, own)
-                for each in collectives
-                if each.op.axis == axis
-            )
+            axis: waits.get(axis, 0.0)
+            + sum(s for s, each in zip(seen, collectives, strict=True) if each.op.axis == axis)
             for axis in AXES
-        }  # fmt: skip
+        }
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
-        host_s = maximum(self.issued_s(operations, direction) - under, 0.0)
-        if direction == "forward" and (
-            chains := self._chains_s(operations, each_s, own, collectives)
-        ):
+        issued = [self._issue_s(op, direction) for op in operations]
+        host_s = maximum(self._with_routing_s(operations, direction, sum(issued)) - under, 0.0)
+        if direction == "forward" and (chains := self._chains_s(operations, each_s, issued, seen)):
             idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
             host_s = maximum(host_s, idle_s)
         return Pass(
@@ -270,7 +269,13 @@ class Pricer:
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`."""
-        issued: Number = sum(self._issue_s(op, direction) for op in operations)
+        issued = sum(self._issue_s(op, direction) for op in operations)
+        return self._with_routing_s(operations, direction, issued)
+
+    def _with_routing_s(
+        self, operations: Sequence[Operation], direction: Direction, issued: Number
+    ) -> Number:
+        """With the host's seconds of a router, where one is among `operations`."""
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
             issued = issued + self.device.tuning.routing_s
         return issued
@@ -279,7 +284,7 @@ class Pricer:
         """Of one."""
         launch_s = self.device.tuning.launch_s * self.launch_share
         kernels_s = launch_s * self._launches(op, direction)
-        operators_s = OPERATOR_S * self._operators(op, direction)
+        operators_s = OPERATOR_S * operators_of(op, direction, self.graphed)
         issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
         return issuing_s + self._waiting_s(op, direction)
 
@@ -297,27 +302,31 @@ class Pricer:
             return []
         each_s = [device_s(self.device, op, "forward") for op in operations]
         own = self._computing(operations, "forward", each_s)
-        return self._chains_s(operations, each_s, own, self._collectives(operations))
+        seen = [self._exposed_s(each, "forward", own) for each in self._collectives(operations)]
+        issued = [self._issue_s(op, "forward") for op in operations]
+        return self._chains_s(operations, each_s, issued, seen)
 
     def _chains_s(
         self,
         operations: Sequence[Operation],
         each_s: Sequence[Computing],
-        own: Computing,
-        collectives: Sequence[Collective],
+        issued: Sequence[Number],
+        exposed: Sequence[Number],
     ) -> list[Number]:
-        """Of operations that compute for `each_s`, all together for `own`."""
+        """Of operations that compute for `each_s` and take the host `issued`; `exposed` of those
+        that send.
+        """
         wait = wait_at(operations)
         if wait is None:
             return []
-        seen = (self._exposed_s(each, "forward", own) for each in collectives)
+        seen = iter(exposed)
         lasting = [
             next(seen) if isinstance(op, Communication) else computing.total_s
             for op, computing in zip(operations, each_s, strict=True)
         ]
-        issued = [self._issue_s(op, "forward") for op in operations]
-        issued[wait] = issued[wait] + self.device.tuning.routing_s
-        return in_step_s(issued, lasting, wait)
+        routing_s = self.device.tuning.routing_s
+        in_order = [s + routing_s if at == wait else s for at, s in enumerate(issued)]
+        return in_step_s(in_order, lasting, wait)
 
     def _gradient_s(self, op: Operation) -> Number:
         """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
@@ -329,13 +338,6 @@ class Pricer:
     def launches(self, operations: Sequence[Operation]) -> Number:
         """Kernels that the host issues for `operations` forward."""
         return sum(self._launches(op, "forward") for op in operations)
-
-    def _operators(self, op: Operation, direction: Direction) -> Number:
-        """Of PyTorch's own that the host issues one by one."""
-        in_graph = self.graphed and part_of_layer(op) in self.graphed
-        if not isinstance(op, Pointwise) or in_graph or direction == "weight_grad":
-            return 0
-        return op.operators[direction != "forward"]
 
     def _launches(self, op: Operation, direction: Direction) -> Number:
         if self.graphed and part_of_layer(op) in self.graphed:
@@ -372,8 +374,11 @@ class Pricer:
             count = count - op.regathers * alone
         scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
         whole = scale * count * each.seconds
+        overlap = self._overlap(op)
+        if isinstance(overlap, float) and overlap == 0.0:
+            return whole
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        return exposed_s(whole, self._room_s(op, beside), self._overlap(op), slowed)
+        return exposed_s(whole, self._room_s(op, beside), overlap, slowed)
 
     def _room_s(self, op: Communication, beside: Computing) -> Number:
         """Of the computing in its direction, that under which a collective may run."""

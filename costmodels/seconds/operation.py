@@ -111,6 +111,14 @@ def part_of_layer(op: Operation) -> str:
     return "mlp" if "mlp" in op.modules and "norm" not in op.modules else "attention"
 
 
+def operators_of(op: Operation, direction: Direction, graphed: tuple[str, ...]) -> Number:
+    """PyTorch's own operators that the host issues one by one, but in a graph."""
+    in_graph = graphed and part_of_layer(op) in graphed
+    if not isinstance(op, Pointwise) or in_graph or direction == "weight_grad":
+        return 0
+    return op.operators[direction != "forward"]
+
+
 def count_of(op: Communication, direction: Direction) -> Number:
     """How many of a collective there are in one direction."""
     if direction == "weight_grad":

@@ -6,12 +6,14 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.operations.kinds import Routing
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Axis, Overlap
 
 
@@ -32,6 +34,16 @@ class Group:
     def nodes(self) -> Number:
         """Nodes that the group touches."""
         return ceil(self.size / self.ranks_per_node)
+
+    @cached_property
+    def on_links(self) -> dict[tuple[object, str], tuple[object, Any]]:
+        """What was found of its links, by what and for which kind of collective, on a cluster."""
+        return {}
+
+    @cached_property
+    def reached(self) -> dict[tuple[str, Routing], Number]:
+        """How many of its ranks, or nodes, a token's copies reach under a routing."""
+        return {}
 
 
 def place(size: Number, stride: Number, gpus_per_node: int, world: Number = math.inf) -> Group:

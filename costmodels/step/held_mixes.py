@@ -19,6 +19,7 @@ from operator import add
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import most_along
 from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.memory.states import Memory, comes_late, update_bytes
@@ -118,7 +119,7 @@ class HeldMixes:
         }
         kept = sum(count @ self._saved[mode] for mode, count in of_mode.items())
         working = np.max([
-            ((count > 0) * self._working[mode]).max(axis=1) for mode, count in of_mode.items()
+            most_along((count > 0) * self._working[mode], 1) for mode, count in of_mode.items()
         ], axis=0)  # fmt: skip
         return kept + self._ends_saved_bytes(number), working
 

@@ -14,7 +14,6 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from meshplan.costmodels.memory.states import Sharding
 from meshplan.costmodels.model.parameters import RankParameters, padded_vocab
 from meshplan.costmodels.schedule.held_micro_batches import Moment, Moments, fullest_moments
 from meshplan.costmodels.step.stages import StageModel
+from meshplan.hardware_profiles.dataclass import dataclass
 
 WIDE = 4.0  # bytes of an fp32 number
 

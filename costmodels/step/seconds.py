@@ -12,7 +12,7 @@ Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data load
 evaluation.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.ranks.rendezvous import rendezvous_s
@@ -22,6 +22,7 @@ from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.step.stages import StageModel
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,13 @@ Leaves out: PCIe switches that GPUs share, copies in both directions at once (co
 other), updates that lag a step behind.
 """
 
-from dataclasses import dataclass
-
 from meshplan.costmodels.elementwise import Number, anywhere, maximum, minimum, where
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import shards_gradients
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.weights.traffic import WeightTraffic
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 

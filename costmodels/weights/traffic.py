@@ -25,7 +25,7 @@ Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, h
 The second reduction of a tied table is `costmodels/ranks/tied_table.py`'s.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 from meshplan.costmodels.elementwise import Condition, Number, maximum, minimum, where
@@ -42,6 +42,7 @@ from meshplan.costmodels.seconds.process_groups import (
     shard_group,
 )
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine, State
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
 

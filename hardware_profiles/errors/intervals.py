@@ -60,12 +60,13 @@ them. (`python -m benchmarks.accuracy.coverage` counts how often intervals hold.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Literal
 
 import numpy as np
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import fitted_as
 from meshplan.hardware_profiles.errors.left_out_errors import (
     ALIKE,

@@ -33,9 +33,10 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 FILE = Path(__file__).parents[1] / "fits" / "layout_ratios.csv"
 NEAR = 0.3

@@ -8,9 +8,10 @@ may have been mended since. So its first step time is kept for ever in `fits/fir
 """
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 FILE = Path(__file__).parents[1] / "fits" / "intervals.csv"
 FIRST_FILE = FILE.with_name("first_predictions.csv")

@@ -40,7 +40,6 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +47,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import gpu_family
 
 FILE = Path(__file__).parents[1] / "fits" / "memory_needs.csv"

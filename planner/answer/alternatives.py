@@ -7,10 +7,11 @@ space. The search has proved more than these.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.explain import needed_bytes, notches, runs
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import stage_memory, step_model_of

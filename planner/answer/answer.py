@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
@@ -10,6 +9,7 @@ from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.step.step_models import StepModels
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.errors.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     AS_FAST,

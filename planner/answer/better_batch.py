@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.case.plan_findings import BetterBatch
 from meshplan.planner.search.progress import Fastest
@@ -24,16 +25,18 @@ WITHIN, LEAST_GAIN = 0.1, 0.05
 
 
 def tries(question: Question, plan: Fastest) -> list[Callable[[], BetterBatch | None]]:
-    """Functions that each price one neighbour: its gain, None where it is below `LEAST_GAIN`."""
-    if not plan.proved:
-        return []
+    """A function that finds the neighbour that is fastest per sequence, None where none gains
+    `LEAST_GAIN`; no function where there is no neighbour.
+    """
     batch = question.training.global_batch_size
-    own_s = plan.step_s / batch
-    return [partial(faster, question, size, own_s) for size in neighbours(batch, question.gpus)]
+    sizes = [*neighbours(batch, question.gpus)] if plan.proved else []
+    return [partial(fastest, question, sizes, plan.step_s / batch)] if sizes else []
 
 
-def fastest(found: Iterable[BetterBatch]) -> BetterBatch | None:
-    """The neighbour that is fastest per sequence; None if there is none."""
+def fastest(question: Question, sizes: Iterable[int], own_s: float) -> BetterBatch | None:
+    """The fastest of neighbours of these `sizes`, which have most of their prices in common."""
+    known = KnownWork()
+    found = filter(None, [faster(question, size, own_s, known) for size in sizes])
     return max(found, key=lambda better: better.faster_fraction, default=None)
 
 
@@ -54,10 +57,10 @@ def neighbours(batch: int, gpus: int) -> Iterator[int]:
             yield best
 
 
-def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
+def faster(question: Question, batch: int, own_s: float, known: KnownWork) -> BetterBatch | None:
     """The gain of the neighbour; None where it is too small."""
     q = _with_new_replicas(question, batch)
-    found = first_layout(q, own_s * batch / (1 + LEAST_GAIN))
+    found = first_layout(q, own_s * batch / (1 + LEAST_GAIN), known)
     if found is None:
         return None
     return BetterBatch(

@@ -9,7 +9,7 @@ layout of the config's own question, so that both sides do the same work (`same_
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Literal
 
 from meshplan.costmodels.model.transformer import Model
@@ -21,6 +21,7 @@ from meshplan.costmodels.units import (
     format_bytes,
     format_seconds,
 )
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.explain import (
     PART_NAMES,

@@ -8,7 +8,7 @@ changes    one axis moved by one notch, all else kept, priced the same way: slow
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import reduce
 from operator import add
 
@@ -17,6 +17,7 @@ from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.cost import Cost, Pass
 from meshplan.costmodels.step.step import StepModel, StepTime
 from meshplan.costmodels.units import format_seconds
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.memory_limit import lacking_words
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.predict import prediction_of, stage_memory, step_model_of

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
@@ -28,13 +29,13 @@ class TimedLayout(NamedTuple):
     layout: Layout
 
 
-def first_layout(question: Question, most_s: float) -> TimedLayout | None:
+def first_layout(question: Question, most_s: float, known: KnownWork) -> TimedLayout | None:
     """The fastest of those that the closed form finds within `MOST_STEPS` steps of its search, None
-    where none takes `most_s` or less.
+    where none takes `most_s` or less; `known` is of questions that differ in the batch alone.
     """
     q = question
-    space = space_of(q)
-    busy = busy_ns(q, space)
+    space = space_of(q, known=known)
+    busy = busy_ns(q, space, known)
     below = np.flatnonzero(busy < most_s * NS_PER_S)
     if not len(below):
         return None

@@ -72,7 +72,7 @@ class Beside:
             "reasons": reasons,
             "evidence": runs,
             "runners_up": runners_up,
-            "better_batch": better_batch.fastest(filter(None, batches)),
+            "better_batch": next(iter(batches), None),
         }
 
     def _of_layout(self, plan: Fastest) -> list[Callable[[], Any]]:

@@ -12,7 +12,7 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +31,7 @@ from meshplan.costmodels.training import (
     Training,
 )
 from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash

@@ -17,7 +17,7 @@ be best of its kind under moved ones is not looked for.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.moved_figures import under_each
 from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.errors.figure_errors import CONSTANTS, OVERLAPS, figure_errors
 from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, is_tie
 from meshplan.planner.answer.explain import needed_bytes

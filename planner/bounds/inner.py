@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.in_flight import in_flight
@@ -128,7 +129,7 @@ class _LeastHeld:
         most = np.zeros_like(held)
         for largest in transient.T:
             within = (transient <= largest[:, None])[:, None, :]
-            least = np.where(within, saved, MOST_KIB).min(axis=2).clip(max=MOST_KIB)
+            least = np.minimum(least_along(np.where(within, saved, MOST_KIB), 2), MOST_KIB)
             weight = state[:, :1] + least[:, :1] * held
             for kind in range(1, len(kinds)):
                 np.minimum(weight, state[:, [kind]] + least[:, [kind]] * held, out=weight)

@@ -13,13 +13,13 @@ that: the largest R(x) - k (t(x) - t) over its recompute modes x, where t is the
 mode, and k the number of its backwards in the chain of actions to which the bound is added.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from meshplan.costmodels.elementwise import most_along
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.late_traffic import LateTraffic
 from meshplan.costmodels.prices.passes import PassSeconds
+from meshplan.hardware_profiles.dataclass import dataclass
 
 FORWARD, BACKWARD = 0, 1
 SHOWN, BEYOND_ALL, BEYOND_ONE, BEYOND_ANY = range(4)
@@ -57,7 +57,7 @@ class Lines:
         """[row] of the mean of `pp` ranks that hold `counts` layers of each kind together."""
         parts = self.layer @ counts + self.ends.sum(axis=2)
         ranks = np.broadcast_to(pp, len(parts))[:, None]
-        found: Floats = (parts / ranks + self.fixed).max(axis=1)
+        found: Floats = most_along(parts / ranks + self.fixed, 1)
         return found
 
 
@@ -72,7 +72,7 @@ def reduce_lines(
     room = found.layer_room_s[rows][:, :, modes, BACKWARD]
     longer = found.layer_s[rows][:, :, modes].sum(axis=3) - least[:, :, None]
     rooms = [
-        (room - often[:, None, None] * longer).max(axis=2)
+        most_along(room - often[:, None, None] * longer, 2)
         for often in (m, np.ones_like(m), np.zeros_like(m))
     ]
     return _lines(found.reduce.take(rows), rooms, found.ends_room_s[rows][:, :, BACKWARD])
@@ -80,7 +80,7 @@ def reduce_lines(
 
 def mean_update_s(found: PassSeconds, rows: Ints, counts: Floats, pp: Ints) -> Floats:
     """[row] the mean rank's optimizer, and what it shows of gathering the weights at least."""
-    room = found.layer_room_s[rows][..., FORWARD].max(axis=2)
+    room = most_along(found.layer_room_s[rows][..., FORWARD], 2)
     gather = _lines(found.refresh.take(rows), [room], found.ends_room_s[rows][:, :, FORWARD])
     update = found.layer_update_s[rows] @ counts + found.ends_update_s[rows].sum(axis=1)
     mean: Floats = update / pp + gather.mean_s(counts, pp)
@@ -92,7 +92,7 @@ def update_lines(found: PassSeconds, rows: Ints) -> Lines:
     fraction that nothing hides, and what does not fit under the first forward. The step has that of
     the slowest rank.
     """
-    room = found.layer_room_s[rows][..., FORWARD].max(axis=2)
+    room = most_along(found.layer_room_s[rows][..., FORWARD], 2)
     gather = _lines(found.refresh.take(rows), [room], found.ends_room_s[rows][:, :, FORWARD])
     layer, ends = found.layer_update_s[rows], found.ends_update_s[rows]
     return Lines(gather.layer + layer[:, None], gather.ends + ends[:, None], gather.fixed)

@@ -28,13 +28,14 @@ limit; and besides
     1f1b       the mean of these over the ranks, whatever kinds of layers they hold
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.late import (
     BEYOND_ALL,
     SHOWN,

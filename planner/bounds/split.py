@@ -16,13 +16,14 @@ the knapsack in whole layers, where the relaxed one is too low.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache, cached_property
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.packing import CELLS, at_least, hull
 from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 

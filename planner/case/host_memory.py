@@ -1,12 +1,12 @@
 """Whether a node's memory takes what its GPUs keep there, each as full as the fullest rank."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.units import format_bytes
 from meshplan.costmodels.weights.offload import host_share_bytes, offloads
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import Cluster
 
 

@@ -8,11 +8,12 @@ command, and what the format cannot express.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 
 COUNTS = frozenset(
     (

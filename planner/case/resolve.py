@@ -4,7 +4,7 @@ What layout and training follow is in `planner.case.stated_layout`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.step import Setting
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster

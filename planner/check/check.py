@@ -7,7 +7,7 @@ accelerator library, and runs in milliseconds per file.
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import UnknownEngine
 from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash
 from meshplan.hardware_profiles.load_models import UnknownModel

@@ -8,7 +8,7 @@ degrees only where the rest is not enough.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import inf
 
@@ -22,6 +22,7 @@ from meshplan.costmodels.stage_split import (
     stages_with,
 )
 from meshplan.costmodels.units import in_runs
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
 

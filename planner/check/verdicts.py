@@ -7,11 +7,12 @@ beaten = step time / the best layout's step time - 1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import GIB, format_bytes, format_probability, format_seconds
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.memory_limit import (
     crowded_words,
     limit_bytes,

@@ -21,13 +21,13 @@ import importlib
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.cli.options import Finite
 from meshplan.planner.cli.start_up import import_numpy, importing
 

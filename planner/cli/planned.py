@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +16,7 @@ import typer
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.fewest_gpus import FewestGpus, NoFewer, fewest_gpus
 from meshplan.planner.answer.full_plan import Beside, full_plan

@@ -4,8 +4,9 @@ It counts work, not seconds: equal questions give equal answers. Only a deadline
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 
 BUDGET = 20_000_000  # one unit is the time of one played action, 60 to 90 ns: some 1.6 seconds

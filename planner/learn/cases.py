@@ -4,12 +4,13 @@ A config is a plan file or a framework's own; it is named, or lies beside the lo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan

@@ -1,10 +1,11 @@
 """Compares a log with the prediction for its config: parts, gap and possible reasons."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.plan_file import Prediction
 from meshplan.planner.case.predict import prediction_of
 from meshplan.planner.learn.cases import LoggedRun

@@ -4,11 +4,12 @@ These are no reasons for a gap to the expected step; they are why the expected s
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.stage_split import split_evenly, stages_with
 from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.resolve import Case, check_case
 from meshplan.planner.runs.memory import holds
 

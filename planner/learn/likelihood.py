@@ -12,13 +12,13 @@ priori all are alike [assumed].
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
 from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.errors.intervals import reserved_interval
 from meshplan.planner.case.error_class import error_depends_on
 from meshplan.planner.case.predict import stage_memory

@@ -14,12 +14,13 @@ A hypothesis is not a finding: several explain a gap equally well; only a trial 
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.units import format_seconds
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.learn.likelihood import MOST, UNUSUAL, Seen

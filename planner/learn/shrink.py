@@ -26,7 +26,6 @@ w by the number of runs from left-out layouts (split conformal prediction), D [c
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -35,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan import hardware_profiles
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.errors.intervals import WIDE
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.hardware_profiles.tunings import Tuning, load_fit

@@ -11,7 +11,6 @@ docs/accuracy_history.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.learn.cases import UnusableRun, run_of_case

@@ -7,13 +7,13 @@ Where a source measured several layouts of one question only the fastest counts.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from meshplan.costmodels.model.parameters import active_parameters
 from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import FAMILIES, Tuning, gpu_family
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of

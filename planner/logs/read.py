@@ -8,10 +8,11 @@ import json
 import math
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.logs import console, records
 from meshplan.planner.logs.composer_console import read_composer
 from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars

@@ -12,13 +12,13 @@ jitter    the median over the fastest tenth, minus 1
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.units import counted, format_seconds
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.logs.read import UnreadableLog
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
 

@@ -1,7 +1,9 @@
 """A training log in one form, whatever framework printed it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Stated = Mapping[str, frozenset[int]]
 """What a log says of its run, and the values it gives: `planner.logs.stated`."""

@@ -25,7 +25,6 @@ equal stages show. `tests/planner/problem/test_closed_form.py` holds the distanc
 Leaves out: what an overlapped transfer delays; DualPipe's overlap of a forward and a backward.
 """
 
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.hardware_profiles.dataclass import dataclass
 
 Number = TypeVar("Number", int, NDArray[np.int64])
 

@@ -6,7 +6,7 @@ ones overflow (docs/search.md).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -16,6 +16,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.prices import Prices
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.closed_form import ClosedForm, Passes, closed_form
 
 KIB = 1024

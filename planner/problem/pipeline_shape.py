@@ -2,7 +2,6 @@
 and how many micro-batches each rank holds in it at once. Found once per shape, not once per layout.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import Vector, enough, in_flight, rank_of_chunk, waiting
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,17 @@
 Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import enough
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
 from meshplan.planner.problem.pipeline_shape import (
@@ -162,8 +164,8 @@ class SamePipeline(Pipelines):
         """[layout, kind] ns of a layer in its fastest mode, and the KiB that it saves there."""
         modes, prices = list(self.modes), self.prices
         ns, kib = prices.layer_ns[:, :, modes], prices.layer_saved_kib[:, :, modes]
-        least = ns.min(axis=2)
-        return least, np.where(ns == least[:, :, None], kib, ABSENT).min(axis=2)
+        least = least_along(ns, 2)
+        return least, least_along(np.where(ns == least[:, :, None], kib, ABSENT), 2)
 
     @cached_property
     def form(self) -> ClosedForm[Ints]:
@@ -209,7 +211,7 @@ def priced_as(space: Space, prices: Coefficients, rows: Ints, variant: Variant) 
 def end_costs(same: SamePipeline) -> tuple[Ints, Ints]:
     """[layout, rank] ns and KiB of a rank that holds no layer."""
     c, shape = same.prices, (len(same), same.pp)
-    least = c.transient_kib[:, list(same.modes)].min(1)
+    least = least_along(c.transient_kib[:, list(same.modes)], 1)
     base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], same.pp, axis=1)
     transient = np.repeat(least[:, None], same.pp, axis=1)
     (first, at_first), (last, at_last) = same.ends

@@ -10,7 +10,7 @@ In a chunk the first `full` layers recompute in full, the next `selective` ones 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any, Self
@@ -21,6 +21,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import Vector
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape

@@ -21,13 +21,13 @@ How much others slowed the machine down is told beside the comparison, and is no
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
 
 NOT_COMPARED = {"sources", "conditions", "collective_fits", "name", "title", "shared_slowdown"}

@@ -14,7 +14,6 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +22,7 @@ import numpy as np
 from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import (
     BusBandwidth,
     Cluster,

@@ -14,12 +14,12 @@ collectives take together: its length is the model's, its place within the actio
 How long all collectives take together is what they would cost an engine that hides nothing.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.cost import Cost, Pass
 from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 
 STREAMS = {
     "tensor": "tensor-parallel collectives",

@@ -8,12 +8,13 @@ column's width, and nobody wants them behind the last one in a pipe or a file.
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 LEAST_BAR = 8
 _BLANKS = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)(?=\n|$)")

@@ -5,11 +5,10 @@ gradients that were not hidden, and updates its weights when all ranks have redu
 last event ends when the step does, but for what `StepTime.fixed_s` adds once.
 """
 
-from dataclasses import dataclass
-
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.schedule.simulation import play
 from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.dataclass import dataclass
 
 NAMES = {
     "F": "forward",

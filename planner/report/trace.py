@@ -6,9 +6,9 @@ chrome://tracing open it, several files side by side.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.report.streams import STREAMS, Sent, Traffic
 from meshplan.planner.report.timeline import NAMES, Event, StepTimeline
 

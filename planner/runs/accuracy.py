@@ -12,12 +12,13 @@ balanced        accuracy of "it fits": the mean of the share of fitting rows cal
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.runs.runs import Run, measured_step_s
 from meshplan.planner.runs.validate import Predicted
 

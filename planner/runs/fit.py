@@ -19,7 +19,7 @@ import math
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from statistics import median
@@ -28,6 +28,7 @@ import numpy as np
 
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.setting import Setting
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family, load_fit
 from meshplan.planner.runs.learning import (

@@ -19,12 +19,12 @@ left-out sources (docs/accuracy_history.md).
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Bools
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import memory_gib, step_model

@@ -6,11 +6,12 @@ skips the row with its reason.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS
 from meshplan.costmodels.training import MOST_IMBALANCE
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.limits import MAX_COUNT
 from meshplan.planner.runs.notes import with_facts
 

@@ -10,7 +10,7 @@ import io
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.stage_split import stages_with
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import Asked

@@ -5,7 +5,6 @@ model, 6 N D / (peak x 0.42): one constant MFU for everything.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -13,6 +12,7 @@ from meshplan.costmodels.model.parameters import active_parameters
 from meshplan.costmodels.setting import as_graphed
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.errors.intervals import (
     Interval,
     reserved_interval,

@@ -15,12 +15,13 @@ chunked schedules count only where the question allows no other.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes

@@ -41,8 +41,8 @@ def own_s(best: Mapping[Kind, Timed], layouts: Layouts, rows: Ints) -> Floats:
     """[row] what a step must be below to be faster than the best of its own kind by what counts;
     infinite where there is none.
     """
-    kinds = np.stack([getattr(layouts, axis)[rows] for axis in KIND_AXES], axis=1)
+    kinds = np.stack([getattr(layouts, axis)[rows] for axis in KIND_AXES])
     found = np.full(len(rows), math.inf)
     for kind, timed in best.items():
-        found[(kinds == np.array(kind)).all(axis=1)] = timed.step_s * SETTLED
+        found[(kinds == np.array(kind)[:, None]).all(axis=0)] = timed.step_s * SETTLED
     return found

@@ -17,13 +17,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from meshplan.costmodels.layout import Layout, check_layout
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least

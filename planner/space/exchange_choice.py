@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout
-from meshplan.costmodels.layouts import Bools, Floats, Layouts, distinct
+from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts, distinct
+from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.costmodels.prices.tables import work_key
 from meshplan.costmodels.ranks.kind_costs import kind_costs
 from meshplan.costmodels.ranks.rank import Rank
@@ -31,6 +32,7 @@ from meshplan.planner.space.exchange_rules import (
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
+NO_ROWS = np.empty(0, np.int64)
 BLOCK = 4096  # layouts whose options are priced at once
 ROWS = 65_536  # rows whose kinds of exchanges are opened at once
 NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
@@ -44,6 +46,14 @@ class _Option(NamedTuple):
     legal: Bools
 
 
+class _Asked(NamedTuple):
+    """For what kinds are opened, and what is known of them."""
+
+    setting: Setting
+    pins: Pins
+    known: KnownWork | None
+
+
 Options = Callable[[Layouts, Setting, Pins], list[_Option]]
 
 
@@ -55,15 +65,23 @@ DoneOf = Callable[[Callable[[int], Opened], Sequence[int]], list[Opened]]
 """What a function gives of each."""
 
 
-def open_exchanges(space: Space, setting: Setting, parts_of: PartsOf, done_of: DoneOf) -> Space:
-    """`space` with each row once for each kind that may be worth having, some rows at a time."""
+def open_exchanges(
+    space: Space,
+    setting: Setting,
+    parts_of: PartsOf,
+    done_of: DoneOf,
+    known: KnownWork | None = None,
+) -> Space:
+    """`space` with each row once for each kind that may be worth having, some rows at a time;
+    `known`: which kinds are, of questions that differ in the batch alone.
+    """
     rules, number = setting.engine.legality, len(space.layouts)
     if not number or not (rules.dispatchers or rules.context_kinds):
         return space
     firsts, dropped = parts_of(number, ROWS), dict(space.dropped)
 
     def part(first: int) -> Opened:
-        args = setting, space.pins, (lost := dict[str, int]())
+        args = _Asked(setting, space.pins, known), (lost := dict[str, int]())
         layouts = space.layouts.take(np.arange(first, min(first + firsts.step, number)))
         layouts = _opened(layouts, "dispatcher", _dispatchers, NONE_SENDS, *args)
         layouts = _opened(layouts, "context_kind", _contexts, NONE_SPLITS, *args)
@@ -81,18 +99,25 @@ def _opened(
     axis: str,
     options_of: Options,
     why: str,
-    setting: Setting,
-    pins: Pins,
+    asked: "_Asked",
     dropped: dict[str, int],
 ) -> Layouts:
     """With the kinds of one axis; `why`: the reason that rows without one are `dropped`."""
-    if not options_of(every, setting, pins):
+    setting, pins, known = asked
+    if not (options := options_of(every.take(NO_ROWS), setting, pins)):
         return every
     alike = _alone(every, axis)
-    first, which = distinct(work_key(setting, alike))
-    layouts = alike.take(first)
-    options = options_of(layouts, setting, pins)
-    kept = _worth_having(layouts, setting, axis, options)
+    key = work_key(setting, alike)
+    first, which = distinct(key)
+
+    def found(entries: Ints) -> Bools:
+        some = alike.take(first[entries])
+        return _worth_having(some, setting, axis, options_of(some, setting, pins)).T
+
+    if known is None:
+        kept = found(np.arange(len(first))).T
+    else:
+        kept = known.of(axis, [column[first] for column in key], found).T
     none: Bools = ~np.any(kept, axis=0)
     if lost := int(np.count_nonzero(none[which])):
         dropped[why] = dropped.get(why, 0) + lost

@@ -16,7 +16,7 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
 from meshplan.costmodels.setting import places_modules, stack_of
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.axis_rules import (
     divisors,
@@ -216,9 +217,9 @@ class Space:
         shape += layouts.num_micro_batches[rows]
         way = 3 * (layouts.schedule[rows].astype(np.int64) - ANY) + layouts.virtual_stages[rows]
         way = 2 * way + (layouts.activation_offload[rows] > 0)
-        _, which = np.unique(shape * 256 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
+        key = shape * 256 + way * 4 + layouts.zero_stage[rows]
+        order = np.argsort(key, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(rows) else []
 
     def by_variant(self, rows: Ints) -> list[tuple[Variant, Ints]]:
         """Each variant that any of `rows` may have, with those that may, in their order: of equally

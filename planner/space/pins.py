@@ -8,7 +8,7 @@ mlp,moe  of modules: all of these together, and no others
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from meshplan.costmodels.layout import (
     RecomputeModule,
     Schedule,
 )
+from meshplan.hardware_profiles.dataclass import dataclass
 
 NUMBER_AXES = (
     "data_parallel",

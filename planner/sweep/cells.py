@@ -7,7 +7,7 @@ that cell's answer.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 import meshplan
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.load import cluster_hash
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.answer.answer import plan_of, solve

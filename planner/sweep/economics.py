@@ -24,9 +24,9 @@ front      the cells of one job that no other one beats in time and in cost
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from meshplan.costmodels.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, TRILLION
+from meshplan.hardware_profiles.dataclass import dataclass
 
 LEAST_GOODPUT = 1e-9
 """Below it a day of work takes more than two million years: the run has no end."""

@@ -7,9 +7,10 @@ front            of all cells of one job, wherever they would run
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import said

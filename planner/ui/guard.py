@@ -7,11 +7,13 @@ token     every answer needs it in a header, which another origin cannot send wi
 """
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 TOKEN_HEADER = "x-meshplan-token"
 SECURE = {

@@ -1,8 +1,8 @@
 """Questions that differ from a plan's by one change each, answered like the cells of a sweep."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.question import Arguments, Asked
 from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.sweep.cells import Answer, Cell

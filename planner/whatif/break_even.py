@@ -10,9 +10,10 @@ once: one crossing is told, and nothing is known of networks that were not asked
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.whatif.figures import FIGURES

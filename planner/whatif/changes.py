@@ -5,9 +5,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster

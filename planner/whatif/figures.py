@@ -15,11 +15,11 @@ the smallest does. Left out: the host's time to issue kernels, which was fitted 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import BusBandwidth, Cluster
 
 Scaled = Callable[[Cluster, float], Cluster]

@@ -9,8 +9,8 @@ batch    moved to the nearest multiple of the plan's replicas x micro-batch, so 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.whatif.asking import Answers, Asking, ask_each

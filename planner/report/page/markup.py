@@ -6,8 +6,9 @@ with text of one size. Every text is escaped here, once.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
+
+from meshplan.hardware_profiles.dataclass import dataclass
 
 
 def element(name: str, *inside: str, **attributes: object) -> str:

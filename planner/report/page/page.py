@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +9,7 @@ from string import Template
 
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import format_bytes, format_count, format_seconds
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.alternatives import Alternative
 from meshplan.planner.answer.explain import PricedLayout
 from meshplan.planner.case.plan_file import Plan, Prediction

@@ -9,7 +9,7 @@ gathered beside them, and a pass takes what the lightest layer's takes, with its
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Self
 
 import numpy as np
@@ -25,6 +25,7 @@ from meshplan.costmodels.prices.prices import (
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.setting import Setting
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import KIB, Coefficients, Held, Priced

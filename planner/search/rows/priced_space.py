@@ -1,13 +1,14 @@
 """What is asked of the search, and the prices of every row of its space."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.costmodels.prices.prices import (
     Prices,
@@ -21,6 +22,7 @@ from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import counted
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
@@ -67,14 +69,19 @@ class Question:
         return counted(number, *self.cluster.device_nouns)
 
 
-def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
-    """Every legal row, of the question's GPUs or of each count of `gpus`."""
+def space_of(
+    question: Question, gpus: Sequence[int] | None = None, known: KnownWork | None = None
+) -> Space:
+    """Every legal row, of the question's GPUs or of each count of `gpus`; `known` is of questions
+    that differ in the batch alone.
+    """
     q = question
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     job = q.model, q.training, counts, q.engine, q.pins, per_node
     space = enumerate_space(*job, done_of=done_of_each)
     setting = q.setting
-    return open_exchanges(space.replaying(recompute_sets(setting)), setting, blocks, done_of_each)
+    space = space.replaying(recompute_sets(setting))
+    return open_exchanges(space, setting, blocks, done_of_each, known)
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:
@@ -82,9 +89,10 @@ def closed_form(layouts: Layouts, question: Question) -> Prices:
     return closed_form_price(layouts, question.setting)
 
 
-def busy_ns(question: Question, space: Space) -> Floats:
+def busy_ns(question: Question, space: Space, known: KnownWork | None = None) -> Floats:
     """For how long the mean rank of each row is surely busy, in nanoseconds: no step is shorter.
-    What a micro-batch takes is asked once of all rows that it cannot differ between.
+    What a micro-batch takes is asked once of all rows that it cannot differ between, and not of
+    those that are `known`, as in `space_of`.
     """
     layouts, setting = space.layouts, question.setting
     rows = np.arange(len(layouts))
@@ -102,8 +110,13 @@ def busy_ns(question: Question, space: Space) -> Floats:
     parts = blocks(len(different), ROWS_PER_TABLE)
 
     def micro_batch_s(first: int) -> Floats:
-        some = different[first : first + parts.step]
-        return least_micro_batch_s(layouts.take(some), setting)
+        some = layouts.take(different[first : first + parts.step])
+        if known is None:
+            return least_micro_batch_s(some, setting)
+        key = [np.broadcast_to(column, len(some)) for column in work_key(setting, some)]
+        return known.of(
+            "micro_batch", key, lambda rows: least_micro_batch_s(some.take(rows), setting)
+        )
 
     each_s = np.concatenate(done_of_each(micro_batch_s, parts))
     of_blocks = np.split(each_s, np.cumsum([len(rows) for rows, _ in done])[:-1])

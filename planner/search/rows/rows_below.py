@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
 from meshplan.costmodels.setting import Setting
@@ -124,7 +125,7 @@ def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None 
     p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
     modes = columns or space.mode_columns
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
-    layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
+    layer = least_along(p.layer_s[:, :, modes].sum(axis=3), 2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
     each = work / pp + 2 * p.blocking_s + p.micro_batch_s
     late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)

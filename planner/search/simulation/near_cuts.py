@@ -6,7 +6,7 @@ What is faster than the layout is for the proof to keep; nothing is proved of th
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts import moved_layers

@@ -3,9 +3,9 @@ its longest chain says which is the likeliest then (`planner.cuts.path_cuts`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from meshplan.costmodels.layout import Stage
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import KnownChains, Shape, actions_of
 from meshplan.planner.cuts.path_cuts import PathCuts

@@ -293,3 +293,12 @@ def test_what_ranks_wait_for_is_measured_or_nothing(cluster: Cluster) -> None:
     assert straggler_fraction(older, Group(2.0, 2.0)) == 0.0
     published = profiled.model_copy(update={"conditions": {"kind": "published"}})
     assert straggler_fraction(published, Group(2.0, 2.0)) == 0.0
+
+
+def test_what_is_known_of_a_groups_links_is_of_one_cluster(cluster: Cluster) -> None:
+    """100 GB/s in a node, then 50 and 2 us a hop: the same group, asked by turns."""
+    slower = cluster.model_copy(update={"node": link(2e-6, 50e9, 50e9)})
+    group = Group(4.0, 4.0)
+    for _ in range(2):
+        assert collective_s(cluster, "all_gather", 1e9, group) == pytest.approx(3e-6 + 7.5e-3)
+        assert collective_s(slower, "all_gather", 1e9, group) == pytest.approx(6e-6 + 15e-3)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.planner.answer.answer import solve
-from meshplan.planner.answer.better_batch import LEAST_GAIN, faster, neighbours, ways
+from meshplan.planner.answer.better_batch import LEAST_GAIN, faster, fastest, neighbours, ways
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds
 from meshplan.planner.cli.main import app
@@ -153,15 +154,15 @@ def test_a_neighbour_that_gains_too_little_is_not_told() -> None:
     where its bound promises more than 5 %, as for a pipeline of few micro-batches.
     """
     asked = of_thirty({"pipeline_parallel": "4"})
-    found = faster(asked, 32, own_s=1e9)
+    found = faster(asked, 32, 1e9, KnownWork())
     assert found is not None
     per_sequence_s = found.step_time_s / 32
     q = replace(asked, training=replace(asked.training, global_batch_size=32))
     space = space_of(q)
     bound_s = row_bounds(space, price_space(q, space, closed_form)).min() / NS_PER_S
     assert bound_s < found.step_time_s * 1.04 / (1 + LEAST_GAIN)
-    assert faster(asked, 32, own_s=per_sequence_s * 1.04) is None
-    told = faster(asked, 32, own_s=per_sequence_s * 1.06)
+    assert faster(asked, 32, per_sequence_s * 1.04, KnownWork()) is None
+    told = faster(asked, 32, per_sequence_s * 1.06, KnownWork())
     assert told is not None
     assert told.faster_fraction == pytest.approx(0.06)
 
@@ -178,4 +179,18 @@ def test_layouts_that_the_batch_has_itself_are_no_gain_of_a_neighbour(
 ) -> None:
     """However slow the plan: 30 sequences beside 32."""
     asked = of_thirty({"data_parallel": replicas, "context_parallel": "1"})
-    assert (faster(asked, 32, own_s=1e9) is not None) == told
+    assert (faster(asked, 32, 1e9, KnownWork()) is not None) == told
+
+
+def test_neighbours_that_share_prices_are_what_each_of_them_is_alone() -> None:
+    """28 and 32 sequences beside 30, in experts that two dispatchers may serve."""
+    given = Arguments(
+        model="mixtral-8x7b", gpus=32, cluster="dgx-h100", engine="megatron", global_batch=30
+    )
+    asked = ask(given).question
+    alone = [faster(asked, size, 1e9, KnownWork()) for size in (28, 32)]
+    known = KnownWork()
+    assert [faster(asked, size, 1e9, known) for size in (28, 32)] == alone
+    assert all(alone)
+    best = max(filter(None, alone), key=lambda each: each.faster_fraction)
+    assert fastest(asked, (28, 32), 1e9) == best
