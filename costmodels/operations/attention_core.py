@@ -8,6 +8,11 @@ from meshplan.costmodels.operations.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 
+KEPT_IN_FP32 = 2.0
+"""Bytes more that the backward pass keeps of each probability of PyTorch's softmax: its output in
+fp32, not in 16 bits.
+"""
+
 
 def core(site: Site, attention: Attention) -> AttentionCore:
     """The kernel itself, causal, over a window or the keys that an indexer chose."""
@@ -19,7 +24,9 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     keys = _mean_keys(attention, window, document)
     compressed, all_compressed = compressed_keys(site, attention)
     logsumexp = 4.0 * t * a
-    scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
+    apart = softmax_apart(site, attention)
+    kept = (5.0 if site.kernels.dropout else 4.0) + KEPT_IN_FP32 * apart
+    scores = t * seq_len * a * kept
     by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
     exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
     own_output = exchanged * output_bytes(site, attention)  # of other tokens
@@ -32,11 +39,23 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         head_dim=attention.head_dim,
         v_head_dim=attention.v_head_dim,
         fused=site.kernels.flash_attention,
+        softmax_apart=apart,
         chosen=_is_chosen(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
         saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
     )
+
+
+def softmax_apart(site: Site, attention: Attention) -> Number:
+    """1 where the kernel that scales, masks and takes the softmax cannot run, 0 where it does: its
+    blocks take `KernelHabits.softmax_blocks` sequences x heads of a rank each.
+    """
+    if site.kernels.flash_attention or site.kernels.softmax_blocks <= 1:
+        return 0.0
+    sequences = site.shard.tokens * site.shard.cp / site.shard.seq_len
+    batches = sequences * attention.heads / site.shard.tp
+    return where(batches % site.kernels.softmax_blocks > 0, 1.0, 0.0)
 
 
 def _mean_keys(attention: Attention, window: int, document: int) -> float:
