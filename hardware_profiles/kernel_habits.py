@@ -103,6 +103,9 @@ class KernelHabits(Frozen):
     drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
     wide_stream     the residual stream is in fp32 (`costmodels.operations.residual`)
     keeps_wide      and kept so
+    softmax_blocks  of so many sequences x heads on a rank the kernel takes whose attention keeps
+                    its scores; where a rank's are no multiple, PyTorch's operators run instead
+                    (1: it takes any)
     copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
@@ -187,6 +190,7 @@ class KernelHabits(Frozen):
     drops_apart: bool = False
     wide_stream: bool = False
     keeps_wide: bool = False
+    softmax_blocks: int = Field(default=1, ge=1)
     copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)

@@ -14,6 +14,10 @@ MASK_BYTES = 2.0
 the backward (aten/src/ATen/native/transformers/attention.cpp convert_boolean_attn_mask). A mask
 that is 16 bits wide when it comes would be there once; it is counted alike.
 """
+KEPT_IN_FP32 = 2.0
+"""Bytes more that the backward pass keeps of each probability of PyTorch's softmax: its output in
+fp32, not in 16 bits.
+"""
 
 
 def core(site: Site, attention: Attention) -> AttentionCore:
@@ -25,14 +29,7 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     window = min(attention.window or document, among_all.top_k if among_all else document, document)
     keys = _mean_keys(attention, window, document)
     compressed, all_compressed = compressed_keys(site, attention)
-    logsumexp = 4.0 * t * a
-    scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
-    by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
-    exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
-    own_output = exchanged * output_bytes(site, attention)  # of other tokens
-    masked_keys = float(seq_len) if site.kernels.attention == "masked" else 0.0
     wide, value = core_widths(attention)
-    latent = site.itemsize * t * a * value * attention.is_absorbed  # its own output
     return AttentionCore(
         name="core_attention",
         queries=t,
@@ -42,15 +39,46 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         head_dim=wide,
         v_head_dim=value,
         fused=site.kernels.flash_attention,
+        softmax_apart=softmax_apart(site, attention),
         chosen=_is_chosen(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
-        masked_keys=masked_keys,
-        saved_bytes=own_output
-        + latent
-        + (logsumexp if site.kernels.flash_attention else scores)
-        + MASK_BYTES * t * masked_keys,
+        masked_keys=_masked_keys(site),
+        saved_bytes=_kept_bytes(site, attention),
     )
+
+
+def _kept_bytes(site: Site, attention: Attention) -> Number:
+    """What the backward pass keeps of the kernel: what it saves of scores, its mask, and outputs of
+    other tokens or of latents, which are its own.
+    """
+    shard, a = site.shard, attention.heads / site.shard.tp
+    t, seq_len = shard.tokens, shard.seq_len
+    by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
+    exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
+    outputs = exchanged * output_bytes(site, attention)
+    latents = site.itemsize * t * a * core_widths(attention)[1] * attention.is_absorbed
+    per_score = 5.0 if site.kernels.dropout else 4.0
+    scores = t * seq_len * a * (per_score + KEPT_IN_FP32 * softmax_apart(site, attention))
+    logsumexp = 4.0 * t * a
+    mask = MASK_BYTES * t * _masked_keys(site)
+    return outputs + latents + (logsumexp if site.kernels.flash_attention else scores) + mask
+
+
+def _masked_keys(site: Site) -> float:
+    """Keys that a mask of one query covers, where the mask is a tensor."""
+    return float(site.shard.seq_len) if site.kernels.attention == "masked" else 0.0
+
+
+def softmax_apart(site: Site, attention: Attention) -> Number:
+    """1 where the kernel that scales, masks and takes the softmax cannot run, 0 where it does: its
+    blocks take `KernelHabits.softmax_blocks` sequences x heads of a rank each.
+    """
+    if site.kernels.flash_attention or site.kernels.softmax_blocks <= 1:
+        return 0.0
+    sequences = site.shard.tokens * site.shard.cp / site.shard.seq_len
+    batches = sequences * attention.heads / site.shard.tp
+    return where(batches % site.kernels.softmax_blocks > 0, 1.0, 0.0)
 
 
 def _mean_keys(attention: Attention, window: int, document: int) -> float:

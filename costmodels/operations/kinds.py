@@ -81,6 +81,9 @@ class AttentionCore:
     keys        average number of keys that one query meets (causal and window already applied)
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
+    softmax_apart
+                1 where scale, mask and softmax of stored scores are operators of PyTorch's in fp32
+                and not one kernel
     chosen      each query has its own list of keys, read by index (sparse attention)
     sinks_s     seconds that a slow kernel for attention sinks adds backward
     chunk       tokens of a chunk where context parallelism cuts a sequence into 2 cp of them: a
@@ -98,6 +101,7 @@ class AttentionCore:
     head_dim: int
     v_head_dim: int
     fused: bool
+    softmax_apart: Number = 0.0
     chosen: bool = False
     sinks_s: Number = 0.0
     chunk: Number = 0.0

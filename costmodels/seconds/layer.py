@@ -68,6 +68,7 @@ from meshplan.costmodels.seconds.operation import (
     OPERATOR_S,
     Direction,
     cast_calls,
+    core_kernels,
     count_of,
     device_s,
     is_kept_cast,
@@ -352,7 +353,7 @@ class Pricer:
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
         if isinstance(op, AttentionCore | Scan):
-            both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
+            both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else core_kernels(op)
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present
 

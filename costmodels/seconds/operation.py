@@ -92,6 +92,17 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
 
 
+SOFTMAX_APART_KERNELS = 4
+
+
+def core_kernels(op: AttentionCore) -> tuple[Number, Number]:
+    """That the host issues for the core attention forward and backward, where scale, mask, softmax
+    and two casts are kernels of their own (`softmax_apart`) each more than the one.
+    """
+    apart = SOFTMAX_APART_KERNELS * op.softmax_apart
+    return 1 + apart, 3 + apart
+
+
 def cast_calls(recipe: Recipe, op: Matmul, direction: Direction) -> int:
     """Calls that cast the tokens of experts, those of all experts of a rank together: in 8 bits a
     layer of Transformer Engine takes the host more than twice as long as in 16

@@ -11,6 +11,7 @@ from torch import Tensor
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
+from meshplan.costmodels.operations.attention_core import core, softmax_apart
 from meshplan.costmodels.operations.embedding_head import head_operations
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Matmul, Pointwise
@@ -176,3 +177,29 @@ def test_an_ungated_shape_may_rotate() -> None:
     rotary = model_from_shape(shape | {"attention": "mha (rotary positions)"}, "gpt")
     assert (learned.learned_positions, rotary.learned_positions) == (32, 0)
     assert rotary == replace(learned, learned_positions=0)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "tp", "blocks", "apart"),
+    [
+        pytest.param(1, 4, 4, 0, id="4 heads of 16"),
+        pytest.param(1, 8, 4, 1, id="2 heads"),
+        pytest.param(2, 8, 4, 0, id="2 heads of each of 2 sequences"),
+        pytest.param(3, 8, 4, 1, id="6"),
+        pytest.param(1, 8, 1, 0, id="a kernel that takes any"),
+    ],
+)
+def test_where_the_fused_softmax_takes_no_such_batch(
+    sequences: int, tp: int, blocks: int, apart: int
+) -> None:
+    """Its blocks are four warps of one sequence and head each; a probability is then kept in fp32
+    for the softmax beside the 16 bits for the product: 4 bytes more, less 2 of the fused one's.
+    """
+    plain = site(GPT, sequences, tp, sequence_parallel=False)
+    habits = {"flash_attention": False, "dropout": True, "softmax_blocks": blocks}
+    at = replace(plain, kernels=plain.kernels.model_copy(update=habits))
+    assert softmax_apart(at, ATTENTION) == apart
+    scores = sequences * S * S * 16 / tp
+    assert core(at, ATTENTION).saved_bytes == (5 + 2 * apart) * scores
+    flash = replace(at, kernels=at.kernels.model_copy(update={"flash_attention": True}))
+    assert softmax_apart(flash, ATTENTION) == 0
