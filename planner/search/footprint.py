@@ -74,7 +74,9 @@ class Explanation:
     core          pins that together forbid every layout; of them alone, without any one something
                   fits. Empty: nothing fits whatever is pinned
     relaxations   for each pin of the core a layout that fits without it, all others kept; where no
-                  single one is enough, for those that must be lifted together
+                  single one is enough, for those that must be lifted together. Where the core is
+                  empty and no number of GPUs was found that fits, the same on the fewest GPUs that
+                  fit without pins
     nearest       None if no layout is legal at all
     enough        the smallest larger size that fits with the same pins, None if none was found
     fewer         the smallest smaller size that does, None if none was found
@@ -195,6 +197,8 @@ def explain(
     relaxations = _relaxations(question, core, free, price) if core.axes else {}
     most = most_gpus if most_gpus is not None else 4 * question.gpus
     nearest, larger, fewer, on_host = _beside(question, most, price)
+    if not (core.axes or larger.fit or fewer):
+        relaxations = _relaxed_elsewhere(question, most, price)
     return Explanation(
         core=core.describe(),
         relaxations=relaxations,
@@ -244,6 +248,21 @@ def _relaxations(question: Question, core: Pins, free: Pins, price: Pricer) -> d
     assert fit is not None, "nothing fits without the pins that forbid every layout"
     lifted = [axis for axis in q.pins.axes if axis not in kept.axes]
     return {" and ".join(f"{axis} {q.pins.axes[axis].text}" for axis in lifted): fit}
+
+
+def _relaxed_elsewhere(question: Question, most: int, price: Pricer) -> dict[str, Fit]:
+    """`_relaxations` on the fewest GPUs, up to `most`, that hold a step without the pins that fix
+    something; nothing where there are no such pins, or no such GPUs.
+    """
+    opening = question.pins.opening
+    if question.cluster.gpu.vendor == "cpu" or len(opening.axes) == len(question.pins.axes):
+        return {}
+    held = fewest(replace(question, pins=opening), most=most, price=price).fit
+    if held is None:
+        return {}
+    q = replace(question, gpus=held.gpus)
+    core, free = _core(q, price)
+    return _relaxations(q, core, free, price) if core.axes else {}
 
 
 def _beside(
