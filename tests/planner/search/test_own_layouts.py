@@ -269,3 +269,6 @@ def test_a_cut_that_no_list_has_is_found_where_nothing_else_fits() -> None:
     )  # fmt: skip
     q = with_memory(q, layout_bytes(q, uneven) * 1.0003)
     assert layout_bytes(q, solve(q, 1).solutions[0].layout) <= q.cluster.fillable_bytes
+    held = fewest(q).fit
+    assert held is not None
+    assert held.gpus == 3
