@@ -18,12 +18,8 @@ from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
-from meshplan.planner.search.footprint import (
-    Explanation,
-    Fit,
-    NearestMiss,
-    fitting_layout,
-)
+from meshplan.planner.search.footprint import Explanation, fitting_layout
+from meshplan.planner.search.least_memory import Fit, NearestMiss
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
@@ -157,7 +153,7 @@ def _relaxed_here(question: Question, why: Explanation) -> bool:
 
 
 def _relaxed_line(question: Question, why: Explanation, pin: str, fit: Fit) -> str:
-    """What fits without a pin, or without several; and on how many GPUs, if not on the question's."""
+    """What fits without a pin, or several; and on how many GPUs, if not the question's number."""
     single, here = pin in question.pins.describe(), fit.gpus == question.gpus
     listed = single and here and not why.nearest
     legal = _legal_values(question, pin.split()[0]) if listed else ""

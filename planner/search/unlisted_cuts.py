@@ -63,9 +63,7 @@ def _ways(run: BranchAndBound, rows: Ints) -> Iterator[tuple[int, Variant]]:
                 yield row, variant
 
 
-def any_cut(
-    problem: StageProblem, limit_s: float = LIMIT_S
-) -> tuple[StagePlan | None, bool]:
+def any_cut(problem: StageProblem, limit_s: float = LIMIT_S) -> tuple[StagePlan | None, bool]:
     """A plan of any cut, and whether there is none where none is found."""
     outcome = Solver(limit_s).solve(replace(problem, splits=None), None)
     return outcome.plan, outcome.status != "UNKNOWN"

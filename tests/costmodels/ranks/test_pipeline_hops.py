@@ -54,7 +54,5 @@ def test_no_pipeline_over_two_nodes_is_as_fast_on_a_slower_network() -> None:
     four ranks on two nodes were as fast.
     """
     slow = replace(SETTING, cluster=FIGURES["network"].scaled(CLUSTER, 1 / 64))
-    own, slower = (
-        StepModel(each, layout(4, 1, 4)).time().step_time_s for each in (SETTING, slow)
-    )
+    own, slower = (StepModel(each, layout(4, 1, 4)).time().step_time_s for each in (SETTING, slow))
     assert slower > 1.2 * own
