@@ -71,6 +71,9 @@ class Table:
         return np.broadcast_to(np.asarray(value, np.float64), self.entries)
 
 
+SHARES = 10**9  # shares of hops are told apart by so many parts
+
+
 def work_table(setting: Setting, layouts: Layouts) -> Table:
     """One entry for each combination that computing and communication inside a layer depend on."""
     return Table(setting, layouts, work_key(setting, layouts))
@@ -82,7 +85,7 @@ def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
     leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
     rank, piped = Rank(setting, layouts), layouts.pipeline_parallel > 1
     crosses = np.asarray(rank.hops.crosses_nodes)
-    hops_cross = np.asarray(rank.hops.all_cross) & piped
+    hops_cross = np.rint(np.asarray(rank.hops.share_across) * SHARES)
     places = (crosses, hops_cross, piped, leave, layouts.virtual_stages > 1)
     return (
         layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel,

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.seconds.collectives import send_s
@@ -31,18 +31,25 @@ class Hops:
         """1 where the pipeline leaves a node, be it between some of its neighbours only; else 0."""
         return ((self.layout.pipeline_parallel > 1) & (self.group.nodes > 1)) * 1.0
 
-    @cached_property
-    def all_cross(self) -> Condition:
-        """Whether all of its neighbours are on different nodes."""
-        return self.group.stride >= self.setting.cluster.gpus_per_node
+    @property
+    def share_across(self) -> Number:
+        """Of the hops between neighbours, the share that leaves a node."""
+        return (self.group.nodes - 1) / maximum(self.group.size - 1, 1.0)
 
     @cached_property
     def hop_s(self) -> Number:
-        """Seconds to hand a micro-batch's activation to the next pipeline rank."""
+        """Seconds to hand a micro-batch's activation to the next pipeline rank: the mean of the
+        pipeline's hops. Left out: the rank at a node's edge waits for the slow one each time.
+        """
+        inside, across = (self._sent_s(across=across) for across in (False, True))
+        sent = inside + self.share_across * (across - inside)
+        return where(self.layout.pipeline_parallel > 1, sent, 0.0)
+
+    def _sent_s(self, *, across: bool) -> Number:
+        """The same between two ranks of one node, or of two."""
         cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
         cards = uplink_cards(cluster.pod, self.group)
-        sent = send_s(cluster, self.sent_bytes, across_nodes=self.all_cross, cards=cards) * scale
-        return where(self.layout.pipeline_parallel > 1, sent, 0.0)
+        return send_s(cluster, self.sent_bytes, across_nodes=across, cards=cards) * scale
 
     @property
     def blocking_s(self) -> Number:

@@ -222,7 +222,7 @@ def differences(question: Question, yours: Case) -> Iterator[str]:
     if yours.engine.name != question.engine.name:
         yield f"your config runs on {yours.engine.name}, not {question.engine.name}"
     if not _same_model(question.model, yours.model):
-        yield f"your config trains {yours.model.name}, not {question.model.name}"
+        yield f"your config trains another model ({yours.model.name}), not {question.model.name}"
 
 
 STATED = {

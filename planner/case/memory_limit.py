@@ -58,9 +58,8 @@ def limit_words(cluster: Cluster) -> str:
 
 def lacking_words(over_bytes: float, cluster: Cluster) -> str:
     """Why `plan` does not offer a layout that needs `over_bytes` more than a plan may fill."""
-    lacks = over_bytes + cluster.fillable_bytes - limit_bytes(cluster)
-    if lacks > 0:
-        return f"does not fit, lacks {format_bytes(lacks)}"
+    if over_bytes + cluster.fillable_bytes > limit_bytes(cluster):
+        return f"does not fit, needs {format_bytes(over_bytes)} more than a plan may fill"
     return f"fills {format_bytes(over_bytes)} of what a plan leaves free"
 
 

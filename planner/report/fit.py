@@ -18,12 +18,8 @@ from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
-from meshplan.planner.search.footprint import (
-    Explanation,
-    Fit,
-    NearestMiss,
-    fitting_layout,
-)
+from meshplan.planner.search.footprint import Explanation, fitting_layout
+from meshplan.planner.search.least_memory import Fit, NearestMiss
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
@@ -137,11 +133,9 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
             )
     if fuller:
         lines.append(_fuller_line(fuller))
-    for pin, fit in why.relaxations.items():
-        single = pin in question.pins.describe()
-        legal = _legal_values(question, pin.split()[0]) if single and not why.nearest else ""
-        pins = "pin" if single else "pins"
-        lines.append(f"without the {pins} {pin} one fits{legal}: {fit.layout.full_label}")
+    if not (_relaxed_here(question, why) or why.enough or why.fewer or fuller):
+        lines.append(_no_number_line(question, why.unsettled))
+    lines += [_relaxed_line(question, why, *each) for each in why.relaxations.items()]
     if why.on_host:
         lines.append(f"with --offload-optimizer on one fits: {why.on_host.layout.full_label}")
     if why.enough:
@@ -150,9 +144,22 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
         lines.append(
             f"one fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
         )
-    if not (why.relaxations or why.enough or why.fewer or fuller):
-        lines.append(_no_number_line(question, why.unsettled))
     return lines
+
+
+def _relaxed_here(question: Question, why: Explanation) -> bool:
+    """Whether lifting pins is enough on the question's own number of GPUs."""
+    return any(fit.gpus == question.gpus for fit in why.relaxations.values())
+
+
+def _relaxed_line(question: Question, why: Explanation, pin: str, fit: Fit) -> str:
+    """What fits without a pin, or several; and on how many GPUs, if not the question's number."""
+    single, here = pin in question.pins.describe(), fit.gpus == question.gpus
+    listed = single and here and not why.nearest
+    legal = _legal_values(question, pin.split()[0]) if listed else ""
+    on = "" if here else f" on {question.counted(fit.gpus)}"
+    pins = "pin" if single else "pins"
+    return f"without the {pins} {pin} one fits{on}{legal}: {fit.layout.full_label}"
 
 
 def _legal_values(question: Question, axis: str) -> str:
@@ -169,7 +176,7 @@ def _no_number_line(question: Question, unsettled: Sequence[int]) -> str:
     if question.cluster.gpu.vendor == "cpu":
         return "its processes share the memory of one machine: fewer processes have more each"
     return (
-        f"no number of GPUs up to {most_asked(question)} holds it as asked{_but(unsettled)} "
+        f"no number of GPUs up to {most_asked(question):,} holds it as asked{_but(unsettled)} "
         f"({SIZES_TRIED})"
     )
 

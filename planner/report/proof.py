@@ -17,7 +17,8 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
         claim = f"OPTIMAL: {under} {_nothing(search)} beats {least} by more than a millionth"
     else:
         gap = f"{_gap(search.gap)} below the best found"
-        claim = f"FEASIBLE, not proved: {under} {_nothing(search)} takes less than {least}, {gap}"
+        unproved = f"FEASIBLE, not proved to be the fastest: {under}"
+        claim = f"{unproved} {_nothing(search)} takes less than {least}, {gap}"
     claim += _of_listed(search)
     if choice:
         claim += _beside_fastest(choice)

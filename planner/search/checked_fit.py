@@ -2,11 +2,14 @@
 
 The priced memory is a bound where passes are counted (`native`), where stages hold layers of
 several kinds, and where an engine keeps its layers' buffers and a stage may be without any. There,
-and where V shapes have both ends of the model on one rank, what that refuses is asked here:
+and where V shapes have both ends of the model on one rank, what that refuses is asked here. So it
+is where pins leave several chunks per rank alone, whose cuts are those of a list though the engine
+may cut anywhere:
 
     may_fit   by the least that ranks need: what fails fits in no cut and no mix
     a plan    each cut in a mix that fits by every moment
-              (`planner.search.held_memory.counted_ranks`), to the byte what `check` says
+              (`planner.search.held_memory.counted_ranks`), to the byte what `check` says; of a list
+              without such a cut, any cut that fits by its price
 
 What neither refuses nor has a plan is not settled: a rank has too many mixes, a layout too many
 cuts, or there are more rows than are asked.
@@ -20,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.layout import VIRTUAL_STAGES, Layout, Stage
 from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.mix_memory import FULL, SELECTIVE, Span
@@ -41,7 +44,9 @@ from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.least_held import LeastHeld, rows_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, rows_of_kinds_may_fit
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.unlisted_cuts import any_cut
 from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.space.stage_splits import lists_all
 from meshplan.planner.stages.path import Intervals, fullest_stages
 
 SIZES_TOGETHER, ROWS_TOGETHER = 8, 16_384  # at first, and about at most
@@ -50,6 +55,8 @@ NEARER = (1.01, 1.03, 1.07, 1.15, 1.3, 1.6, 2.2, 4.0)
 """Times the capacity: rows that fit by their prices with less of it are asked first."""
 
 
+MOST_OFF_LIST, OFF_LIST_S = 2, 0.25
+"""Of a size, layouts that are asked for a cut off their list; deterministic seconds of each."""
 MOST_SIZES = 4  # that are asked, the largest first
 
 
@@ -73,7 +80,15 @@ def may_need_less(question: Question) -> bool:
     """Whether more may fit than `fitting_layout` finds."""
     q, rules = counting_empty_stages(question), question.engine.legality
     bends = any(q.pins.allows("schedule", each) for each in V_SHAPED.intersection(rules.schedules))
-    return memory_is_a_bound(q.setting) or (bends and q.gpus > 1)
+    return memory_is_a_bound(q.setting) or (bends and q.gpus > 1) or _is_listed_alone(q)
+
+
+def _is_listed_alone(q: Question) -> bool:
+    """Whether pins leave pipelines of several chunks per rank alone, cut as a list says."""
+    rules, pins = q.engine.legality, q.pins
+    one_chunk = [name for name, chunks in VIRTUAL_STAGES.items() if chunks == 1]
+    runs = any(name in rules.schedules and pins.allows("schedule", name) for name in one_chunk)
+    return rules.uneven_stages == "free" and not (runs and pins.allows("virtual_stages", 1))
 
 
 def checked_sizes(question: Question, sizes: Sequence[int]) -> Sizes:
@@ -161,12 +176,12 @@ def _nearest_first(space: Space, prices: Coefficients) -> Ints:
 class _Ranks:
     """The rows of a space, each asked for a plan whose ranks fit by every moment.
 
-    layouts, cuts  that may still be asked
+    layouts, cuts, off_list  that may still be asked
     """
 
     def __init__(self, question: Question, space: Space, prices: Coefficients) -> None:
         self.setting, self.space, self.prices = question.setting, space, prices
-        self.layouts, self.cuts = MOST_LAYOUTS, MOST_CUTS
+        self.layouts, self.cuts, self.off_list = MOST_LAYOUTS, MOST_CUTS, MOST_OFF_LIST
         every = np.arange(len(space.layouts))
         self.least: Priced = prices
         if self.setting.engine.kernels.counts_passes:
@@ -177,16 +192,32 @@ class _Ranks:
     def layout(self, row: int) -> tuple[Layout | None, bool]:
         """One that fits, and whether all were looked at where there is none."""
         offloads = self.space.layouts.activation_offload[row] > 0  # what waits is not counted
-        every = not offloads and not len(self.space.listed(np.array([row])))
+        every = not offloads
         for variant in self.space.variants(row) if not offloads else ():
             if not self.layouts:
                 return None, False
             found, all_cuts = self._plan(row, variant)
+            if found is None and not self._lists_all(row, variant):
+                found, all_cuts = self._off_list(row, variant)
             if found is not None:
                 plan = StagePlan(found, 0, ())
                 return layout_of_row(self.space.layouts, row, variant, plan), True
             every &= all_cuts
         return None, every
+
+    def _lists_all(self, row: int, variant: Variant) -> bool:
+        pp, chunks = int(self.space.layouts.pipeline_parallel[row]), variant.virtual_stages
+        free = self.space.legality.uneven_stages == "free" and chunks > 1
+        return not free or lists_all(self.space.model, self.space.legality, pp, chunks)
+
+    def _off_list(self, row: int, variant: Variant) -> tuple[tuple[Stage, ...] | None, bool]:
+        """A cut that no list has, by its priced memory."""
+        if not self.off_list:
+            return None, False
+        self.off_list -= 1
+        problem = stage_problem(self.space, self.prices, row, variant)
+        plan, known = any_cut(problem, OFF_LIST_S)
+        return plan.stages if plan else None, known and not memory_is_a_bound(self.setting)
 
     def _plan(self, row: int, variant: Variant) -> tuple[tuple[Stage, ...] | None, bool]:
         problem = stage_problem(self.space, self.prices, row, variant)

@@ -20,52 +20,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Layout
-from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.bounds.inner import row_bounds, row_fits
-from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
-from meshplan.planner.search.checked_fit import checked_sizes, held_bytes, may_need_less
-from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.case.memory_limit import with_usable
+from meshplan.planner.search.checked_fit import (
+    checked_fit,
+    checked_sizes,
+    held_bytes,
+    may_need_less,
+)
+from meshplan.planner.search.least_memory import MISS_PRECISION, Fit, LeastMemory, NearestMiss
 from meshplan.planner.search.rows.priced_space import (
     Pricer,
     Question,
     closed_form,
-    price_space,
     space_of,
 )
 from meshplan.planner.second_core import done_beside
-from meshplan.planner.space.legal_layouts import Space, reachable_sizes
-from meshplan.planner.space.legal_schedules import legal_schedules
+from meshplan.planner.space.legal_layouts import reachable_sizes
 from meshplan.planner.space.pins import Pins, parse_pin
-from meshplan.planner.stages.solve import Solver
 
-MOST_TIMES_CAPACITY = 4096
-MISS_PRECISION = 1.005
+MOST_NEARER, MOST_ROWS_NEARER = 6, 500
+"""Steps to a nearer miss by what ranks hold, of questions of so few rows that each is asked."""
 ROWS_TOGETHER = 16_384  # about so many rows of several sizes are priced at once
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A layout that fits on `gpus`, and its reserved bytes by pipeline rank.
-
-    unsettled  fewer GPUs of which it is not known whether they hold a step
-    """
-
-    gpus: int
-    layout: Layout
-    peak_bytes: tuple[float, ...]
-    unsettled: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NearestMiss:
-    """The layout that comes closest, and the bytes per GPU that it lacks, to 0.5 % of its need."""
-
-    layout: Layout
-    lacking_bytes: float
-    capacity_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +50,9 @@ class Explanation:
     core          pins that together forbid every layout; of them alone, without any one something
                   fits. Empty: nothing fits whatever is pinned
     relaxations   for each pin of the core a layout that fits without it, all others kept; where no
-                  single one is enough, for those that must be lifted together
+                  single one is enough, for those that must be lifted together. Where the core is
+                  empty and no number of GPUs was found that fits, the same on the fewest GPUs that
+                  fit without pins
     nearest       None if no layout is legal at all
     enough        the smallest larger size that fits with the same pins, None if none was found
     fewer         the smallest smaller size that does, None if none was found
@@ -144,7 +121,7 @@ def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fit 
     """The first of the sizes that are `left` of which something fits by its priced memory."""
     together = 1
     while left:
-        memories = [_Memory(q, price, left[:together]) for q in _smallest_batches(question)]
+        memories = [LeastMemory(q, price, left[:together]) for q in _smallest_batches(question)]
         found = [fit for memory in memories if (fit := memory.fit(memory.capacity_kib))]
         if found:
             return min(found, key=lambda fit: fit.gpus)
@@ -176,12 +153,31 @@ def nearest_miss(question: Question, price: Pricer = closed_form) -> NearestMiss
     """What comes closest where nothing fits; None if no layout is legal. It lacks what its ranks
     hold beyond the capacity.
     """
-    tried = (_Memory(q, price).nearest_miss() for q in _smallest_batches(question))
+    tried = (LeastMemory(q, price).nearest_miss() for q in _smallest_batches(question))
     found = min(filter(None, tried), key=lambda miss: miss.lacking_bytes, default=None)
     if found is None or price is not closed_form:
         return found
     lacking = held_bytes(question, found.layout)[0] - question.cluster.fillable_bytes
-    return replace(found, lacking_bytes=lacking) if lacking > 0 else found
+    found = replace(found, lacking_bytes=lacking) if lacking > 0 else found
+    few = may_need_less(question) and len(space_of(question).layouts) <= MOST_ROWS_NEARER
+    return _nearer(question, found) if few else found
+
+
+def _nearer(question: Question, found: NearestMiss) -> NearestMiss:
+    """What lacks less by what ranks hold than the nearest by its price, by bisection."""
+    fillable, low = question.cluster.fillable_bytes, 0.0
+    for _ in range(MOST_NEARER):
+        between = (low + found.lacking_bytes) / 2
+        if found.lacking_bytes - low < (MISS_PRECISION - 1) * fillable:
+            break
+        cluster = with_usable(question.cluster, fillable + between)
+        layout = checked_fit(replace(question, cluster=cluster), question.gpus).layout
+        lacking = held_bytes(question, layout)[0] - fillable if layout else 0.0
+        if layout and lacking > 0:
+            found = replace(found, layout=layout, lacking_bytes=lacking)
+        else:
+            low = between
+    return found
 
 
 def explain(
@@ -196,6 +192,8 @@ def explain(
     relaxations = _relaxations(question, core, free, price) if core.axes else {}
     most = most_gpus if most_gpus is not None else 4 * question.gpus
     nearest, larger, fewer, on_host = _beside(question, most, price)
+    if not (core.axes or larger.fit or fewer):
+        relaxations = _relaxed_elsewhere(question, most, price)
     return Explanation(
         core=core.describe(),
         relaxations=relaxations,
@@ -247,6 +245,21 @@ def _relaxations(question: Question, core: Pins, free: Pins, price: Pricer) -> d
     return {" and ".join(f"{axis} {q.pins.axes[axis].text}" for axis in lifted): fit}
 
 
+def _relaxed_elsewhere(question: Question, most: int, price: Pricer) -> dict[str, Fit]:
+    """`_relaxations` on the fewest GPUs, up to `most`, that hold a step without the pins that fix
+    something; nothing where there are no such pins, or no such GPUs.
+    """
+    opening = question.pins.opening
+    if question.cluster.gpu.vendor == "cpu" or len(opening.axes) == len(question.pins.axes):
+        return {}
+    held = fewest(replace(question, pins=opening), most=most, price=price).fit
+    if held is None:
+        return {}
+    q = replace(question, gpus=held.gpus)
+    core, free = _core(q, price)
+    return _relaxations(q, core, free, price) if core.axes else {}
+
+
 def _beside(
     question: Question, most: int, price: Pricer
 ) -> tuple[NearestMiss | None, Fewest, Fit | None, Fit | None]:
@@ -275,87 +288,6 @@ def _beside(
 def _dropped(question: Question) -> dict[str, int]:
     """How many layouts each rule drops, under the user's own pins alone."""
     return space_of(question).dropped
-
-
-class _Memory:
-    """The rows of a question that hold least, and whether they fit under a capacity."""
-
-    def __init__(
-        self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
-    ) -> None:
-        self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
-        self.solver = Solver()
-        self.coefficients: Coefficients | None = None
-        self.capacity_kib = 0
-        self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
-        if len(self.space.layouts):
-            self.coefficients = price_space(question, self.space, price)
-            self.capacity_kib = self.coefficients.cap_kib
-
-    def fit(self, capacity_kib: int) -> Fit | None:
-        """A layout that fits when every GPU has `capacity_kib`, of the fewest GPUs."""
-        if self.coefficients is None:
-            return None
-        coefficients = replace(self.coefficients, cap_kib=capacity_kib)
-        rows = np.flatnonzero(row_fits(self.space, coefficients, plainly=True))
-        bounds = row_bounds(self.space, coefficients)[rows] if len(rows) else rows
-        for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))].tolist():
-            if capacity_kib <= self._too_small.get(row, -1):
-                continue
-            if found := self._fit_row(coefficients, row):
-                return found
-            self._too_small[row] = capacity_kib
-        return None
-
-    def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:
-        variants = self.space.variants(row)
-        plain = [variant for variant in variants if variant.virtual_stages == 1]
-        for variant in plain or variants:
-            problem = stage_problem(self.space, coefficients, row, variant)
-            plan = self._plan(problem)
-            if plan is not None:
-                layout = layout_of_row(self.space.layouts, row, variant, plan)
-                peaks = tuple(map(reserved_bytes, plan.peak_kib))
-                return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
-        return None
-
-    def _plan(self, problem: StageProblem) -> StagePlan | None:
-        if problem.vpp > 1 and problem.splits and not some_mix_fits(problem).any():
-            return None
-        _, plan = self.solver.first_plan(problem)
-        if plan is None and problem.vpp > 1:
-            return self.solver.solve(problem, None).plan
-        return plan
-
-    def nearest_miss(self) -> NearestMiss | None:
-        """The least capacity at which something fits, by bisection; None if nothing is legal."""
-        if self.coefficients is None:
-            return None
-        low, high, found = self.capacity_kib, 2 * self.capacity_kib, None
-        while found is None and high <= MOST_TIMES_CAPACITY * self.capacity_kib:
-            found = self.fit(high)
-            low, high = (low, high) if found else (high, 2 * high)
-        if found is None:
-            return None
-        while high > low * MISS_PRECISION:
-            middle = (low + high) // 2
-            if better := self.fit(middle):
-                high, found = middle, better
-            else:
-                low = middle
-        assert self.coefficients is not None
-        lacking = reserved_bytes(high - self.capacity_kib)
-        return NearestMiss(found.layout, lacking, reserved_bytes(self.capacity_kib))
-
-
-def _plain_where_it_can_be(space: Space) -> Space:
-    """`space` without rows of several chunks per rank where one chunk is allowed too."""
-    layouts, kept = space.layouts, np.ones(len(space.layouts), dtype=bool)
-    for rows in space.shapes(np.flatnonzero(layouts.virtual_stages == 2)):
-        pp, m = layouts.pipeline_parallel[rows[0]], layouts.num_micro_batches[rows[0]]
-        legal = legal_schedules(space.model, space.legality, space.pins, int(pp), int(m))
-        kept[rows] = all(chunks > 1 for _, chunks in legal)
-    return replace(space, layouts=layouts.take(np.flatnonzero(kept)))
 
 
 def _on_host(pins: Pins) -> Pins:

@@ -9,6 +9,7 @@ from meshplan.costmodels.units import format_seconds
 from meshplan.planner.second_core import Later
 
 PROGRESS_S = 0.2
+LEAST_GAP = 0.0005  # a smaller one is not called 0.0%
 
 
 class Fastest(NamedTuple):
@@ -51,7 +52,8 @@ class Progress(NamedTuple):
             return "nothing fits yet"
         gap = max(0.0, 1 - self.bound_s / self.best_s)
         best = f"best step {format_seconds(self.best_s)}"
-        return f"{best}, the search may find one up to {gap:.1%} shorter ({self.price})"
+        most = f"up to {gap:.1%}" if gap >= LEAST_GAP else "less than 0.1%"
+        return f"{best}, the search may find one {most} shorter ({self.price})"
 
 
 class Telling:

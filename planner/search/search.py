@@ -69,6 +69,9 @@ class NoLayoutFits(Exception):
     """No legal layout of the question fits; `planner.search.footprint.explain` says what would."""
 
 
+ENDED = "the search ended before it found a layout that fits; with more time it may find one"
+
+
 class SearchEnded(NoLayoutFits):
     """The time limit or Ctrl-C came before any layout was found; one may fit."""
 
@@ -159,13 +162,11 @@ def search(
     enough = (NEAR, likely) if simulate else (0.0, math.inf)
     finished = run.prove(deadline, *enough)
     if not run.best and not finished:
-        raise SearchEnded(
-            "the search ended before it found a layout that fits; with more time it may find one"
-        )
+        raise SearchEnded(ENDED)
     if not run.best:
         run.settles_all = plan_unlisted(run, q.setting, deadline)
     if not run.best and not (simulate and len(rows_beyond(space, q.setting))):
-        raise _nothing_fits(q, run)
+        raise _nothing_fits(q, run, deadline=deadline)
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
@@ -215,7 +216,9 @@ def _simulated(
         proof.offer(*run.ranked()[:k])
     settle_far_kinds(proof, k)
     if not proof.best:
-        raise NoLayoutFits(f"{_nothing_fits(question, run)} in the simulation")
+        refused = _nothing_fits(question, run, open_s, deadline)
+        ended = isinstance(refused, SearchEnded)
+        raise refused if ended else NoLayoutFits(f"{refused} in the simulation")
     every_cut_s, faster = every_cut.done()
     for plan in faster:
         proof.judged_s(*plan)
@@ -267,13 +270,13 @@ def _settled(
         proof.tally.deadline = deadline
         left_s, _ = CountedMemory.each(proof, proof.open.rows[:0])
         if not proof.best:
-            raise _nothing_fits(question, run, left_s)
+            raise _nothing_fits(question, run, left_s, proof.tally.deadline)
     beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
     mix_likely(proof)
     open_s, beyond_s = proof.prove(deadline), math.inf
     if not proof.best and not run.best:
-        raise _nothing_fits(question, run, open_s)
+        raise _nothing_fits(question, run, open_s, proof.tally.deadline)
     if counts:
         left_s, beyond_s = CountedMemory.each(proof, beyond)
         open_s = min(open_s, left_s)
@@ -287,10 +290,18 @@ def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:
 
 
 def _nothing_fits(
-    question: Question, run: BranchAndBound, open_s: float = math.inf
+    question: Question,
+    run: BranchAndBound,
+    open_s: float = math.inf,
+    deadline: float | None = None,
 ) -> NoLayoutFits:
-    """`open_s`: a bound of what was not looked at, infinite where there is nothing."""
-    which = "fits" if math.isinf(open_s) and run.settles_all else "was found that fits"
+    """`open_s`: a bound of what was not looked at, infinite where there is nothing. What a passed
+    `deadline` left open may fit.
+    """
+    settled = math.isinf(open_s) and run.settles_all
+    if not settled and deadline is not None and time.perf_counter() >= deadline:
+        return SearchEnded(ENDED)
+    which = "fits" if settled else "was found that fits"
     gpus = question.counted(question.gpus)
     return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
 

@@ -38,7 +38,7 @@ def plan_unlisted(run: BranchAndBound, setting: Setting, deadline: float | None)
             late = deadline is not None and time.perf_counter() >= deadline
             if late or asked == MOST:
                 return False
-            plan, known = _any_cut(stage_problem(run.space, run.coefficients, row, variant))
+            plan, known = any_cut(stage_problem(run.space, run.coefficients, row, variant))
             settled &= known
             if plan is not None:
                 run.offer(row, variant, plan)
@@ -63,7 +63,7 @@ def _ways(run: BranchAndBound, rows: Ints) -> Iterator[tuple[int, Variant]]:
                 yield row, variant
 
 
-def _any_cut(problem: StageProblem) -> tuple[StagePlan | None, bool]:
+def any_cut(problem: StageProblem, limit_s: float = LIMIT_S) -> tuple[StagePlan | None, bool]:
     """A plan of any cut, and whether there is none where none is found."""
-    outcome = Solver(LIMIT_S).solve(replace(problem, splits=None), None)
+    outcome = Solver(limit_s).solve(replace(problem, splits=None), None)
     return outcome.plan, outcome.status != "UNKNOWN"

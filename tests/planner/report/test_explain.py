@@ -77,7 +77,7 @@ def test_reasons_are_sentences() -> None:
     """A reason names the change and what it would cost."""
     found = reasons(priced(case()))
     assert any(text.startswith("micro_batch_size 2: ") for text in found)
-    assert all(any(word in t for word in ("slower", "faster", "as fast", "lacks")) for t in found)
+    assert all(any(word in t for word in ("slower", "faster", "as fast", "needs")) for t in found)
 
 
 def test_what_is_faster_than_the_bound_is_outside_the_space() -> None:

@@ -163,6 +163,29 @@ def test_pins_that_forbid_everything_each_alone_are_lifted_together(
         assert any(f"without the pin{plural} {said}" in line for line in misfit_lines(asked, why))
 
 
+def test_pins_that_no_number_of_gpus_holds_are_lifted_where_something_fits() -> None:
+    """405B in four stages without recomputation and ZeRO: more replicas free nothing, and on its
+    own 64 GPUs nothing fits without the pins either, so none of them was named.
+    """
+    pins = {"pipeline_parallel": "4", "zero_stage": "0", "recompute": "none"}
+    asked = Arguments(
+        model="llama-3.1-405b", gpus=64, cluster="dgx-h100", global_batch=64, pins=pins
+    )
+    q = ask(asked).question
+    assert fitting_layout(replace(q, pins=parse_pins({}))) is None
+    why = explain(q, most_gpus=256)
+    assert not why.core
+    assert why.enough is None
+    for lifted, fit in why.relaxations.items():
+        axes = [each.split()[0] for each in lifted.split(" and ")]
+        kept = {axis: text for axis, text in pins.items() if axis not in axes}
+        assert fit.gpus == fit.layout.world_size
+        assert fitting_layout(replace(q, gpus=fit.gpus, pins=parse_pins(kept))) is not None
+        assert fitting_layout(replace(q, gpus=fit.gpus)) is None
+    (line,) = (each for each in misfit_lines(q, why) if "without the pins" in each)
+    assert f"one fits on {fit.gpus} GPUs: " in line
+
+
 def test_no_other_number_of_processes_is_asked_of_one_cpu(
     question: Questions, pricer: Pricers
 ) -> None:

@@ -1,0 +1,123 @@
+"""The rows of a question that hold least, and whether a layout of them fits under some capacity."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshplan.costmodels.layout import Layout
+from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.search.row_layout import layout_of_row
+from meshplan.planner.search.rows.priced_space import Pricer, Question, price_space, space_of
+from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.legal_schedules import legal_schedules
+from meshplan.planner.stages.solve import Solver
+
+MOST_TIMES_CAPACITY = 4096
+MISS_PRECISION = 1.005
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A layout that fits on `gpus`, and its reserved bytes by pipeline rank.
+
+    unsettled  fewer GPUs of which it is not known whether they hold a step
+    """
+
+    gpus: int
+    layout: Layout
+    peak_bytes: tuple[float, ...]
+    unsettled: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NearestMiss:
+    """The layout that comes closest, and the bytes per GPU that it lacks, to 0.5 % of its need."""
+
+    layout: Layout
+    lacking_bytes: float
+    capacity_bytes: float
+
+
+class LeastMemory:
+    """The rows of a question that hold least, and whether they fit under a capacity."""
+
+    def __init__(
+        self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
+    ) -> None:
+        self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
+        self.solver = Solver()
+        self.coefficients: Coefficients | None = None
+        self.capacity_kib = 0
+        self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
+        if len(self.space.layouts):
+            self.coefficients = price_space(question, self.space, price)
+            self.capacity_kib = self.coefficients.cap_kib
+
+    def fit(self, capacity_kib: int) -> Fit | None:
+        """A layout that fits when every GPU has `capacity_kib`, of the fewest GPUs."""
+        if self.coefficients is None:
+            return None
+        coefficients = replace(self.coefficients, cap_kib=capacity_kib)
+        rows = np.flatnonzero(row_fits(self.space, coefficients, plainly=True))
+        bounds = row_bounds(self.space, coefficients)[rows] if len(rows) else rows
+        for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))].tolist():
+            if capacity_kib <= self._too_small.get(row, -1):
+                continue
+            if found := self._fit_row(coefficients, row):
+                return found
+            self._too_small[row] = capacity_kib
+        return None
+
+    def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:
+        variants = self.space.variants(row)
+        plain = [variant for variant in variants if variant.virtual_stages == 1]
+        for variant in plain or variants:
+            problem = stage_problem(self.space, coefficients, row, variant)
+            plan = self._plan(problem)
+            if plan is not None:
+                layout = layout_of_row(self.space.layouts, row, variant, plan)
+                peaks = tuple(map(reserved_bytes, plan.peak_kib))
+                return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
+        return None
+
+    def _plan(self, problem: StageProblem) -> StagePlan | None:
+        if problem.vpp > 1 and problem.splits and not some_mix_fits(problem).any():
+            return None
+        _, plan = self.solver.first_plan(problem)
+        if plan is None and problem.vpp > 1:
+            return self.solver.solve(problem, None).plan
+        return plan
+
+    def nearest_miss(self) -> NearestMiss | None:
+        """The least capacity at which something fits, by bisection; None if nothing is legal."""
+        if self.coefficients is None:
+            return None
+        low, high, found = self.capacity_kib, 2 * self.capacity_kib, None
+        while found is None and high <= MOST_TIMES_CAPACITY * self.capacity_kib:
+            found = self.fit(high)
+            low, high = (low, high) if found else (high, 2 * high)
+        if found is None:
+            return None
+        while high > low * MISS_PRECISION:
+            middle = (low + high) // 2
+            if better := self.fit(middle):
+                high, found = middle, better
+            else:
+                low = middle
+        assert self.coefficients is not None
+        lacking = reserved_bytes(high - self.capacity_kib)
+        return NearestMiss(found.layout, lacking, reserved_bytes(self.capacity_kib))
+
+
+def _plain_where_it_can_be(space: Space) -> Space:
+    """`space` without rows of several chunks per rank where one chunk is allowed too."""
+    layouts, kept = space.layouts, np.ones(len(space.layouts), dtype=bool)
+    for rows in space.shapes(np.flatnonzero(layouts.virtual_stages == 2)):
+        pp, m = layouts.pipeline_parallel[rows[0]], layouts.num_micro_batches[rows[0]]
+        legal = legal_schedules(space.model, space.legality, space.pins, int(pp), int(m))
+        kept[rows] = all(chunks > 1 for _, chunks in legal)
+    return replace(space, layouts=layouts.take(np.flatnonzero(kept)))

@@ -1,0 +1,58 @@
+"""What a hop of a pipeline takes where some of its neighbours are on one node and some are not."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.ranks.pipeline_hops import Hops
+from meshplan.costmodels.seconds.collectives import send_s
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.whatif.figures import FIGURES
+
+CLUSTER = load_cluster("dgx-h100")
+MODEL = read_model("llama-2-13b")[1]
+SETTING = Setting.fitted(
+    MODEL, Training(seq_len=4096, global_batch_size=64), CLUSTER, load_engine("megatron")
+)
+
+
+def layout(dp: int, tp: int, pp: int) -> Layout:
+    """With its layers evenly on the stages; ranks of a pipeline are dp x tp apart."""
+    return Layout(
+        data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, sequence_parallel=tp > 1,
+        stages=even_stages(MODEL.num_layers, pp),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dp", "tp", "pp", "share"),
+    [
+        pytest.param(1, 1, 8, 0.0, id="eight ranks of one node"),
+        pytest.param(4, 1, 4, 1 / 3, id="two of a node, two of the next"),
+        pytest.param(1, 1, 16, 1 / 15, id="eight of a node, eight of the next"),
+        pytest.param(1, 4, 10, 4 / 9, id="two of each of five nodes"),
+        pytest.param(2, 4, 5, 1.0, id="each on a node of its own"),
+    ],
+)
+def test_a_hop_is_the_mean_of_the_pipelines_hops(dp: int, tp: int, pp: int, share: float) -> None:
+    """By hand: of pp - 1 hops those that leave a node of eight take the network's time."""
+    size = 1e8
+    hops = Hops(SETTING, layout(dp, tp, pp), size)
+    inside, across = (send_s(CLUSTER, size, across_nodes=each) for each in (False, True))
+    expected = (1 - share) * inside + share * across
+    assert hops.hop_s == pytest.approx(SETTING.tuning.collective_scale * expected)
+
+
+def test_no_pipeline_over_two_nodes_is_as_fast_on_a_slower_network() -> None:
+    """All hops were priced as a node's own where any was: with a 64th of the network's bandwidth
+    four ranks on two nodes were as fast.
+    """
+    slow = replace(SETTING, cluster=FIGURES["network"].scaled(CLUSTER, 1 / 64))
+    own, slower = (StepModel(each, layout(4, 1, 4)).time().step_time_s for each in (SETTING, slow))
+    assert slower > 1.2 * own
