@@ -39,7 +39,7 @@ class AskedPrices:
         self.priced = bool(price.any())
 
     def _weighed(self, weights: Floats) -> tuple[Floats, Floats]:
-        """[row, chunk, kind, mode] seconds of a layer, infinite where none runs; [row] the rest."""
+        """[mode, kind, chunk, row] seconds of a layer, infinite where none runs; [row] the rest."""
         same = self.cuts.same
         numbers, which = np.unique(same.m, return_inverse=True)
         of_each = [
@@ -50,10 +50,10 @@ class AskedPrices:
         lines, reduces = of_each[0], np.zeros((4, same.pp))
         np.add.at(reduces, (lines.late, lines.ranks), weights)
         each, fixed = self.cuts.weighed(often[which], float(weights @ lines.hops), reduces)
-        return np.where(self.cuts.runs[:, None], each, np.inf), fixed
+        return _rows_last(np.where(self.cuts.runs[:, None], each, np.inf)), fixed
 
     def _priced(self, price: Floats) -> Floats:
-        """[row, chunk, kind, mode] seconds of a layer's memory."""
+        """[mode, kind, chunk, row] seconds of a layer's memory."""
         cuts, same = self.cuts, self.cuts.same
         at = slice(None), slice(None), cuts.rank_of, cuts.place_of
         of_chunk = price[:, cuts.rank_of]  # [cover, chunk]
@@ -63,7 +63,7 @@ class AskedPrices:
         if same.waits_apart:
             late = np.einsum("rcj,cj->rj", same.late[at], of_chunk)
             found += late[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
-        return found
+        return _rows_last(found)
 
     def bounds_s(self, limit_s: float) -> Floats:
         """[row] the largest bound by the factors that are tried, until it reaches the limit."""
@@ -80,19 +80,26 @@ class AskedPrices:
     def _by(self, factor: Floats, some: Ints | slice) -> Floats:
         """[row] the bound of some rows with the prices of memory times a factor."""
         several = len(self.cuts.kinds) > 1
-        each = self.seconds[some]
-        if self.priced:
-            each = each + factor[:, None, None, None] * self.kib_s[some]
-        each = np.minimum(each.min(axis=3), ENDLESS_S)
-        beyond = each - each.min(axis=1)[:, None]  # [row, chunk, kind]
+        each = np.full((*self.seconds.shape[1:3], len(factor)), ENDLESS_S)  # [kind, chunk, row]
+        for seconds, kib_s in zip(self.seconds, self.kib_s, strict=True):
+            paid = seconds[..., some] + factor * kib_s[..., some] if self.priced else seconds
+            np.minimum(each, paid, out=each)
+        beyond = each - each.min(axis=1)[:, None]
         fixed = self.fixed_s[some] - factor * self.room_s[some]
-        of_kinds = [beyond.min(axis=2), *np.moveaxis(beyond, 2, 0)][: MOST_KINDS if several else 1]
+        of_kinds = [beyond.min(axis=0), *beyond][: MOST_KINDS if several else 1]
         layers: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
         layers += fixed
         return layers * SAFETY
 
     def _with_fewest(self, each: Floats, v: Floats) -> Floats:
-        """[row] what layers of each [row, chunk, kind] take, with multipliers of the fewest."""
-        found: Floats = v @ self.cuts.fewest
-        found += (each - v[..., None]).min(axis=1) @ self.cuts.counts
+        """[row] what layers of each [kind, chunk, row] take, with multipliers of the fewest."""
+        found: Floats = self.cuts.fewest @ v
+        found += self.cuts.counts @ (each - v).min(axis=1)
         return found
+
+
+def _rows_last(each: Floats) -> Floats:
+    """[row, chunk, kind, mode] as [mode, kind, chunk, row]: the least along a short last axis would
+    take several times as long.
+    """
+    return np.ascontiguousarray(each.transpose(3, 2, 1, 0))
