@@ -40,16 +40,16 @@ class AskedPrices:
 
     def _weighed(self, weights: Floats) -> tuple[Floats, Floats]:
         """[mode, kind, chunk, row] seconds of a layer, infinite where none runs; [row] the rest."""
-        same = self.cuts.same
+        same, counted = self.cuts.same, np.flatnonzero(weights).tolist()
         numbers, which = np.unique(same.m, return_inverse=True)
-        of_each = [
-            Lines.of(self.lines or first_lines(same.schedule, same.pp, same.vpp, int(m)))
-            for m in numbers
-        ]
-        often = np.stack([np.tensordot(weights, lines.often, axes=1) for lines in of_each])
-        lines, reduces = of_each[0], np.zeros((4, same.pp))
-        np.add.at(reduces, (lines.late, lines.ranks), weights)
-        each, fixed = self.cuts.weighed(often[which], float(weights @ lines.hops), reduces)
+        of_each, weights = list[Lines](), weights[counted]
+        for m in numbers.tolist():
+            lines = self.lines or first_lines(same.schedule, same.pp, same.vpp, m)
+            of_each.append(Lines.of([lines[at] for at in counted]))
+        often = np.stack([np.tensordot(weights, each.often, axes=1) for each in of_each])
+        like, reduces = of_each[0], np.zeros((4, same.pp))
+        np.add.at(reduces, (like.late, like.ranks), weights)
+        each, fixed = self.cuts.weighed(often[which], float(weights @ like.hops), reduces)
         return _rows_last(np.where(self.cuts.runs[:, None], each, np.inf)), fixed
 
     def _priced(self, price: Floats) -> Floats:

@@ -52,7 +52,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.97, 500_000, 4_000_000
+WIDE, STEP, MORE = 0.971, 500_000, 4_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 FIRST_STEPS, PACE = 2, 3.0
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
@@ -61,6 +61,7 @@ BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
+MANY = 1_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
 
@@ -78,12 +79,14 @@ class FreeCutBounds:
 
     limit_s   what is not below it is of no interest
     found_s   the least of it and of the bounds that are final
+    aim_s     what bounds are wanted up to: that, or less where only a gap that is wide is closed
     _kept     what of the budget is left to what comes after
     """
 
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
-        self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
+        self.found_s = self.aim_s = self.limit_s
+        self._left, self._kept = BUDGET, 0
         self._paced = list[float]()
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._lines = dict[Shape, list[Line]]()
@@ -102,7 +105,7 @@ class FreeCutBounds:
         taken = self._taken(rows)
         rest = np.sort(rows)
         left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
-        self.found_s = min(self.limit_s, float(left))
+        self.found_s = self.aim_s = min(self.limit_s, float(left))
         if len(taken):
             self._prices = self._least_held(taken)
             self._alike = list(self._groups(taken))
@@ -178,20 +181,42 @@ class FreeCutBounds:
         return LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
 
     def _cuts(self, alike: Alike, some: Ints) -> PackedCuts:
-        rows = alike.rows[some]
-        same = run_as(self.proof.space, self._prices, rows, alike.variant)
+        return self._cuts_of(alike.variant, alike.rows[some])
+
+    def _cuts_of(self, variant: Variant, rows: Ints) -> PackedCuts:
+        same = run_as(self.proof.space, self._prices, rows, variant)
         return PackedCuts(same, self.proof.passes, rows)
 
     def _settle(self) -> None:
         """The best layout first, for a part of the budget. Then what has the smallest bound is
         begun, packed, and solved.
         """
+        wide_s = self.limit_s * WIDE
+        self._alike = list(self._below())
+        if self._many and wide_s < self.found_s:
+            self.aim_s = wide_s
+            self._raise()
+            if self._open_s < self.aim_s:
+                return
+            self.aim_s = self.found_s
+            for each in self._alike:
+                each.again(wide_s)
+        self._raise(self._of_the_best())
+
+    @property
+    def _many(self) -> bool:
+        """Whether there is more than the budget can prove to be no faster."""
+        return sum(len(each.rows) for each in self._alike) > MANY
+
+    def _raise(self, best: Alike | None = None) -> None:
+        """What is best first, for a part of the budget."""
         self._kept = BUDGET - BUDGET // BEST
-        if best := self._of_the_best():
+        if best:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
-        self._alike, self._kept = list(self._below()), 0
+        self._kept = 0
         if best:
+            self._alike = list(self._below())
             self._know(best)
         self._ask_all()
         while self._goes_on():
@@ -221,15 +246,15 @@ class FreeCutBounds:
         same schedule and ranks.
         """
         cuts = self._cuts(first, np.array([at]))
-        program = FreeCutProgram(cuts, self.found_s, first_lines(*first.shape))
+        program = FreeCutProgram(cuts, self.aim_s, first_lines(*first.shape))
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
-        first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.found_s)
+        first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.aim_s)
         first.begun[at] = True
         first.changed()
         ways = dict[Variant, list[Alike]]()
         for each in self._alike if answer.by else ():
-            if each.shape[:2] == first.shape[:2] and each.open_s < self.found_s:
+            if each.shape[:2] == first.shape[:2] and each.open_s < self.aim_s:
                 ways.setdefault(each.variant, []).append(each)
         for alike in ways.values():
             self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
@@ -238,19 +263,18 @@ class FreeCutBounds:
         """Multipliers of the chains that every step has, of layouts of one variant with equally
         many ranks.
         """
-        some = [np.flatnonzero(~each.solved & (each.bounds < self.found_s)) for each in alike]
+        some = [np.flatnonzero(~each.solved & (each.bounds < self.aim_s)) for each in alike]
         rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
-        same = run_as(self.proof.space, self._prices, rows, alike[0].variant)
-        cuts = PackedCuts(same, self.proof.passes, rows)
-        self._left -= GROUP + cuts.runs[0].size * same.chunks * len(rows)
+        cuts = self._cuts_of(alike[0].variant, rows)
+        self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(rows)
         if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
             return
-        price = by.memory * self.found_s / cap_kib
-        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.found_s), 0
+        price = by.memory * self.aim_s / cap_kib
+        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.aim_s), 0
         for each, at in zip(alike, some, strict=True):
             end += len(at)
             own = bounds[end - len(at) : end]
-            each.bounds[at] = np.clip(own, each.bounds[at], self.found_s)
+            each.bounds[at] = np.clip(own, each.bounds[at], self.aim_s)
             each.changed()
 
     def _of_the_best(self) -> Alike | None:
@@ -265,13 +289,20 @@ class FreeCutBounds:
                 )
         return None
 
+    @property
+    def _open_s(self) -> float:
+        """The least bound of what is not solved."""
+        return min((each.open_s for each in self._alike), default=math.inf)
+
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
-        open_s = min((each.open_s for each in self._alike), default=math.inf)
-        if self._left <= 0 and open_s < self.limit_s * WIDE and self._has_hope(open_s):
+        open_s = self._open_s
+        wide_s = self.limit_s * WIDE
+        if self._left <= 0 and open_s < wide_s <= self.found_s and self._has_hope(open_s):
             more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
-        return open_s < self.found_s and not self._ended
+            self.aim_s = min(self.aim_s, wide_s)
+        return open_s < self.aim_s and not self._ended
 
     def _has_hope(self, open_s: float) -> bool:
         """Whether the gap would no longer be wide with all that is left, at `PACE` times the pace
@@ -290,10 +321,10 @@ class FreeCutBounds:
     def _pack(self, alike: Alike, some: Ints | None = None) -> None:
         """Bound what is below what is found by whole layers of ranks."""
         if some is None:
-            some = np.flatnonzero(~alike.packed & (alike.bounds < self.found_s))
+            some = np.flatnonzero(~alike.packed & (alike.bounds < self.aim_s))
         cuts = self._cuts(alike, some)
-        alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.found_s)
-        alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
+        alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.aim_s)
+        alike.most[some] = cuts.most_layers(np.full(len(some), self.aim_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
         alike.changed()
@@ -302,10 +333,10 @@ class FreeCutBounds:
         """Bound those of a V shape that have the smallest bounds by whole layers of chunks, in
         their order.
         """
-        left = np.flatnonzero(~alike.folded & (alike.bounds < self.found_s))
+        left = np.flatnonzero(~alike.folded & (alike.bounds < self.aim_s))
         some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
         folded = FoldedCuts(self._cuts(alike, some))
-        bounds = folded.bounds_s(self.found_s, alike.most[some])
+        bounds = folded.bounds_s(self.aim_s, alike.most[some])
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
         alike.folded[some] = True
         alike.changed()
@@ -315,9 +346,9 @@ class FreeCutBounds:
         """Bound one layout by its own program, as far as it is below what is found."""
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
-        low_s, high_s = float(alike.bounds[at]), self.found_s
+        low_s, high_s = float(alike.bounds[at]), self.aim_s
         if low_s < high_s:
-            program = FreeCutProgram(self._cuts(alike, np.array([at])), self.found_s, known)
+            program = FreeCutProgram(self._cuts(alike, np.array([at])), self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if low_s < high_s and schedule in V_SHAPED and not self.proof.tally.late:
@@ -332,10 +363,11 @@ class FreeCutBounds:
                 low_s = middle_s
             else:
                 high_s = middle_s
-        alike.bounds[at] = min(low_s, self.found_s)
+        alike.bounds[at] = min(low_s, self.aim_s)
         alike.solved[at] = alike.packed[at] = alike.folded[at] = True
         alike.changed()
-        self.found_s = min(self.found_s, low_s)
+        if low_s < self.aim_s:
+            self.found_s = self.aim_s = low_s
 
     def _folded_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
         """What the whole layers of a V shape's chunks prove of steps below some limit."""
@@ -368,7 +400,7 @@ class FreeCutBounds:
             if found_s >= below_s or self._ended:
                 break
         if shape and by:
-            self._asked.append(Asked(program.lines[: len(by.lines)], by, shape, self.found_s))
+            self._asked.append(Asked(program.lines[: len(by.lines)], by, shape, self.aim_s))
         return found_s
 
     def _ask_all(self) -> None:
@@ -379,15 +411,15 @@ class FreeCutBounds:
         """Of all that is open and has the same order of actions."""
         lines, by = asked.lines, asked.by
         for alike in self._alike:
-            if alike.shape != asked.shape or alike.open_s >= self.found_s:
+            if alike.shape != asked.shape or alike.open_s >= self.aim_s:
                 continue
-            some = np.flatnonzero(~alike.solved & (alike.bounds < self.found_s))
+            some = np.flatnonzero(~alike.solved & (alike.bounds < self.aim_s))
             cuts = self._cuts(alike, some)
             if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
             price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
-            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.found_s)
+            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.aim_s)
             bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
-            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.found_s)
+            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.aim_s)
             alike.changed()
             self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(some)
