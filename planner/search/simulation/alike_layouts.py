@@ -29,9 +29,9 @@ class Alike:
         self.solved: Bools = np.zeros(len(rows), bool)
         self.changed()
 
-    def again(self, above_s: float) -> None:
-        """What was bounded above that is looked at anew."""
-        new = self.bounds >= above_s
+    def again(self, least_s: float, below_s: float) -> None:
+        """What is bounded between these is looked at anew."""
+        new = (self.bounds >= least_s) & (self.bounds < below_s)
         for done in (self.begun, self.packed, self.folded, self.solved):
             done[new] = False
         self.most[new] = float(self.layers)

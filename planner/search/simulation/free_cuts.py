@@ -52,7 +52,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.971, 500_000, 4_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 4_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 FIRST_STEPS, PACE = 2, 3.0
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
@@ -86,6 +86,7 @@ class FreeCutBounds:
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s = self.aim_s = self.limit_s
+        self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
         self._paced = list[float]()
         self._more, self._loose = MORE, set[tuple[str, int]]()
@@ -105,14 +106,19 @@ class FreeCutBounds:
         taken = self._taken(rows)
         rest = np.sort(rows)
         left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
-        self.found_s = self.aim_s = min(self.limit_s, float(left))
+        self.found_s = self.aim_s = self._rest_s = min(self.limit_s, float(left))
         if len(taken):
             self._prices = self._least_held(taken)
             self._alike = list(self._groups(taken))
             with suppress(KeyboardInterrupt):  # bounds only rise
                 self._settle()
-        least_s = min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
+        least_s = self._least_s
         return least_s if least_s < self.limit_s else math.inf
+
+    @property
+    def _least_s(self) -> float:
+        """A lower bound of all."""
+        return min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
 
     def _taken(self, rows: Ints) -> Ints:
         """Those with the smallest bounds: as many as memory allows, none once it is late, and none
@@ -191,22 +197,29 @@ class FreeCutBounds:
         """The best layout first, for a part of the budget. Then what has the smallest bound is
         begun, packed, and solved.
         """
-        wide_s = self.limit_s * WIDE
         self._alike = list(self._below())
-        if self._many and wide_s < self.found_s:
-            self.aim_s = wide_s
-            self._raise()
-            if self._open_s < self.aim_s:
-                return
+        many = sum(len(each.rows) for each in self._alike) > MANY
+        if many:
+            self._close()
+        if not many or (self._least_s >= self._wide_s and self._left >= BUDGET // BEST):
+            self._again(self._wide_s, math.inf)
             self.aim_s = self.found_s
-            for each in self._alike:
-                each.again(wide_s)
-        self._raise(self._of_the_best())
+            self._raise(self._of_the_best())
+        if not many:
+            self._close()
 
-    @property
-    def _many(self) -> bool:
-        """Whether there is more than the budget can prove to be no faster."""
-        return sum(len(each.rows) for each in self._alike) > MANY
+    def _close(self) -> None:
+        """Bound what leaves the gap wide, as far as is needed and with all that may be spent."""
+        if self._wide_s <= self._rest_s and self._least_s < self._wide_s:
+            self.found_s = self._rest_s
+            self.aim_s = self._wide_s
+            self._again(0.0, self._wide_s)
+            self._raise()
+
+    def _again(self, least_s: float, below_s: float) -> None:
+        """Look anew at what is bounded between two limits."""
+        for each in self._alike:
+            each.again(least_s, below_s)
 
     def _raise(self, best: Alike | None = None) -> None:
         """What is best first, for a part of the budget."""
@@ -297,11 +310,9 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = self._open_s
-        wide_s = self.limit_s * WIDE
-        if self._left <= 0 and open_s < wide_s <= self.found_s and self._has_hope(open_s):
+        if self._left <= 0 and open_s < self._wide_s == self.aim_s and self._has_hope(open_s):
             more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
-            self.aim_s = min(self.aim_s, wide_s)
         return open_s < self.aim_s and not self._ended
 
     def _has_hope(self, open_s: float) -> bool:
@@ -312,7 +323,7 @@ class FreeCutBounds:
         steps = len(self._paced) - 1
         pace_s = (open_s - self._paced[0]) / max(steps, 1)
         least_s = open_s + PACE * pace_s * self._more / STEP
-        return steps < FIRST_STEPS or least_s >= self.limit_s * WIDE
+        return steps < FIRST_STEPS or least_s >= self._wide_s
 
     @property
     def _ended(self) -> bool:
