@@ -51,6 +51,13 @@ class Multipliers(NamedTuple):
     most: Floats
 
 
+class Mean(NamedTuple):
+    """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest."""
+
+    layer: Floats
+    fixed: Floats
+
+
 class FreeCuts:
     """Layouts of several chunks that share schedule, ranks, chunks and micro-batches."""
 
@@ -138,6 +145,17 @@ class FreeCuts:
         found += late[:, None, None] * self.deferred_kib[:, None, :, None]
         found += layers[:, None, None] * self.state_kib[:, None, :, None]
         return found
+
+    def mean(self, lines: Sequence[Line], by: Multipliers, limit_s: float) -> Mean:
+        """The mean of chains with the multipliers' prices of memory, which are in units of the
+        limit.
+        """
+        price = by.memory * limit_s / self.same.prices.cap_kib
+        each, fixed = self.seconds_of(lines, by.lines / by.lines.sum())
+        held, late = (np.einsum("cj,cj->j", price[:, self.rank_of], n) for n in self.held())
+        kib = self.kib_of(held, late, price.sum(axis=0)[self.rank_of])
+        layer = np.where(self.runs[:, None], each + kib, np.inf).min(axis=3)
+        return Mean(layer, fixed - np.einsum("rcs,cs->r", self.room_kib, price))
 
     def bounds_s(
         self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats

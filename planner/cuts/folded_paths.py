@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.folded_cuts import FoldedCuts, Mean
+from meshplan.planner.bounds.folded_cuts import FoldedCuts
+from meshplan.planner.bounds.free_cuts import Mean
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_seconds

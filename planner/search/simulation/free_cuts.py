@@ -38,6 +38,7 @@ from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, FoldedBound
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
+from meshplan.planner.cuts.ordered_bound import OrderedBound
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
@@ -362,9 +363,8 @@ class FreeCutBounds:
             program = FreeCutProgram(self._cuts(alike, np.array([at])), self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
-            if low_s < high_s and schedule in V_SHAPED and not self.proof.tally.late:
-                self._loose.add(alike.shape[:2])
-                low_s = max(low_s, self._folded_s(program, high_s, alike, at))
+            if low_s < high_s and not self.proof.tally.late:
+                low_s = max(low_s, self._whole_s(program, high_s, alike, at))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
             if self._ended:
@@ -380,15 +380,17 @@ class FreeCutBounds:
         if low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
 
-    def _folded_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
-        """What the whole layers of a V shape's chunks prove of steps below some limit."""
-        folded = FoldedBound(program, below_s)
-        found_s = folded.bound_s(
-            lambda: self._left - folded.work <= self._kept or self.proof.tally.late
+    def _whole_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
+        """What the whole layers of chunks prove of steps below some limit."""
+        if alike.shape[0] in V_SHAPED:
+            self._loose.add(alike.shape[:2])
+        bound = (FoldedBound if alike.shape[0] in V_SHAPED else OrderedBound)(program, below_s)
+        found_s = bound.bound_s(
+            lambda: self._left - bound.work <= self._kept or self.proof.tally.late
         )
-        self._left -= folded.work
-        if folded.fastest is not None:
-            self._offer(int(alike.rows[at]), alike.variant, folded.fastest)
+        self._left -= bound.work
+        if bound.fastest is not None:
+            self._offer(int(alike.rows[at]), alike.variant, bound.fastest)
         return found_s
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
