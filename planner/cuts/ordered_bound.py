@@ -15,6 +15,7 @@ from meshplan.planner.cuts.ordered_cuts import OrderedCuts
 from meshplan.planner.cuts.whole_cuts import WholeCuts
 
 LISTED, SECONDS = 50_000, 4  # units of work of a list; seconds that cost one unit
+GAME, GAME_UNITS = 30, 300_000  # shortest paths at most; units of work of what is played
 
 
 class OrderedBound:
@@ -35,15 +36,19 @@ class OrderedBound:
         program, answer = self.program, self.program.answer()
         if not answer.by:
             return 0.0
-        means = [program.cuts.mean(program.lines, answer.by, program.limit_s)]
-        ordered = OrderedCuts(program, means)
-        layers, found_s = ordered.below(self.below_s), ordered.least_s()
-        self.work += LISTED + ordered.work // SECONDS
+        mean = program.cuts.mean(program.lines, answer.by, program.limit_s)
+        ordered = OrderedCuts(program, mean)
+        step = costs.CHAINED * actions_of(program.shape)
+        found_s, best = ordered.game(self.below_s, min(GAME, 1 + GAME_UNITS // step))
+        layers = None
+        if found_s < self.below_s:
+            layers = ordered.below([mean, best], self.below_s)
+        self.work += LISTED + ordered.work // SECONDS + step * ordered.played
         if layers is None:
-            return min(found_s, self.below_s)
+            return found_s
         if not len(layers):
             return self.below_s
-        every, step = WholeCuts(program, layers, means), costs.CHAINED * actions_of(program.shape)
+        every = WholeCuts(program, layers, [mean, best])
         for bound_s in every.bounds_s(self.below_s):
             found_s = max(found_s, bound_s)
             self.work += step + layers.size

@@ -251,8 +251,8 @@ class FreeCutBounds:
         for each in self._alike:
             if each.variant == solved.variant and solved.rows[0] in each.rows:
                 at = np.searchsorted(each.rows, solved.rows)
-                each.bounds[at], each.solved[at], each.packed[at] = solved.bounds, True, True
-                each.folded[at] = True
+                each.bounds[at], each.solved[at] = solved.bounds, solved.solved
+                each.packed[at] = each.folded[at] = True
                 each.changed()
 
     def _begin(self, first: Alike, at: int) -> None:
@@ -375,9 +375,10 @@ class FreeCutBounds:
             else:
                 high_s = middle_s
         alike.bounds[at] = min(low_s, self.aim_s)
-        alike.solved[at] = alike.packed[at] = alike.folded[at] = True
+        alike.packed[at] = alike.folded[at] = True
+        alike.solved[at] = low_s >= min(self._wide_s, self.aim_s) or not self._ended
         alike.changed()
-        if low_s < self.aim_s:
+        if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
 
     def _whole_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
