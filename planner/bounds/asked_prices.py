@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.first_chains import Line, Lines, first_lines
+from meshplan.planner.bounds.first_chains import Line, Lines, first_lines, linear_from
 from meshplan.planner.bounds.free_cuts import ENDLESS_S, FreeCuts
 from meshplan.planner.bounds.simulated import SAFETY
 
@@ -41,15 +41,21 @@ class AskedPrices:
     def _weighed(self, weights: Floats) -> tuple[Floats, Floats]:
         """[mode, kind, chunk, row] seconds of a layer, infinite where none runs; [row] the rest."""
         same, counted = self.cuts.same, np.flatnonzero(weights).tolist()
-        numbers, which = np.unique(same.m, return_inverse=True)
-        of_each, weights = list[Lines](), weights[counted]
-        for m in numbers.tolist():
-            lines = self.lines or first_lines(same.schedule, same.pp, same.vpp, m)
-            of_each.append(Lines.of([lines[at] for at in counted]))
-        often = np.stack([np.tensordot(weights, each.often, axes=1) for each in of_each])
-        like, reduces = of_each[0], np.zeros((4, same.pp))
-        np.add.at(reduces, (like.late, like.ranks), weights)
-        each, fixed = self.cuts.weighed(often[which], float(weights @ like.hops), reduces)
+        shape = same.schedule, same.pp, same.vpp
+        enough, of_each = linear_from(*shape[:2]), dict[int, Floats]()
+        few = np.minimum(same.m, enough)
+        for m in {*few.tolist(), enough + int(same.m.max() > enough)}:
+            lines = self.lines or first_lines(*shape, m)
+            like = Lines.of([lines[at] for at in counted])
+            of_each[m] = np.tensordot(weights[counted], like.often, axes=1)
+        often = np.stack([of_each[m] for m in few.tolist()])
+        if enough + 1 in of_each:
+            more = of_each[enough + 1] - of_each[enough]
+            often += (same.m - few)[:, None, None] * more
+        reduces = np.zeros((4, same.pp))
+        np.add.at(reduces, (like.late, like.ranks), weights[counted])
+        hops = float(weights[counted] @ like.hops)
+        each, fixed = self.cuts.weighed(often, hops, reduces)
         return _rows_last(np.where(self.cuts.runs[:, None], each, np.inf)), fixed
 
     def _priced(self, price: Floats) -> Floats:
