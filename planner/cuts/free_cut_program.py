@@ -174,19 +174,22 @@ class FreeCutProgram:
     def _memory(self) -> tuple[list[tuple[int, int]], list[_Row]]:
         """(cover, rank) of each row of memory, each different one once; and these rows."""
         cuts, found, covers = self.cuts, list[_Row](), list[tuple[int, int]]()
-        held, late = cuts.held()
-        cap_kib = cuts.same.prices.cap_kib
+        cap_kib, alone = cuts.same.prices.cap_kib, np.ones(cuts.same.chunks)
+        every = [
+            cuts.kib_of(held, late, alone)[0][self._runs] / cap_kib
+            for held, late in zip(*cuts.held(), strict=True)
+        ]
+        rank_of, known = cuts.rank_of[np.nonzero(self._runs)[0]], set[bytes]()
         for rank in range(cuts.same.pp):
-            own, known = (cuts.rank_of == rank).astype(float), set[bytes]()
-            for cover in range(len(held)):
-                room = float(cuts.room_kib[0, cover, rank] / cap_kib)
-                key = np.array([*(held[cover] * own), *(late[cover] * own), room]).tobytes()
+            own = rank_of == rank
+            for cover, kib in enumerate(every):
+                each, room = np.where(own, kib, 0.0), float(cuts.room_kib[0, cover, rank] / cap_kib)
+                key = np.append(each, room).tobytes()
                 if key in known:
                     continue
                 known.add(key)
-                each = cuts.kib_of(held[cover] * own, late[cover] * own, own)[0] / cap_kib
                 beyond = {self._parts + 1 + len(found): -1.0}
-                found.append(_Row(-math.inf, room, each[self._runs], beyond))
+                found.append(_Row(-math.inf, room, each, beyond))
                 covers.append((cover, rank))
         return covers, found
 

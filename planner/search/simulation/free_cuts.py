@@ -53,9 +53,9 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.9702, 500_000, 4_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 8_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
-FIRST_STEPS, PACE = 2, 3.0
+STEPS, PACE = 3, 2.0  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
@@ -318,13 +318,13 @@ class FreeCutBounds:
 
     def _has_hope(self, open_s: float) -> bool:
         """Whether the gap would no longer be wide with all that is left, at `PACE` times the pace
-        so far; not asked of the first steps.
+        of the last steps; not asked of the first ones.
         """
         self._paced.append(open_s)
-        steps = len(self._paced) - 1
-        pace_s = (open_s - self._paced[0]) / max(steps, 1)
-        least_s = open_s + PACE * pace_s * self._more / STEP
-        return steps < FIRST_STEPS or least_s >= self._wide_s
+        if len(self._paced) <= STEPS:
+            return True
+        pace_s = (open_s - self._paced[-1 - STEPS]) / STEPS
+        return open_s + PACE * pace_s * self._more / STEP >= self._wide_s
 
     @property
     def _ended(self) -> bool:
