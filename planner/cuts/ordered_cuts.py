@@ -8,6 +8,7 @@ little kept as can be. Chains have each layer in its fastest mode; what recomput
 the means alone.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,17 +52,20 @@ class OrderedCuts(PathGame):
         self._kib_until = self._places(self._kib())
 
     def shortest(self, mean: Mean) -> tuple[float, Ints]:
-        """The least sum of a mean of chains, and [chunk] the layers of its path."""
+        """The least sum of a mean of chains, and [chunk] the layers of its path; infinite where ranks
+        cannot hold all layers.
+        """
         until = self._places(mean.layer.swapaxes(0, 1))
         ahead, found, at = self._least_ahead(until), list[int](), 0
         self.work += 2 * until.size * len(self._held(0))
-        for chunk in range(len(until)):
+        least_s = float(ahead[0][0, 0] + mean.fixed[0])
+        for chunk in range(len(until) if math.isfinite(least_s) else 0):
             held = np.array(self._held(chunk))
             held = held[at + held <= self._layers]
             after = until[chunk, 0, at + held] + ahead[chunk + 1][0, at + held]
             found.append(int(held[after.argmin()]))
             at += found[-1]
-        return float(ahead[0][0, 0] + mean.fixed[0]), np.array(found)
+        return least_s, np.array(found)
 
     def _places(self, layer: Floats) -> Floats:
         """[..., place] the sum of all layers before a place, of each kind [..., kind]."""
