@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
-from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.folded_lines import folded_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY

@@ -27,8 +27,8 @@ KIB = 1.0  # that a rank may lack by rounding alone
 
 
 class _Begun(NamedTuple):
-    """[cut, chunk] layers on the chunks so far, and [cut] in all; [line, cut] seconds; [cover, rank,
-    cut] KiB that ranks hold.
+    """[cut, chunk] layers on the chunks so far, and [cut] in all; [line, cut] seconds; and [cover,
+    rank, cut] KiB that ranks hold.
     """
 
     layers: Ints
@@ -52,8 +52,8 @@ class OrderedCuts(PathGame):
         self._kib_until = self._places(self._kib())
 
     def shortest(self, mean: Mean) -> tuple[float, Ints]:
-        """The least sum of a mean of chains, and [chunk] the layers of its path; infinite where ranks
-        cannot hold all layers.
+        """The least sum of a mean of chains, and [chunk] the layers of its path; infinite where
+        ranks cannot hold all layers.
         """
         until = self._places(mean.layer.swapaxes(0, 1))
         ahead, found, at = self._least_ahead(until), list[int](), 0

@@ -19,43 +19,35 @@ The best plan's layout comes before all others: what is bounded above it needs n
 """
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
-from meshplan.planner.bounds.packed_cuts import PackedCuts
-from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, FoldedBound
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.ordered_bound import OrderedBound
-from meshplan.planner.problem.coefficients import Priced
-from meshplan.planner.problem.pipeline_shape import pipeline_shape
-from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
-from meshplan.planner.search.rows.least_held import LeastHeld
-from meshplan.planner.search.rows.rows_below import bounds_of_rows
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
-from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 WIDE, STEP, MORE = 0.9702, 500_000, 8_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
-STEPS, PACE = 3, 2.0  # a pace is of so many steps
+STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
@@ -109,8 +101,8 @@ class FreeCutBounds:
         left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
         self.found_s = self.aim_s = self._rest_s = min(self.limit_s, float(left))
         if len(taken):
-            self._prices = self._least_held(taken)
-            self._alike = list(self._groups(taken))
+            self._layouts = ListedLayouts(self.proof, taken)
+            self._alike = list(self._layouts.groups(self.found_s))
             with suppress(KeyboardInterrupt):  # bounds only rise
                 self._settle()
         least_s = self._least_s
@@ -131,89 +123,26 @@ class FreeCutBounds:
         order = np.argsort(self.proof.open.row_bounds[some], kind="stable")
         return np.sort(some[order[:MOST_ROWS]])
 
-    def _groups(self, rows: Ints) -> Iterator[Alike]:
-        space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
-        layers = sum(space.kind_counts)
-        for variant, same in space.by_variant(rows):
-            modes = tuple(variant.columns[mode] for mode in variant.modes)
-            if modes not in bounds:
-                bounds[modes] = bounds_of_rows(space, self.proof.passes, list(modes))
-            same = same[bounds[modes][same] < self.found_s]
-            if not len(same):
-                continue
-            pp, vpp = int(space.layouts.pipeline_parallel[same[0]]), variant.virtual_stages
-            if vpp == 1 or lists_all(space.model, space.legality, pp, vpp):
-                continue
-            m = space.layouts.num_micro_batches[same]
-            for number in each_once(m).tolist():
-                some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
-                yield Alike(variant, shape, some, bounds[modes][some], layers)
-
-    def _below(self) -> Iterator[Alike]:
-        """Of what is open what is below what is found, and may hold all layers."""
-        for each in self._alike:
-            rows = each.rows[each.bounds < self.found_s]
-            if len(rows):
-                rows = rows[self._holds(rows, each.variant, each.shape)]
-            if len(rows):
-                bounds = each.bounds[np.searchsorted(each.rows, rows)]
-                yield Alike(each.variant, each.shape, rows, bounds, each.layers)
-
-    def _holds(self, rows: Ints, variant: Variant, shape: Shape) -> Bools:
-        """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
-        the fewest micro-batches, with no room for passes; and do their work below what is found.
-        """
-        held, c, space = pipeline_shape(*shape), self._prices.take(rows), self.proof.space
-        modes = [variant.columns[mode] for mode in variant.modes]
-        kinds = [kind for kind, count in enumerate(space.kind_counts) if count]
-        saved = c.layer_saved_kib[:, kinds][:, :, modes].min(axis=2).astype(float)
-        room = np.repeat((c.cap_kib - c.fixed_kib)[:, None].astype(float), shape[1], axis=1)
-        (first, _), (last, _) = held.ends
-        room[:, first] -= c.embedding_state_kib
-        room[:, last] -= c.head_state_kib
-        fewest = held.covers.min(axis=2)  # [cover, rank]
-        each = saved[:, :, None, None] * fewest + c.layer_state_kib[:, kinds, None, None]
-        most = np.floor(room[:, None] / np.maximum(each.min(axis=1), 1e-9)).min(axis=1)
-        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[rows]
-        work_s = passes[:, kinds][:, :, modes].sum(axis=3).min(axis=(1, 2)) * shape[3]
-        most = np.minimum(most, np.floor(self.found_s / SAFETY / work_s)[:, None])
-        found: Bools = (most >= 0).all(axis=1) & (np.clip(most, 0, layers).sum(axis=1) >= layers)
-        return found
-
-    def _least_held(self, rows: Ints) -> Priced:
-        """Prices whose memory is not above what ranks hold."""
-        proof = self.proof
-        if not proof.setting.engine.kernels.counts_passes:
-            return proof.open.prices
-        return LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
-
-    def _cuts(self, alike: Alike, some: Ints) -> PackedCuts:
-        return self._cuts_of(alike.variant, alike.rows[some])
-
-    def _cuts_of(self, variant: Variant, rows: Ints) -> PackedCuts:
-        same = run_as(self.proof.space, self._prices, rows, variant)
-        return PackedCuts(same, self.proof.passes, rows)
-
     def _settle(self) -> None:
-        """The best layout first, for a part of the budget. Then what has the smallest bound is
-        begun, packed, and solved.
+        """The best layout first, for a part of the budget, then what has the smallest bound; at the
+        end what leaves the gap wide. Where there are many layouts that comes first.
         """
-        self._alike = list(self._below())
         many = sum(len(each.rows) for each in self._alike) > MANY
         if many:
+            self._alike = list(self._layouts.below(self._alike, self.found_s))
             self._close()
-        if not many or (self._least_s >= self._wide_s and self._left >= BUDGET // BEST):
+            if self._least_s < self._wide_s or self._left < BUDGET // BEST:
+                return
             self._again(self._wide_s, math.inf)
-            self.aim_s = self.found_s
-            self._raise(self._of_the_best())
+        self.aim_s = self.found_s
+        self._prove()
         if not many:
             self._close()
 
     def _close(self) -> None:
         """Bound what leaves the gap wide, as far as is needed and with all that may be spent."""
         if self._wide_s <= self._rest_s and self._least_s < self._wide_s:
-            self.found_s = self._rest_s
-            self.aim_s = self._wide_s
+            self.found_s, self.aim_s = self._rest_s, self._wide_s
             self._again(0.0, self._wide_s)
             self._raise()
 
@@ -222,16 +151,21 @@ class FreeCutBounds:
         for each in self._alike:
             each.again(least_s, below_s)
 
-    def _raise(self, best: Alike | None = None) -> None:
-        """What is best first, for a part of the budget."""
+    def _prove(self) -> None:
+        """The best layout for a part of the budget, then all."""
         self._kept = BUDGET - BUDGET // BEST
+        best = self._of_the_best()
         if best:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
+        self._alike = list(self._layouts.below(self._alike, self.found_s))
         self._kept = 0
         if best:
-            self._alike = list(self._below())
             self._know(best)
+        self._raise()
+
+    def _raise(self) -> None:
+        """What has the smallest bound is begun, packed, and solved."""
         self._ask_all()
         while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
@@ -259,7 +193,7 @@ class FreeCutBounds:
         """A program of the chains that every step has, and its multipliers of all layouts with the
         same schedule and ranks.
         """
-        cuts = self._cuts(first, np.array([at]))
+        cuts = self._layouts.cuts(first.variant, first.rows[[at]])
         program = FreeCutProgram(cuts, self.aim_s, first_lines(*first.shape))
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
@@ -279,7 +213,7 @@ class FreeCutBounds:
         """
         some = [np.flatnonzero(~each.solved & (each.bounds < self.aim_s)) for each in alike]
         rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
-        cuts = self._cuts_of(alike[0].variant, rows)
+        cuts = self._layouts.cuts(alike[0].variant, rows)
         self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(rows)
         if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
             return
@@ -334,7 +268,7 @@ class FreeCutBounds:
         """Bound what is below what is found by whole layers of ranks."""
         if some is None:
             some = np.flatnonzero(~alike.packed & (alike.bounds < self.aim_s))
-        cuts = self._cuts(alike, some)
+        cuts = self._layouts.cuts(alike.variant, alike.rows[some])
         alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.aim_s)
         alike.most[some] = cuts.most_layers(np.full(len(some), self.aim_s))
         alike.packed[some] = True
@@ -347,7 +281,7 @@ class FreeCutBounds:
         """
         left = np.flatnonzero(~alike.folded & (alike.bounds < self.aim_s))
         some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
-        folded = FoldedCuts(self._cuts(alike, some))
+        folded = FoldedCuts(self._layouts.cuts(alike.variant, alike.rows[some]))
         bounds = folded.bounds_s(self.aim_s, alike.most[some])
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
         alike.folded[some] = True
@@ -360,7 +294,8 @@ class FreeCutBounds:
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
         low_s, high_s = float(alike.bounds[at]), self.aim_s
         if low_s < high_s:
-            program = FreeCutProgram(self._cuts(alike, np.array([at])), self.aim_s, known)
+            cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
+            program = FreeCutProgram(cuts, self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if low_s < high_s and not self.proof.tally.late:
@@ -428,7 +363,7 @@ class FreeCutBounds:
             if alike.shape != asked.shape or alike.open_s >= self.aim_s:
                 continue
             some = np.flatnonzero(~alike.solved & (alike.bounds < self.aim_s))
-            cuts = self._cuts(alike, some)
+            cuts = self._layouts.cuts(alike.variant, alike.rows[some])
             if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
             price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
