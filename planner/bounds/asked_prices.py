@@ -26,14 +26,19 @@ MOST_KINDS = 4  # that multipliers of the fewest layers are made for, and those 
 class AskedPrices:
     """Of layouts of one schedule with equally many ranks and chunks, `weights` [line] of the first
     lines, and seconds of a KiB [cover, rank]. Layouts with as many micro-batches may have other
-    `lines`.
+    `lines`; with as many chunks also seconds of the `order` [chunk, mode, kind].
     """
 
     def __init__(
-        self, cuts: FreeCuts, weights: Floats, price: Floats, lines: Sequence[Line] | None = None
-    ) -> None:
+        self, cuts: FreeCuts, weights: Floats, price: Floats, lines: Sequence[Line] | None = None,
+        order: Floats | None = None,
+    ) -> None:  # fmt: skip
         self.cuts, self.lines = cuts, lines
         self.seconds, self.fixed_s = self._weighed(weights / weights.sum())
+        if order is not None and len(order) == cuts.same.chunks:
+            of_order, ahead_s = cuts.drift.prices(order)
+            self.seconds -= of_order.T[..., None]
+            self.fixed_s = self.fixed_s + ahead_s
         self.kib_s = self._priced(price)
         self.room_s = np.einsum("rcs,cs->r", cuts.room_kib, price)
         self.priced = bool(price.any())

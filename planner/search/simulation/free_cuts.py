@@ -45,8 +45,9 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.9702, 500_000, 8_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
+ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
 STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
@@ -194,7 +195,8 @@ class FreeCutBounds:
         same schedule and ranks.
         """
         cuts = self._layouts.cuts(first.variant, first.rows[[at]])
-        program = FreeCutProgram(cuts, self.aim_s, first_lines(*first.shape))
+        known = first_lines(*first.shape)
+        program = FreeCutProgram(cuts, self.aim_s, known, in_order=False)
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
         first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.aim_s)
@@ -245,7 +247,7 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = self._open_s
-        if self._left <= 0 and open_s < self._wide_s == self.aim_s and self._has_hope(open_s):
+        if self._left <= 0 and open_s < self.aim_s <= self._wide_s and self._has_hope(open_s):
             more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
         return open_s < self.aim_s and not self._ended
@@ -258,7 +260,7 @@ class FreeCutBounds:
         if len(self._paced) <= STEPS:
             return True
         pace_s = (open_s - self._paced[-1 - STEPS]) / STEPS
-        return open_s + PACE * pace_s * self._more / STEP >= self._wide_s
+        return open_s + PACE * pace_s * self._more / STEP >= self.aim_s >= self.limit_s * ENOUGH
 
     @property
     def _ended(self) -> bool:
@@ -367,7 +369,8 @@ class FreeCutBounds:
             if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
             price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
-            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.aim_s)
+            order = by.order * asked.limit_s
+            own = AskedPrices(cuts, by.lines, price, lines, order).bounds_s(self.aim_s)
             bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
             alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.aim_s)
             alike.changed()
