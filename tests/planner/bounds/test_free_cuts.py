@@ -146,7 +146,8 @@ def test_prices_of_the_order_take_off_no_more_than_they_add(seed: int) -> None:
     pattern = [*range(kinds), *(draw.randrange(kinds) for _ in range(layers - kinds))]
     drift = Drift.of(pattern, list(range(kinds)))
     for _ in range(50):
-        order = np.array([draw.uniform(-1, 1) for _ in range(chunks * 3 * kinds)])
+        order = np.zeros(chunks * 3 * kinds)
+        order[draw.randrange(len(order))] = draw.uniform(-1, 1)
         off, added = drift.prices(order.reshape(chunks, 3, kinds))
         ends = sorted(draw.randint(0, layers) for _ in range(chunks * 3 - 1))
         taken, first = 0.0, 0
