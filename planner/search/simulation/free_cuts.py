@@ -11,11 +11,15 @@ bound first, each by what costs little before what costs much:
               multipliers are asked of all with the same schedule and ranks, whatever their chunks
               and micro-batches (`planner.bounds.asked_prices`)
     packed    by the whole layers that ranks can hold (`PackedCuts.packing_bounds_s`)
-    solved    the program with all chains that it learns, whose multipliers are asked of all with
-              the same order; then below which limit the whole layers of ranks leave it no answer,
-              by halving
+    solved    the program with all chains that it learns, and with what follows from the order of
+              kinds and of what chunks recompute, whose multipliers are asked of all with the same
+              order of actions; then by whole layers of chunks (`planner.cuts.folded_bound`,
+              `planner.cuts.ordered_bound`); then below which limit the whole layers of ranks leave
+              the program no answer, by halving
 
-The best plan's layout comes before all others: what is bounded above it needs no look.
+The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
+the gap wide is bounded apart, no further than until the gap is not wide (`_close`): at the end, with
+more of the budget, or first of all where there are more layouts than the budget can prove.
 """
 
 import math
