@@ -18,8 +18,8 @@ bound first, each by what costs little before what costs much:
               the program no answer, by halving
 
 The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
-the gap wide is bounded apart, no further than until the gap is not wide (`_close`): at the end, with
-more of the budget, or first of all where there are more layouts than the budget can prove.
+the gap wide is bounded apart, no further than until it is not (`_close`): at the end, with more of
+the budget, or first of all where there are more layouts than the budget can prove.
 """
 
 import math
