@@ -59,7 +59,7 @@ BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
-MANY = 1_000  # layouts: first those that leave the gap wide
+MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
 
