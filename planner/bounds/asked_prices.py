@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.first_chains import Line, Lines, first_lines
+from meshplan.planner.bounds.first_chains import Line, Lines, first_lines, linear_from
 from meshplan.planner.bounds.free_cuts import ENDLESS_S, FreeCuts
 from meshplan.planner.bounds.simulated import SAFETY
 
@@ -26,34 +26,45 @@ MOST_KINDS = 4  # that multipliers of the fewest layers are made for, and those 
 class AskedPrices:
     """Of layouts of one schedule with equally many ranks and chunks, `weights` [line] of the first
     lines, and seconds of a KiB [cover, rank]. Layouts with as many micro-batches may have other
-    `lines`.
+    `lines`; with as many chunks also seconds of the `order` [chunk, mode, kind].
     """
 
     def __init__(
-        self, cuts: FreeCuts, weights: Floats, price: Floats, lines: Sequence[Line] | None = None
-    ) -> None:
+        self, cuts: FreeCuts, weights: Floats, price: Floats, lines: Sequence[Line] | None = None,
+        order: Floats | None = None,
+    ) -> None:  # fmt: skip
         self.cuts, self.lines = cuts, lines
         self.seconds, self.fixed_s = self._weighed(weights / weights.sum())
+        if order is not None and len(order) == cuts.same.chunks:
+            of_order, ahead_s = cuts.drift.prices(order)
+            self.seconds -= of_order.T[..., None]
+            self.fixed_s = self.fixed_s + ahead_s
         self.kib_s = self._priced(price)
         self.room_s = np.einsum("rcs,cs->r", cuts.room_kib, price)
         self.priced = bool(price.any())
 
     def _weighed(self, weights: Floats) -> tuple[Floats, Floats]:
-        """[row, chunk, kind, mode] seconds of a layer, infinite where none runs; [row] the rest."""
-        same = self.cuts.same
-        numbers, which = np.unique(same.m, return_inverse=True)
-        of_each = [
-            Lines.of(self.lines or first_lines(same.schedule, same.pp, same.vpp, int(m)))
-            for m in numbers
-        ]
-        often = np.stack([np.tensordot(weights, lines.often, axes=1) for lines in of_each])
-        lines, reduces = of_each[0], np.zeros((4, same.pp))
-        np.add.at(reduces, (lines.late, lines.ranks), weights)
-        each, fixed = self.cuts.weighed(often[which], float(weights @ lines.hops), reduces)
-        return np.where(self.cuts.runs[:, None], each, np.inf), fixed
+        """[mode, kind, chunk, row] seconds of a layer, infinite where none runs; [row] the rest."""
+        same, counted = self.cuts.same, np.flatnonzero(weights).tolist()
+        shape = same.schedule, same.pp, same.vpp
+        enough, of_each = linear_from(*shape[:2]), dict[int, Floats]()
+        few = np.minimum(same.m, enough)
+        for m in {*few.tolist(), enough + int(same.m.max() > enough)}:
+            lines = self.lines or first_lines(*shape, m)
+            like = Lines.of([lines[at] for at in counted])
+            of_each[m] = np.tensordot(weights[counted], like.often, axes=1)
+        often = np.stack([of_each[m] for m in few.tolist()])
+        if enough + 1 in of_each:
+            more = of_each[enough + 1] - of_each[enough]
+            often += (same.m - few)[:, None, None] * more
+        reduces = np.zeros((4, same.pp))
+        np.add.at(reduces, (like.late, like.ranks), weights[counted])
+        hops = float(weights[counted] @ like.hops)
+        each, fixed = self.cuts.weighed(often, hops, reduces)
+        return _rows_last(np.where(self.cuts.runs[:, None], each, np.inf)), fixed
 
     def _priced(self, price: Floats) -> Floats:
-        """[row, chunk, kind, mode] seconds of a layer's memory."""
+        """[mode, kind, chunk, row] seconds of a layer's memory."""
         cuts, same = self.cuts, self.cuts.same
         at = slice(None), slice(None), cuts.rank_of, cuts.place_of
         of_chunk = price[:, cuts.rank_of]  # [cover, chunk]
@@ -63,7 +74,7 @@ class AskedPrices:
         if same.waits_apart:
             late = np.einsum("rcj,cj->rj", same.late[at], of_chunk)
             found += late[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
-        return found
+        return _rows_last(found)
 
     def bounds_s(self, limit_s: float) -> Floats:
         """[row] the largest bound by the factors that are tried, until it reaches the limit."""
@@ -80,19 +91,26 @@ class AskedPrices:
     def _by(self, factor: Floats, some: Ints | slice) -> Floats:
         """[row] the bound of some rows with the prices of memory times a factor."""
         several = len(self.cuts.kinds) > 1
-        each = self.seconds[some]
-        if self.priced:
-            each = each + factor[:, None, None, None] * self.kib_s[some]
-        each = np.minimum(each.min(axis=3), ENDLESS_S)
-        beyond = each - each.min(axis=1)[:, None]  # [row, chunk, kind]
+        each = np.full((*self.seconds.shape[1:3], len(factor)), ENDLESS_S)  # [kind, chunk, row]
+        for seconds, kib_s in zip(self.seconds, self.kib_s, strict=True):
+            paid = seconds[..., some] + factor * kib_s[..., some] if self.priced else seconds
+            np.minimum(each, paid, out=each)
+        beyond = each - each.min(axis=1)[:, None]
         fixed = self.fixed_s[some] - factor * self.room_s[some]
-        of_kinds = [beyond.min(axis=2), *np.moveaxis(beyond, 2, 0)][: MOST_KINDS if several else 1]
+        of_kinds = [beyond.min(axis=0), *beyond][: MOST_KINDS if several else 1]
         layers: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
         layers += fixed
         return layers * SAFETY
 
     def _with_fewest(self, each: Floats, v: Floats) -> Floats:
-        """[row] what layers of each [row, chunk, kind] take, with multipliers of the fewest."""
-        found: Floats = v @ self.cuts.fewest
-        found += (each - v[..., None]).min(axis=1) @ self.cuts.counts
+        """[row] what layers of each [kind, chunk, row] take, with multipliers of the fewest."""
+        found: Floats = self.cuts.fewest @ v
+        found += self.cuts.counts @ (each - v).min(axis=1)
         return found
+
+
+def _rows_last(each: Floats) -> Floats:
+    """[row, chunk, kind, mode] as [mode, kind, chunk, row]: the least along a short last axis would
+    take several times as long.
+    """
+    return np.ascontiguousarray(each.transpose(3, 2, 1, 0))

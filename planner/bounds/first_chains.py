@@ -76,6 +76,13 @@ def first_lines(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[Line, ..
     return tuple(of_shape(which, m))
 
 
+def linear_from(schedule: Schedule, pp: int) -> int:
+    """So many micro-batches from which on each of the first lines has as many more passes for each
+    one more.
+    """
+    return 2 * pp if schedule in V_SHAPED else pp
+
+
 def _v_shaped(which: Sequence[Sequence[int]], m: int) -> list[Line]:
     found, pp = list[Line](), len(which)
     for rank, (first, later) in enumerate(which):

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
-from meshplan.planner.bounds.first_chains import Line, first_lines
+from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.folded_lines import folded_lines
-from meshplan.planner.bounds.free_cuts import FreeCuts, Multipliers
+from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
 
 COVERS = 2  # of a rank that are priced: its fullest moment, and a mean of all
@@ -34,13 +34,6 @@ UNEVEN = tuple(
 )  # times the even layers before, on and between the chunks of a rank, and behind
 KIB = 1.0  # that a rank may lack by rounding alone
 MOST_WAYS, MOST_CELLS = 1_000_000, 4_000_000  # to go on, of one rank; times lines and layouts
-
-
-class Mean(NamedTuple):
-    """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest."""
-
-    layer: Floats
-    fixed: Floats
 
 
 class _Reached(NamedTuple):
@@ -101,17 +94,6 @@ class FoldedCuts:
         self._runs: Bools = np.all(kinds_run, axis=1)  # [row]
         self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
         self.work, self._steps = 0, list[_Ways]()
-
-    def mean(self, lines: Sequence[Line], by: Multipliers, limit_s: float) -> Mean:
-        """The mean of chains with the multipliers' prices of memory, which are in units of the
-        limit.
-        """
-        cuts, price = self.cuts, by.memory * limit_s / self.cuts.same.prices.cap_kib
-        each, fixed = cuts.seconds_of(lines, by.lines / by.lines.sum())
-        held, late = (np.einsum("cj,cj->j", price[:, cuts.rank_of], n) for n in cuts.held())
-        kib = cuts.kib_of(held, late, price.sum(axis=0)[cuts.rank_of])
-        layer = np.where(cuts.runs[:, None], each + kib, np.inf).min(axis=3)
-        return Mean(layer, fixed - np.einsum("rcs,cs->r", cuts.room_kib, price))
 
     def bounds_s(self, limit_s: float, most: Floats, means: Sequence[Mean] = ()) -> Floats:
         """[row] a lower bound of every cut of which no rank holds more than the `most` layers,

@@ -8,10 +8,14 @@ every cut of whole layers in the model's order does. In x are linear
              end reduces (`planner.bounds.late`)
     memory   what a rank holds under each in-flight vector or mean of several
     fewest   the layers of a chunk
+    order    a chunk recomputes its first layers. So the layers of the chunks before, those in full,
+             those selectively and the others are the model's order: of the first N layers a kind
+             has its share but for so many as it is ahead or behind at any place (`Drift`)
 
 so the least t above all chains is a linear program (`planner.cuts.free_cut_program`). Multipliers
 of its rows, whoever found them, prove a bound of every layout (Lagrange): w of the chains, which
-sum to 1, p of memory and v of the fewest layers, none below 0,
+sum to 1, p of memory and v of the fewest layers, none below 0 (what follows from the order of kinds
+is left out here),
 
     t >= sum w constant - sum p room + sum v fewest + sum over kinds of
          count x min over chunks and modes of (w seconds + p KiB - v)
@@ -37,18 +41,53 @@ ENDLESS_S = 1e30  # of a layer that can run in no mode
 
 
 class Multipliers(NamedTuple):
-    """None below 0.
+    """None below 0 but those of the order.
 
     lines    [line], which sum to 1
     memory   [cover, rank] limits of time for all that a rank can hold
     fewest   [chunk] limits of time for a layer
     most     [rank] the same
+    order    [chunk, mode, kind] the same of what a kind is ahead up to the end of a mode of a
+             chunk: above 0 of the least, below 0 of the most
     """
 
     lines: Floats
     memory: Floats
     fewest: Floats
     most: Floats
+    order: Floats
+
+
+class Drift(NamedTuple):
+    """How many layers of a kind more than its share lie before a place of the model: [kind] the
+    share, and the least and the most at any place.
+    """
+
+    share: Floats
+    least: Floats
+    most: Floats
+
+    @classmethod
+    def of(cls, pattern: Sequence[int], kinds: Sequence[int]) -> "Drift":
+        """That of layers in order."""
+        is_kind = np.array([[each == kind for each in pattern] for kind in kinds], float)
+        share = is_kind.mean(axis=1)
+        ahead = np.cumsum(is_kind - share[:, None], axis=1)
+        return cls(share, np.minimum(ahead.min(axis=1), 0), np.maximum(ahead.max(axis=1), 0))
+
+    def prices(self, order: Floats) -> tuple[Floats, float]:
+        """[chunk, kind, mode] what multipliers of the order take off a layer, and what they add."""
+        each = order[:, ::-1].reshape(-1, len(self.share))
+        each = (each - (each @ self.share)[:, None])[::-1].cumsum(axis=0)[::-1]
+        rest = np.where(order > 0, order * self.least, order * self.most).sum()
+        return each.reshape(order.shape)[:, ::-1].swapaxes(1, 2), float(rest)
+
+
+class Mean(NamedTuple):
+    """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest."""
+
+    layer: Floats
+    fixed: Floats
 
 
 class FreeCuts:
@@ -59,6 +98,7 @@ class FreeCuts:
         self.kinds = [kind for kind, count in enumerate(same.kind_counts) if count]
         self.counts = np.array([same.kind_counts[kind] for kind in self.kinds], float)
         self.fewest = np.array([same.fewest_layers(at) for at in range(same.chunks)], float)
+        self.drift = Drift.of(same.pattern, self.kinds)
         modes, c = list(same.modes), same.prices
         # [row, kind, mode, pass], [row, kind, mode], [row, kind]
         columns = [same.columns[mode] for mode in modes]
@@ -139,6 +179,17 @@ class FreeCuts:
         found += layers[:, None, None] * self.state_kib[:, None, :, None]
         return found
 
+    def mean(self, lines: Sequence[Line], by: Multipliers, limit_s: float) -> Mean:
+        """The mean of chains with the multipliers' prices of memory, which are in units of the
+        limit.
+        """
+        price = by.memory * limit_s / self.same.prices.cap_kib
+        each, fixed = self.seconds_of(lines, by.lines / by.lines.sum())
+        held, late = (np.einsum("cj,cj->j", price[:, self.rank_of], n) for n in self.held())
+        kib = self.kib_of(held, late, price.sum(axis=0)[self.rank_of])
+        layer = np.where(self.runs[:, None], each + kib, np.inf).min(axis=3)
+        return Mean(layer, fixed - np.einsum("rcs,cs->r", self.room_kib, price))
+
     def bounds_s(
         self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats
     ) -> Floats:
@@ -151,9 +202,10 @@ class FreeCuts:
         held, late = (np.einsum("cj,cj->j", price[:, self.rank_of], n) for n in self.held())
         kib = self.kib_of(held, late, price.sum(axis=0)[self.rank_of])
         least, over = by.fewest * limit_s, by.most * limit_s
-        beyond = (over[self.rank_of] - least)[:, None, None]
+        order, ahead = self.drift.prices(by.order * limit_s)
+        beyond = (over[self.rank_of] - least)[:, None, None] - order
         each = np.where(self.runs[:, None], each + kib + beyond, np.inf)
         fixed = fixed - np.einsum("rcs,cs->r", self.room_kib, price) + least @ self.fewest
-        fixed = fixed - most @ over
+        fixed = fixed - most @ over + ahead
         found: Floats = (fixed + each.min(axis=(1, 3)) @ self.counts) * SAFETY
         return found

@@ -38,7 +38,7 @@ class FoldedBound:
     def bound_s(self, ended: Callable[[], bool]) -> float:
         """The bound, the limit where nothing is below it."""
         program, ways, answer = self.program, FoldedCuts(self.program.cuts), self.program.answer()
-        means = [ways.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
+        means = [program.cuts.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
         found_s = float(ways.bounds_s(self.below_s, program.most, means)[0])
         self.work += FOLD * program.cuts.same.pp + ways.work // WAYS
         if not means or not 0 < found_s < self.below_s:

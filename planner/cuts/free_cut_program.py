@@ -65,12 +65,15 @@ class Answer(NamedTuple):
 
 class FreeCutProgram:
     """The program of the only layout of `cuts`, in units of `limit_s`; `known` chains begin it.
+    `in_order`: where kinds of layers differ, with what follows from their order.
 
     Its columns are the layers of each part (chunk, kind, mode), the step, and of each row of memory
     what is too much.
     """
 
-    def __init__(self, cuts: PackedCuts, limit_s: float, known: Sequence[Line]) -> None:
+    def __init__(
+        self, cuts: PackedCuts, limit_s: float, known: Sequence[Line], *, in_order: bool = True
+    ) -> None:
         self.cuts, self.row, self.limit_s = cuts, 0, limit_s
         self.most = np.full((1, cuts.same.pp), cuts.counts.sum())
         self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))
@@ -79,8 +82,13 @@ class FreeCutProgram:
         self._even: Floats | None = None
         rows = self._layers()
         self._covers, memory = self._memory()
-        first = [len(rows[0]), len(rows[1]), len(rows[2]), len(memory), len(known)]
-        blocks = [*rows, memory, self._of_lines(known)] if known else [*rows, memory]
+        blocks = [
+            *rows,
+            self._in_order() if in_order else [],
+            memory,
+            self._of_lines(known) if known else [],
+        ]
+        first = [len(each) for each in blocks]
         self._solver = self._loaded([row for block in blocks for row in block])
         self._x, self._t = (
             self._solver.variables()[: self._parts],
@@ -88,7 +96,8 @@ class FreeCutProgram:
         )
         every, ends = self._solver.constraints(), np.cumsum(first).tolist()
         self._fewest_rows, self._most_rows = every[ends[0] : ends[1]], every[ends[1] : ends[2]]
-        self._memory_rows, self._line_rows = every[ends[2] : ends[3]], every[ends[3] :]
+        self._order_rows = every[ends[2] : ends[3]]
+        self._memory_rows, self._line_rows = every[ends[3] : ends[4]], every[ends[4] :]
 
     def _loaded(self, rows: Sequence[_Row]) -> Any:
         """The solver with all rows: at once, since to set one coefficient after the other takes
@@ -165,6 +174,19 @@ class FreeCutProgram:
             [_Row(-math.inf, most, each, {}) for each in ranks[: cuts.same.pp]],
         )
 
+    def _in_order(self) -> list[_Row]:
+        """What the layers of a kind are ahead of its share, up to the end of each mode of a chunk;
+        a chunk has those first that recompute most.
+        """
+        cuts, found, modes = self.cuts, list[_Row](), self._runs.shape[2]
+        (chunk, kind, mode), drift = np.nonzero(self._runs), self.cuts.drift
+        place = chunk * modes + modes - 1 - mode
+        for end in range(cuts.same.chunks * modes - 1) if len(cuts.kinds) > 1 else ():
+            for at, share in enumerate(drift.share.tolist()):
+                each = np.where(place <= end, (kind == at) - share, 0.0)
+                found.append(_Row(float(drift.least[at]), float(drift.most[at]), each, {}))
+        return found
+
     def limit_to(self, below_s: float) -> None:
         """Only steps below that are of interest: ranks hold so many whole layers at most."""
         self.most = self.cuts.most_layers(np.full(len(self.cuts.same), below_s))
@@ -174,19 +196,22 @@ class FreeCutProgram:
     def _memory(self) -> tuple[list[tuple[int, int]], list[_Row]]:
         """(cover, rank) of each row of memory, each different one once; and these rows."""
         cuts, found, covers = self.cuts, list[_Row](), list[tuple[int, int]]()
-        held, late = cuts.held()
-        cap_kib = cuts.same.prices.cap_kib
+        cap_kib, alone = cuts.same.prices.cap_kib, np.ones(cuts.same.chunks)
+        every = [
+            cuts.kib_of(held, late, alone)[0][self._runs] / cap_kib
+            for held, late in zip(*cuts.held(), strict=True)
+        ]
+        rank_of, known = cuts.rank_of[np.nonzero(self._runs)[0]], set[bytes]()
         for rank in range(cuts.same.pp):
-            own, known = (cuts.rank_of == rank).astype(float), set[bytes]()
-            for cover in range(len(held)):
-                room = float(cuts.room_kib[0, cover, rank] / cap_kib)
-                key = np.array([*(held[cover] * own), *(late[cover] * own), room]).tobytes()
+            own = rank_of == rank
+            for cover, kib in enumerate(every):
+                each, room = np.where(own, kib, 0.0), float(cuts.room_kib[0, cover, rank] / cap_kib)
+                key = np.append(each, room).tobytes()
                 if key in known:
                     continue
                 known.add(key)
-                each = cuts.kib_of(held[cover] * own, late[cover] * own, own)[0] / cap_kib
                 beyond = {self._parts + 1 + len(found): -1.0}
-                found.append(_Row(-math.inf, room, each[self._runs], beyond))
+                found.append(_Row(-math.inf, room, each, beyond))
                 covers.append((cover, rank))
         return covers, found
 
@@ -222,8 +247,12 @@ class FreeCutProgram:
             memory[cover, rank] = max(0.0, -row.dual_value())
         fewest = np.array([max(0.0, row.dual_value()) for row in self._fewest_rows])
         most = np.array([max(0.0, -row.dual_value()) for row in self._most_rows])
-        by = Multipliers(lines, memory, fewest, most / lines.sum())
-        by = by._replace(memory=memory / lines.sum(), fewest=fewest / lines.sum())
+        chunks, kinds, modes = self._runs.shape
+        order = np.zeros(chunks * modes * kinds)
+        order[: len(self._order_rows)] = [row.dual_value() for row in self._order_rows]
+        order = order.reshape(chunks, modes, kinds)[:, ::-1]
+        each = (part / lines.sum() for part in (memory, fewest, most, order))
+        by = Multipliers(lines, *each)
         bounds = self.cuts.bounds_s(self.lines, by, self.limit_s, self.most)
         return Answer(float(bounds[self.row]), by)
 

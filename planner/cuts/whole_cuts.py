@@ -11,8 +11,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
-from meshplan.planner.bounds.folded_cuts import Mean
-from meshplan.planner.bounds.free_cuts import FreeCuts
+from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 

@@ -29,6 +29,14 @@ class Alike:
         self.solved: Bools = np.zeros(len(rows), bool)
         self.changed()
 
+    def again(self, least_s: float, below_s: float) -> None:
+        """What is bounded between these is looked at anew."""
+        new = (self.bounds >= least_s) & (self.bounds < below_s)
+        for done in (self.begun, self.packed, self.folded, self.solved):
+            done[new] = False
+        self.most[new] = float(self.layers)
+        self.changed()
+
     def changed(self) -> None:
         """Find the least bounds of what is not packed and of what is not solved anew."""
         self.unpacked_s, self.open_s = (

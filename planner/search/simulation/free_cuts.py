@@ -11,56 +11,55 @@ bound first, each by what costs little before what costs much:
               multipliers are asked of all with the same schedule and ranks, whatever their chunks
               and micro-batches (`planner.bounds.asked_prices`)
     packed    by the whole layers that ranks can hold (`PackedCuts.packing_bounds_s`)
-    solved    the program with all chains that it learns, whose multipliers are asked of all with
-              the same order; then below which limit the whole layers of ranks leave it no answer,
-              by halving
+    solved    the program with all chains that it learns, and with what follows from the order of
+              kinds and of what chunks recompute, whose multipliers are asked of all with the same
+              order of actions; then by whole layers of chunks (`planner.cuts.folded_bound`,
+              `planner.cuts.ordered_bound`); then below which limit the whole layers of ranks leave
+              the program no answer, by halving
 
-The best plan's layout comes before all others: what is bounded above it needs no look.
+The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
+the gap wide is bounded apart, no further than until it is not (`_close`): at the end, with more of
+the budget, or first of all where there are more layouts than the budget can prove.
 """
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
-from meshplan.planner.bounds.packed_cuts import PackedCuts
-from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, FoldedBound
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
-from meshplan.planner.problem.coefficients import Priced
-from meshplan.planner.problem.pipeline_shape import pipeline_shape
-from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.cuts.ordered_bound import OrderedBound
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
-from meshplan.planner.search.rows.least_held import LeastHeld
-from meshplan.planner.search.rows.rows_below import bounds_of_rows
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
-from meshplan.planner.space.stage_splits import lists_all
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.97, 500_000, 4_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
-FIRST_STEPS, PACE = 2, 3.0
+ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
+STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
+MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
 
@@ -78,12 +77,15 @@ class FreeCutBounds:
 
     limit_s   what is not below it is of no interest
     found_s   the least of it and of the bounds that are final
+    aim_s     what bounds are wanted up to: that, or less where only a gap that is wide is closed
     _kept     what of the budget is left to what comes after
     """
 
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
-        self.found_s, self._left, self._kept = self.limit_s, BUDGET, 0
+        self.found_s = self.aim_s = self.limit_s
+        self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
+        self._left, self._kept = BUDGET, 0
         self._paced = list[float]()
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._lines = dict[Shape, list[Line]]()
@@ -102,14 +104,19 @@ class FreeCutBounds:
         taken = self._taken(rows)
         rest = np.sort(rows)
         left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
-        self.found_s = min(self.limit_s, float(left))
+        self.found_s = self.aim_s = self._rest_s = min(self.limit_s, float(left))
         if len(taken):
-            self._prices = self._least_held(taken)
-            self._alike = list(self._groups(taken))
+            self._layouts = ListedLayouts(self.proof, taken)
+            self._alike = list(self._layouts.groups(self.found_s))
             with suppress(KeyboardInterrupt):  # bounds only rise
                 self._settle()
-        least_s = min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
+        least_s = self._least_s
         return least_s if least_s < self.limit_s else math.inf
+
+    @property
+    def _least_s(self) -> float:
+        """A lower bound of all."""
+        return min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
 
     def _taken(self, rows: Ints) -> Ints:
         """Those with the smallest bounds: as many as memory allows, none once it is late, and none
@@ -121,78 +128,49 @@ class FreeCutBounds:
         order = np.argsort(self.proof.open.row_bounds[some], kind="stable")
         return np.sort(some[order[:MOST_ROWS]])
 
-    def _groups(self, rows: Ints) -> Iterator[Alike]:
-        space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
-        layers = sum(space.kind_counts)
-        for variant, same in space.by_variant(rows):
-            modes = tuple(variant.columns[mode] for mode in variant.modes)
-            if modes not in bounds:
-                bounds[modes] = bounds_of_rows(space, self.proof.passes, list(modes))
-            same = same[bounds[modes][same] < self.found_s]
-            if not len(same):
-                continue
-            pp, vpp = int(space.layouts.pipeline_parallel[same[0]]), variant.virtual_stages
-            if vpp == 1 or lists_all(space.model, space.legality, pp, vpp):
-                continue
-            m = space.layouts.num_micro_batches[same]
-            for number in each_once(m).tolist():
-                some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
-                yield Alike(variant, shape, some, bounds[modes][some], layers)
-
-    def _below(self) -> Iterator[Alike]:
-        """Of what is open what is below what is found, and may hold all layers."""
-        for each in self._alike:
-            rows = each.rows[each.bounds < self.found_s]
-            if len(rows):
-                rows = rows[self._holds(rows, each.variant, each.shape)]
-            if len(rows):
-                bounds = each.bounds[np.searchsorted(each.rows, rows)]
-                yield Alike(each.variant, each.shape, rows, bounds, each.layers)
-
-    def _holds(self, rows: Ints, variant: Variant, shape: Shape) -> Bools:
-        """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
-        the fewest micro-batches, with no room for passes; and do their work below what is found.
-        """
-        held, c, space = pipeline_shape(*shape), self._prices.take(rows), self.proof.space
-        modes = [variant.columns[mode] for mode in variant.modes]
-        kinds = [kind for kind, count in enumerate(space.kind_counts) if count]
-        saved = c.layer_saved_kib[:, kinds][:, :, modes].min(axis=2).astype(float)
-        room = np.repeat((c.cap_kib - c.fixed_kib)[:, None].astype(float), shape[1], axis=1)
-        (first, _), (last, _) = held.ends
-        room[:, first] -= c.embedding_state_kib
-        room[:, last] -= c.head_state_kib
-        fewest = held.covers.min(axis=2)  # [cover, rank]
-        each = saved[:, :, None, None] * fewest + c.layer_state_kib[:, kinds, None, None]
-        most = np.floor(room[:, None] / np.maximum(each.min(axis=1), 1e-9)).min(axis=1)
-        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[rows]
-        work_s = passes[:, kinds][:, :, modes].sum(axis=3).min(axis=(1, 2)) * shape[3]
-        most = np.minimum(most, np.floor(self.found_s / SAFETY / work_s)[:, None])
-        found: Bools = (most >= 0).all(axis=1) & (np.clip(most, 0, layers).sum(axis=1) >= layers)
-        return found
-
-    def _least_held(self, rows: Ints) -> Priced:
-        """Prices whose memory is not above what ranks hold."""
-        proof = self.proof
-        if not proof.setting.engine.kernels.counts_passes:
-            return proof.open.prices
-        return LeastHeld(proof.prices, proof.space.layouts, proof.setting, rows)
-
-    def _cuts(self, alike: Alike, some: Ints) -> PackedCuts:
-        rows = alike.rows[some]
-        same = run_as(self.proof.space, self._prices, rows, alike.variant)
-        return PackedCuts(same, self.proof.passes, rows)
-
     def _settle(self) -> None:
-        """The best layout first, for a part of the budget. Then what has the smallest bound is
-        begun, packed, and solved.
+        """The best layout first, for a part of the budget, then what has the smallest bound; at the
+        end what leaves the gap wide. Where there are many layouts that comes first.
         """
+        many = sum(len(each.rows) for each in self._alike) > MANY
+        if many:
+            self._alike = list(self._layouts.below(self._alike, self.found_s))
+            self._close()
+            if self._least_s < self._wide_s or self._left < BUDGET // BEST:
+                return
+            self._again(self._wide_s, math.inf)
+        self.aim_s = self.found_s
+        self._prove()
+        if not many:
+            self._close()
+
+    def _close(self) -> None:
+        """Bound what leaves the gap wide, as far as is needed and with all that may be spent."""
+        if self._wide_s <= self._rest_s and self._least_s < self._wide_s:
+            self.found_s, self.aim_s = self._rest_s, self._wide_s
+            self._again(0.0, self._wide_s)
+            self._raise()
+
+    def _again(self, least_s: float, below_s: float) -> None:
+        """Look anew at what is bounded between two limits."""
+        for each in self._alike:
+            each.again(least_s, below_s)
+
+    def _prove(self) -> None:
+        """The best layout for a part of the budget, then all."""
         self._kept = BUDGET - BUDGET // BEST
-        if best := self._of_the_best():
+        best = self._of_the_best()
+        if best:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
-        self._alike, self._kept = list(self._below()), 0
+        self._alike = list(self._layouts.below(self._alike, self.found_s))
+        self._kept = 0
         if best:
             self._know(best)
+        self._raise()
+
+    def _raise(self) -> None:
+        """What has the smallest bound is begun, packed, and solved."""
         self._ask_all()
         while self._goes_on():
             alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
@@ -212,24 +190,25 @@ class FreeCutBounds:
         for each in self._alike:
             if each.variant == solved.variant and solved.rows[0] in each.rows:
                 at = np.searchsorted(each.rows, solved.rows)
-                each.bounds[at], each.solved[at], each.packed[at] = solved.bounds, True, True
-                each.folded[at] = True
+                each.bounds[at], each.solved[at] = solved.bounds, solved.solved
+                each.packed[at] = each.folded[at] = True
                 each.changed()
 
     def _begin(self, first: Alike, at: int) -> None:
         """A program of the chains that every step has, and its multipliers of all layouts with the
         same schedule and ranks.
         """
-        cuts = self._cuts(first, np.array([at]))
-        program = FreeCutProgram(cuts, self.found_s, first_lines(*first.shape))
+        cuts = self._layouts.cuts(first.variant, first.rows[[at]])
+        known = first_lines(*first.shape)
+        program = FreeCutProgram(cuts, self.aim_s, known, in_order=False)
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
-        first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.found_s)
+        first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.aim_s)
         first.begun[at] = True
         first.changed()
         ways = dict[Variant, list[Alike]]()
         for each in self._alike if answer.by else ():
-            if each.shape[:2] == first.shape[:2] and each.open_s < self.found_s:
+            if each.shape[:2] == first.shape[:2] and each.open_s < self.aim_s:
                 ways.setdefault(each.variant, []).append(each)
         for alike in ways.values():
             self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
@@ -238,19 +217,18 @@ class FreeCutBounds:
         """Multipliers of the chains that every step has, of layouts of one variant with equally
         many ranks.
         """
-        some = [np.flatnonzero(~each.solved & (each.bounds < self.found_s)) for each in alike]
+        some = [np.flatnonzero(~each.solved & (each.bounds < self.aim_s)) for each in alike]
         rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
-        same = run_as(self.proof.space, self._prices, rows, alike[0].variant)
-        cuts = PackedCuts(same, self.proof.passes, rows)
-        self._left -= GROUP + cuts.runs[0].size * same.chunks * len(rows)
+        cuts = self._layouts.cuts(alike[0].variant, rows)
+        self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(rows)
         if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
             return
-        price = by.memory * self.found_s / cap_kib
-        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.found_s), 0
+        price = by.memory * self.aim_s / cap_kib
+        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.aim_s), 0
         for each, at in zip(alike, some, strict=True):
             end += len(at)
             own = bounds[end - len(at) : end]
-            each.bounds[at] = np.clip(own, each.bounds[at], self.found_s)
+            each.bounds[at] = np.clip(own, each.bounds[at], self.aim_s)
             each.changed()
 
     def _of_the_best(self) -> Alike | None:
@@ -265,23 +243,28 @@ class FreeCutBounds:
                 )
         return None
 
+    @property
+    def _open_s(self) -> float:
+        """The least bound of what is not solved."""
+        return min((each.open_s for each in self._alike), default=math.inf)
+
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
-        open_s = min((each.open_s for each in self._alike), default=math.inf)
-        if self._left <= 0 and open_s < self.limit_s * WIDE and self._has_hope(open_s):
+        open_s = self._open_s
+        if self._left <= 0 and open_s < self.aim_s <= self._wide_s and self._has_hope(open_s):
             more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
-        return open_s < self.found_s and not self._ended
+        return open_s < self.aim_s and not self._ended
 
     def _has_hope(self, open_s: float) -> bool:
         """Whether the gap would no longer be wide with all that is left, at `PACE` times the pace
-        so far; not asked of the first steps.
+        of the last steps; not asked of the first ones.
         """
         self._paced.append(open_s)
-        steps = len(self._paced) - 1
-        pace_s = (open_s - self._paced[0]) / max(steps, 1)
-        least_s = open_s + PACE * pace_s * self._more / STEP
-        return steps < FIRST_STEPS or least_s >= self.limit_s * WIDE
+        if len(self._paced) <= STEPS:
+            return True
+        pace_s = (open_s - self._paced[-1 - STEPS]) / STEPS
+        return open_s + PACE * pace_s * self._more / STEP >= self.aim_s >= self.limit_s * ENOUGH
 
     @property
     def _ended(self) -> bool:
@@ -290,10 +273,10 @@ class FreeCutBounds:
     def _pack(self, alike: Alike, some: Ints | None = None) -> None:
         """Bound what is below what is found by whole layers of ranks."""
         if some is None:
-            some = np.flatnonzero(~alike.packed & (alike.bounds < self.found_s))
-        cuts = self._cuts(alike, some)
-        alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.found_s)
-        alike.most[some] = cuts.most_layers(np.full(len(some), self.found_s))
+            some = np.flatnonzero(~alike.packed & (alike.bounds < self.aim_s))
+        cuts = self._layouts.cuts(alike.variant, alike.rows[some])
+        alike.bounds[some] = cuts.packing_bounds_s(alike.bounds[some], self.aim_s)
+        alike.most[some] = cuts.most_layers(np.full(len(some), self.aim_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
         alike.changed()
@@ -302,10 +285,10 @@ class FreeCutBounds:
         """Bound those of a V shape that have the smallest bounds by whole layers of chunks, in
         their order.
         """
-        left = np.flatnonzero(~alike.folded & (alike.bounds < self.found_s))
+        left = np.flatnonzero(~alike.folded & (alike.bounds < self.aim_s))
         some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
-        folded = FoldedCuts(self._cuts(alike, some))
-        bounds = folded.bounds_s(self.found_s, alike.most[some])
+        folded = FoldedCuts(self._layouts.cuts(alike.variant, alike.rows[some]))
+        bounds = folded.bounds_s(self.aim_s, alike.most[some])
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
         alike.folded[some] = True
         alike.changed()
@@ -315,14 +298,14 @@ class FreeCutBounds:
         """Bound one layout by its own program, as far as it is below what is found."""
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
-        low_s, high_s = float(alike.bounds[at]), self.found_s
+        low_s, high_s = float(alike.bounds[at]), self.aim_s
         if low_s < high_s:
-            program = FreeCutProgram(self._cuts(alike, np.array([at])), self.found_s, known)
+            cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
+            program = FreeCutProgram(cuts, self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
-            if low_s < high_s and schedule in V_SHAPED and not self.proof.tally.late:
-                self._loose.add(alike.shape[:2])
-                low_s = max(low_s, self._folded_s(program, high_s, alike, at))
+            if low_s < high_s and not self.proof.tally.late:
+                low_s = max(low_s, self._whole_s(program, high_s, alike, at))
             self._lines[alike.shape] = program.lines
         for _ in range(HALVINGS if low_s < high_s else 0):
             if self._ended:
@@ -332,20 +315,24 @@ class FreeCutBounds:
                 low_s = middle_s
             else:
                 high_s = middle_s
-        alike.bounds[at] = min(low_s, self.found_s)
-        alike.solved[at] = alike.packed[at] = alike.folded[at] = True
+        alike.bounds[at] = min(low_s, self.aim_s)
+        alike.packed[at] = alike.folded[at] = True
+        alike.solved[at] = low_s >= min(self._wide_s, self.aim_s) or not self._ended
         alike.changed()
-        self.found_s = min(self.found_s, low_s)
+        if alike.solved[at] and low_s < self.aim_s:
+            self.found_s = self.aim_s = low_s
 
-    def _folded_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
-        """What the whole layers of a V shape's chunks prove of steps below some limit."""
-        folded = FoldedBound(program, below_s)
-        found_s = folded.bound_s(
-            lambda: self._left - folded.work <= self._kept or self.proof.tally.late
+    def _whole_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
+        """What the whole layers of chunks prove of steps below some limit."""
+        if alike.shape[0] in V_SHAPED:
+            self._loose.add(alike.shape[:2])
+        bound = (FoldedBound if alike.shape[0] in V_SHAPED else OrderedBound)(program, below_s)
+        found_s = bound.bound_s(
+            lambda: self._left - bound.work <= self._kept or self.proof.tally.late
         )
-        self._left -= folded.work
-        if folded.fastest is not None:
-            self._offer(int(alike.rows[at]), alike.variant, folded.fastest)
+        self._left -= bound.work
+        if bound.fastest is not None:
+            self._offer(int(alike.rows[at]), alike.variant, bound.fastest)
         return found_s
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
@@ -368,7 +355,7 @@ class FreeCutBounds:
             if found_s >= below_s or self._ended:
                 break
         if shape and by:
-            self._asked.append(Asked(program.lines[: len(by.lines)], by, shape, self.found_s))
+            self._asked.append(Asked(program.lines[: len(by.lines)], by, shape, self.aim_s))
         return found_s
 
     def _ask_all(self) -> None:
@@ -379,15 +366,16 @@ class FreeCutBounds:
         """Of all that is open and has the same order of actions."""
         lines, by = asked.lines, asked.by
         for alike in self._alike:
-            if alike.shape != asked.shape or alike.open_s >= self.found_s:
+            if alike.shape != asked.shape or alike.open_s >= self.aim_s:
                 continue
-            some = np.flatnonzero(~alike.solved & (alike.bounds < self.found_s))
-            cuts = self._cuts(alike, some)
+            some = np.flatnonzero(~alike.solved & (alike.bounds < self.aim_s))
+            cuts = self._layouts.cuts(alike.variant, alike.rows[some])
             if by.memory.shape != cuts.room_kib.shape[1:]:
                 continue
             price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
-            own = AskedPrices(cuts, by.lines, price, lines).bounds_s(self.found_s)
+            order = by.order * asked.limit_s
+            own = AskedPrices(cuts, by.lines, price, lines, order).bounds_s(self.aim_s)
             bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
-            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.found_s)
+            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.aim_s)
             alike.changed()
             self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(some)

@@ -17,8 +17,9 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines
-from meshplan.planner.bounds.folded_cuts import FoldedCuts, Mean
+from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.folded_lines import enough, folded_lines
+from meshplan.planner.bounds.free_cuts import Mean
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import WholeCuts
@@ -56,7 +57,7 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
             if by is None or found_s >= limit_s:
                 refused += found_s >= limit_s
                 continue
-            mean = ways.mean(program.lines[: len(by.lines)], by, limit_s)
+            mean = cuts_of.mean(program.lines[: len(by.lines)], by, limit_s)
             both_s = ways.bounds_s(limit_s, most, [mean])[0]
             assert found_s <= both_s * CLOSE
             assert both_s <= min(least_s, limit_s) * CLOSE, seed

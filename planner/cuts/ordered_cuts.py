@@ -1,0 +1,158 @@
+"""All cuts into whole layers of one layout whose known chains are below a limit, chunk after chunk.
+
+With A layers on the chunks before a chunk and B up to its end, a chain has so many passes of the
+layers between, in the order of the model. So of each known chain, and of each mean of chains with
+prices of memory, the least that all later chunks can add is known at each place (`_ahead`): what is
+begun is let go where any of them would end above the limit, and where a rank lacks memory with as
+little kept as can be. Chains have each layer in its fastest mode; what recomputation costs is in
+the means alone.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.free_cuts import Mean
+from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.path_game import PathGame
+from meshplan.planner.cuts.whole_cuts import least_seconds
+
+MOST_WORK = 3_000_000  # seconds that are looked at
+MOST_CHAINS = 64  # the longest ones of the program's answer
+KIB = 1.0  # that a rank may lack by rounding alone
+
+
+class _Begun(NamedTuple):
+    """[cut, chunk] layers on the chunks so far, and [cut] in all; [line, cut] seconds; and [cover,
+    rank, cut] KiB that ranks hold.
+    """
+
+    layers: Ints
+    at: Ints
+    seconds: Floats
+    kib: Floats
+
+
+class OrderedCuts(PathGame):
+    """The cuts of the only layout of `program`, whose last answer is known; `mean`: chains with
+    prices of memory.
+
+    work   seconds that were looked at
+    """
+
+    def __init__(self, program: FreeCutProgram, mean: Mean) -> None:
+        super().__init__(program, mean)
+        self.work, same, self._answer = 0, program.cuts.same, program.cut().sum(axis=2)
+        self._layers, self._fewest = len(same.pattern), program.cuts.fewest.astype(int)
+        self._most = np.clip(program.most[0], 0, self._layers).astype(int)
+        self._kib_until = self._places(self._kib())
+
+    def shortest(self, mean: Mean) -> tuple[float, Ints]:
+        """The least sum of a mean of chains, and [chunk] the layers of its path; infinite where
+        ranks cannot hold all layers.
+        """
+        until = self._places(mean.layer.swapaxes(0, 1))
+        ahead, found, at = self._least_ahead(until), list[int](), 0
+        self.work += 2 * until.size * len(self._held(0))
+        least_s = float(ahead[0][0, 0] + mean.fixed[0])
+        for chunk in range(len(until) if math.isfinite(least_s) else 0):
+            held = np.array(self._held(chunk))
+            held = held[at + held <= self._layers]
+            after = until[chunk, 0, at + held] + ahead[chunk + 1][0, at + held]
+            found.append(int(held[after.argmin()]))
+            at += found[-1]
+        return least_s, np.array(found)
+
+    def _places(self, layer: Floats) -> Floats:
+        """[..., place] the sum of all layers before a place, of each kind [..., kind]."""
+        cuts = self.program.cuts
+        place = {kind: at for at, kind in enumerate(cuts.kinds)}
+        kind_at = [place[kind] for kind in cuts.same.pattern]
+        found = np.zeros((*layer.shape[:-1], self._layers + 1))
+        np.cumsum(layer[..., kind_at], axis=-1, out=found[..., 1:])
+        return found
+
+    def _longest(self) -> tuple[Floats, Floats]:
+        """The chains of the program that are the longest of its answer and of an even cut."""
+        cuts, lines = self.program.cuts, self.program.lines
+        layer, fixed = least_seconds(cuts, lines)
+        counts = self._answer + cuts.counts / cuts.same.chunks
+        order = np.argsort(-(fixed + np.einsum("ljk,jk->l", layer, counts) / 2), kind="stable")
+        return layer[order[:MOST_CHAINS]], fixed[order[:MOST_CHAINS]]
+
+    def _kib(self) -> Floats:
+        """[chunk, cover, kind] KiB of a layer at least."""
+        cuts = self.program.cuts
+        held, late = cuts.held()
+        every = [
+            np.where(cuts.runs[0], cuts.kib_of(h, d, np.ones(len(h)))[0], np.inf).min(axis=2)
+            for h, d in zip(held, late, strict=True)
+        ]
+        return np.stack(every, axis=1)
+
+    def _least_ahead(self, until: Floats) -> list[Floats]:
+        """Of each chunk [line, place] the least of it and of all behind it; infinite where these
+        cannot hold the layers behind that place. `until`: [chunk, line, place].
+        """
+        ahead = np.full(until.shape[1:], np.inf)
+        ahead[:, -1] = 0.0
+        found = [ahead]
+        for chunk in range(len(until))[::-1]:
+            own, least = until[chunk], np.full(ahead.shape, np.inf)
+            for n in self._held(chunk):
+                each = ahead[:, n:] + own[:, n:] - own[:, : self._layers + 1 - n]
+                np.minimum(least[:, : each.shape[1]], each, out=least[:, : each.shape[1]])
+            ahead = least
+            found.append(ahead)
+        return found[::-1]
+
+    def _held(self, chunk: int) -> range:
+        """So many layers may be on a chunk."""
+        most = self._most[self.program.cuts.rank_of[chunk]]
+        return range(int(self._fewest[chunk]), int(most) + 1)
+
+    def below(self, means: Sequence[Mean], limit_s: float) -> Ints | None:
+        """[cut, chunk] all cuts below a limit by `means` and the program's chains; None where there
+        are too many to look at.
+        """
+        layer, fixed = self._longest()
+        layer = np.concatenate([*(mean.layer for mean in means), layer])
+        fixed = np.concatenate([*(mean.fixed for mean in means), fixed])
+        until, room = self._places(layer.swapaxes(0, 1)), (limit_s / SAFETY - fixed)[:, None]
+        ahead = self._least_ahead(until)
+        covers, ranks = self.program.cuts.room_kib.shape[1:]
+        begun = _Begun(
+            np.zeros((1, 0), int), np.zeros(1, int), np.zeros((len(room), 1)),
+            np.zeros((covers, ranks, 1)),
+        )  # fmt: skip
+        for chunk, own in enumerate(until):
+            if len(begun.at) * len(self._held(chunk)) * len(room) + self.work > MOST_WORK:
+                return None
+            begun = self._longer(begun, chunk, own, room - ahead[chunk + 1])
+        return begun.layers
+
+    def _longer(self, begun: _Begun, chunk: int, own: Floats, room: Floats) -> _Begun:
+        """What is begun with each number of layers of one chunk more; `own`, `room`: [line, place]
+        seconds of that chunk up to a place, and that are left to what is before it.
+        """
+        held, kib = np.array(self._held(chunk), int), self._kib_until[chunk]
+        cuts, rank = self.program.cuts, self.program.cuts.rank_of[chunk]
+        of = np.repeat(np.arange(len(begun.at)), len(held))
+        n = np.tile(held, len(begun.at))
+        some = np.flatnonzero(begun.at[of] + n <= self._layers)
+        of, n = of[some], n[some]
+        end = begun.at[of] + n
+        holds = begun.kib[:, rank, of] + kib[:, end] - kib[:, end - n]
+        fits = (holds <= cuts.room_kib[0, :, rank, None] + KIB).all(axis=0)
+        of, n, end, holds = of[fits], n[fits], end[fits], holds[:, fits]
+        seconds = begun.seconds[:, of] + own[:, end] - own[:, end - n]
+        self.work += seconds.size
+        below = (seconds < room[:, end]).all(axis=0)
+        every = begun.kib[:, :, of[below]]
+        every[:, rank] = holds[:, below]
+        layers = np.concatenate([begun.layers[of[below]], n[below, None]], axis=1)
+        return _Begun(layers, end[below], seconds[:, below], every)

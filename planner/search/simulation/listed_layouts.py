@@ -1,0 +1,89 @@
+"""The layouts whose cuts a list limits, in groups that the bound of every cut looks at together."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.planner.bounds.packed_cuts import PackedCuts
+from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.problem.coefficients import Priced
+from meshplan.planner.problem.pipeline_shape import pipeline_shape
+from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.search.rows.least_held import LeastHeld
+from meshplan.planner.search.rows.rows_below import bounds_of_rows
+from meshplan.planner.search.simulation.alike_layouts import Alike
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.stage_splits import lists_all
+
+
+class ListedLayouts:
+    """Those of some `rows` of `proof`."""
+
+    def __init__(self, proof: Simulated, rows: Ints) -> None:
+        self.proof, self.rows = proof, rows
+        self._prices = self._least_held()
+
+    def groups(self, below_s: float) -> Iterator[Alike]:
+        """Those below a limit by the bounds of their rows, which are alike together."""
+        space, bounds = self.proof.space, dict[tuple[int, ...], Floats]()
+        layers = sum(space.kind_counts)
+        for variant, same in space.by_variant(self.rows):
+            modes = tuple(variant.columns[mode] for mode in variant.modes)
+            if modes not in bounds:
+                bounds[modes] = bounds_of_rows(space, self.proof.passes, list(modes))
+            same = same[bounds[modes][same] < below_s]
+            if not len(same):
+                continue
+            pp, vpp = int(space.layouts.pipeline_parallel[same[0]]), variant.virtual_stages
+            if vpp == 1 or lists_all(space.model, space.legality, pp, vpp):
+                continue
+            m = space.layouts.num_micro_batches[same]
+            for number in each_once(m).tolist():
+                some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
+                yield Alike(variant, shape, some, bounds[modes][some], layers)
+
+    def below(self, every: Sequence[Alike], below_s: float) -> Iterator[Alike]:
+        """Of `every` what is below a limit, and may hold all layers."""
+        for each in every:
+            rows = each.rows[each.bounds < below_s]
+            if len(rows):
+                rows = rows[self._holds(rows, each, below_s)]
+            if len(rows):
+                bounds = each.bounds[np.searchsorted(each.rows, rows)]
+                yield Alike(each.variant, each.shape, rows, bounds, each.layers)
+
+    def cuts(self, variant: Variant, rows: Ints) -> PackedCuts:
+        """The cuts of some rows that are run as one variant."""
+        same = run_as(self.proof.space, self._prices, rows, variant)
+        return PackedCuts(same, self.proof.passes, rows)
+
+    def _holds(self, rows: Ints, like: Alike, below_s: float) -> Bools:
+        """Whether the ranks of layouts hold all layers if each keeps them in the chunk that holds
+        the fewest micro-batches, with no room for passes; and do their work below a limit.
+        """
+        variant, shape = like.variant, like.shape
+        held, c, space = pipeline_shape(*shape), self._prices.take(rows), self.proof.space
+        modes = [variant.columns[mode] for mode in variant.modes]
+        kinds = [kind for kind, count in enumerate(space.kind_counts) if count]
+        saved = c.layer_saved_kib[:, kinds][:, :, modes].min(axis=2).astype(float)
+        room = np.repeat((c.cap_kib - c.fixed_kib)[:, None].astype(float), shape[1], axis=1)
+        (first, _), (last, _) = held.ends
+        room[:, first] -= c.embedding_state_kib
+        room[:, last] -= c.head_state_kib
+        fewest = held.covers.min(axis=2)  # [cover, rank]
+        each = saved[:, :, None, None] * fewest + c.layer_state_kib[:, kinds, None, None]
+        most = np.floor(room[:, None] / np.maximum(each.min(axis=1), 1e-9)).min(axis=1)
+        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[rows]
+        work_s = passes[:, kinds][:, :, modes].sum(axis=3).min(axis=(1, 2)) * shape[3]
+        most = np.minimum(most, np.floor(below_s / SAFETY / work_s)[:, None])
+        found: Bools = (most >= 0).all(axis=1) & (np.clip(most, 0, layers).sum(axis=1) >= layers)
+        return found
+
+    def _least_held(self) -> Priced:
+        """Prices whose memory is not above what ranks hold."""
+        proof = self.proof
+        if not proof.setting.engine.kernels.counts_passes:
+            return proof.open.prices
+        return LeastHeld(proof.prices, proof.space.layouts, proof.setting, self.rows)
