@@ -206,21 +206,20 @@ class Pricer:
         collectives: Sequence[Collective],
     ) -> Pass:
         """One direction of `operations`, in which the `collectives` among them run."""
-        each_s = [device_s(self.device, op, direction) for op in operations]
-        own = self._computing(operations, direction, each_s)
+        working = operations
+        if direction == "weight_grad":  # of matrix products alone
+            working = [op for op in operations if isinstance(op, Matmul)]
+        each_s = [device_s(self.device, op, direction) for op in working]
+        own = self._computing(working, direction, each_s)
         waits = self._waits_s(operations, own.total_s)
-        exposed = {
-            axis: waits.get(axis, 0.0) + sum(
-                self._exposed_s(each, direction, own)
-                for each in collectives
-                if each.op.axis == axis
-            )
-            for axis in AXES
-        }  # fmt: skip
+        shown: dict[Axis, Number] = dict.fromkeys(AXES, 0.0)
+        for each in collectives:
+            shown[each.op.axis] = shown[each.op.axis] + self._exposed_s(each, direction, own)
+        exposed = {axis: waits.get(axis, 0.0) + seconds for axis, seconds in shown.items()}
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
-        host_s = maximum(self.issued_s(operations, direction) - under, 0.0)
+        host_s = maximum(self.issued_s(working, direction) - under, 0.0)
         if direction == "forward" and (
             chains := self._chains_s(operations, each_s, own, collectives)
         ):

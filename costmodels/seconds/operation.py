@@ -74,13 +74,18 @@ def device_s(device: Device, op: Operation, direction: Direction) -> Computing:
 
 
 def summed(each: Iterable[Computing]) -> Computing:
-    """Of several operations."""
-    kinds = zip(Computing(0.0, 0.0, 0.0), *each, strict=True)
-    return Computing(*(sum(filter(_is_some, kind), start=0.0) for kind in kinds))
-
-
-def _is_some(seconds: Number) -> bool:
-    return not isinstance(seconds, float) or seconds != 0.0
+    """Of several operations; a column of layouts is not added to the 0 that most have of a kind."""
+    matmul_s: Number = 0.0
+    attention_s: Number = 0.0
+    pointwise_s: Number = 0.0
+    for one in each:
+        if not isinstance(one[0], float) or one[0]:
+            matmul_s = matmul_s + one[0]
+        if not isinstance(one[1], float) or one[1]:
+            attention_s = attention_s + one[1]
+        if not isinstance(one[2], float) or one[2]:
+            pointwise_s = pointwise_s + one[2]
+    return Computing(matmul_s, attention_s, pointwise_s)
 
 
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
