@@ -341,7 +341,7 @@ class Pricer:
             added = direction == "weight_grad" and self.gradient_bytes > 0
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
-        if isinstance(op, AttentionCore | Scan):
+        if isinstance(op, (AttentionCore, Scan)):
             both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present

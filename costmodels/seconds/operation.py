@@ -39,7 +39,7 @@ def matmul_pass_s(device: Device, op: Operation, direction: Direction) -> Number
 
 def attention_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
     """Of a core attention or a scan; 0 for any other operation."""
-    if not isinstance(op, AttentionCore | Scan) or direction == "weight_grad":
+    if not isinstance(op, (AttentionCore, Scan)) or direction == "weight_grad":
         return 0.0
     if isinstance(op, Scan):
         return scan_s(device, op, backward=direction == "input_grad")
@@ -142,7 +142,7 @@ def is_kept_cast(op: Operation) -> bool:
     """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
     if isinstance(op, Communication):
         return op.kept_cast
-    if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
+    if not isinstance(op, (Matmul, Pointwise)) or op.in_16_bit:
         return False
     feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
     return feeds_matmul or op.kept_cast
