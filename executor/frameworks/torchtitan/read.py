@@ -107,7 +107,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
-    exchanges = _read_exchanges(values, facts)
+    exchanges, engine = _read_exchanges(values, facts), _engine(values, python=python)
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], _graphed(values, facts)) if python else judged_settings(values)
     whole, beside = tensor_switches(values, facts)
@@ -117,7 +117,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         put(facts, selective_modules=Fact(policy, 1))
     return Reading(
         framework="torchtitan",
-        engine="torchtitan",
+        engine=engine,
         path=path,
         facts=facts,
         placement=placement,
@@ -127,6 +127,17 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         unread=(*exchanges, *whole, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
+
+
+def _engine(values: Values, *, python: bool) -> str:
+    """The one without a compiler where the file says so; `compile` stood in [training] until 2025.
+    A file that leaves it out is taken to be compiled, as `export` leaves it out. Files of Python
+    are of releases that have their loss in chunks.
+    """
+    stated = (values.flag("compile.enable"), values.flag("training.compile"))
+    if all(fact is None or fact.value for fact in stated):
+        return "torchtitan"
+    return "torchtitan-eager-chunked-loss" if python else "torchtitan-eager"
 
 
 def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
