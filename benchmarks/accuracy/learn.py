@@ -198,8 +198,8 @@ def all_sources(known: Mapping[Source, list[Row]], scored: Scored) -> str:
 
 
 def stated(known: Mapping[Source, list[Row]]) -> str:
-    """The table of all sources by the shrinkage that ships."""
-    by = read_shrinkage("stranger")
+    """The table of all sources by the shrinkage that ships for stated habits."""
+    by = read_shrinkage("known")
     return all_sources(known, [(by, _errors_of(known, by))])
 
 
