@@ -40,7 +40,7 @@ def test_a_file_says_what_differs_from_its_base(own: Path) -> None:
 
 
 def test_a_file_without_a_base_is_of_a_framework_that_nobody_knows(own: Path) -> None:
-    """So `learn` takes it for a stranger."""
+    """Its constants are those of all engines."""
     (own / "ours.toml").write_text("[kernels]\nfused_rope = false\n")
     assert load_engine("ours").state == load_engine("generic").state
     assert load_fit("ours", "h100-sxm") == load_fit("generic", "h100-sxm")

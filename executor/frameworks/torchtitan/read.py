@@ -19,6 +19,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     NEAREST,
     SCHEDULE_NAMES,
     SINGLE_STAGE,
+    UNCOMPILED,
     V_SHAPED,
     model_named,
 )
@@ -131,13 +132,13 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
 
 def _engine(values: Values, *, python: bool) -> str:
     """The one without a compiler where the file says so; `compile` stood in [training] until 2025.
-    A file that leaves it out is taken to be compiled, as `export` leaves it out. Files of Python
-    are of releases that have their loss in chunks.
+    A file that leaves it out is taken to be compiled: a command line may switch it on. Files of
+    Python are of releases that have their loss in chunks.
     """
     stated = (values.flag("compile.enable"), values.flag("training.compile"))
     if all(fact is None or fact.value for fact in stated):
         return "torchtitan"
-    return "torchtitan-eager-chunked-loss" if python else "torchtitan-eager"
+    return UNCOMPILED["0.3" if python else "0.2"]
 
 
 def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
