@@ -131,12 +131,12 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
 
 
 def _engine(values: Values, *, python: bool) -> str:
-    """The one without a compiler where the file says so; `compile` stood in [training] until 2025.
-    A file that leaves it out is taken to be compiled: a command line may switch it on. Files of
-    Python are of releases that have their loss in chunks.
+    """The one without a compiler, which is torchtitan's default; `compile` stood in [training]
+    until 2025. A function of Python that leaves it out takes what its shipped configuration says,
+    mostly on. Files of Python are of releases that have their loss in chunks.
     """
-    stated = (values.flag("compile.enable"), values.flag("training.compile"))
-    if all(fact is None or fact.value for fact in stated):
+    stated = values.flag("compile.enable", "training.compile")
+    if stated.value if stated else python:
         return "torchtitan"
     return UNCOMPILED["0.3" if python else "0.2"]
 
