@@ -310,7 +310,7 @@ def _name_unclear(found: dict[str, Fact], more: list[Fact]) -> None:
 
 def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> None:
     _, _, below = _dotted(target).partition(".")
-    if below.startswith(("parallelism.", "training.")):
+    if below.startswith(("compile.", "parallelism.", "training.")):
         _put(below, value, found)
     elif below == "activation_checkpoint":
         _policy(value, found)

@@ -132,11 +132,12 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
 
 def _engine(values: Values, *, python: bool) -> str:
     """The one without a compiler, which is torchtitan's default; `compile` stood in [training]
-    until 2025. A function of Python that leaves it out takes what its shipped configuration says,
-    mostly on. Files of Python are of releases that have their loss in chunks.
+    until 2025. A function of Python that starts from a shipped one and leaves it out is taken to
+    have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
+    torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
+    releases that have their loss in chunks.
     """
-    stated = values.flag("compile.enable", "training.compile")
-    if stated.value if stated else python:
+    if values.on("compile.enable") or values.on("training.compile"):
         return "torchtitan"
     return UNCOMPILED["0.3" if python else "0.2"]
 
