@@ -87,7 +87,7 @@ def fitted_as(name: str) -> str:
     stands above the tables of its file is read.
     """
     if name in _own_names():
-        return _own_engine(name).fitted_as
+        return load_engine(name).fitted_as
     return _stated_fitted_as(name) or name
 
 
