@@ -4,6 +4,7 @@
 model, 6 N D / (peak x 0.42): one constant MFU for everything.
 """
 
+import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,6 +75,19 @@ def predict_rows(rows: Iterable[dict[str, str]]) -> Iterator[Predicted | Skipped
             yield Skipped(row.get("id") or "", str(reason))
             continue
         yield predict_run(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
+
+
+def predict_chunk(rows: Iterable[dict[str, str]]) -> list[Predicted | Skipped]:
+    """`predict_rows` of some hundred rows, without a search for garbage meanwhile: it looks through
+    all that rows share, a tenth of the time, and a row leaves little that it would find.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return list(predict_rows(rows))
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def predict_run(run: Run, tuning: Tuning) -> Predicted:
