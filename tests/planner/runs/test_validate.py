@@ -386,7 +386,7 @@ def test_a_chunk_leaves_the_search_for_garbage_as_it_was(on: bool) -> None:
     try:
         (gc.enable if on else gc.disable)()
         assert [each.id for each in predict_chunk([{"id": "a"}]) if isinstance(each, Skipped)]
-        with pytest.raises(AttributeError):
+        with pytest.raises(TypeError):
             predict_chunk([None])  # type: ignore[list-item]
         assert gc.isenabled() is on
     finally:
