@@ -5,6 +5,8 @@
     python -m benchmarks.accuracy.learn            the table of `SHOWN` and of sources that begin
                                                    beyond `FAR`, into docs/learn.md
     python -m benchmarks.accuracy.learn SUITE...   of that table the lines of these suites
+    python -m benchmarks.accuracy.learn --habits   all sources to first order by what ships, if the
+                                                   habits of their framework were stated; printed
 
 Each learns the prior of each source first, which takes a core half an hour for all.
 
@@ -195,6 +197,12 @@ def all_sources(known: Mapping[Source, list[Row]], scored: Scored) -> str:
     return "\n".join(lines)
 
 
+def stated(known: Mapping[Source, list[Row]]) -> str:
+    """The table of all sources by the shrinkage that ships for stated habits."""
+    by = read_shrinkage("known")
+    return all_sources(known, [(by, _errors_of(known, by))])
+
+
 def _cells(values: Vector) -> str:
     return " | ".join(f"{each:.1%}" for each in values)
 
@@ -260,10 +268,12 @@ def main() -> None:
     """Choose, or show."""
     if "--choose" in sys.argv[1:]:
         choose()
+    elif "--habits" in sys.argv[1:]:
+        print(stated(sources(rows(habits=True))))
     else:
         put(PAGE, "learn table", table(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    check_usage(str(__doc__), "--choose")
+    check_usage(str(__doc__), "--choose", "--habits")
     main()

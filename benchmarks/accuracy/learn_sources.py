@@ -75,15 +75,15 @@ def engine_of(run: Run) -> str:
     return run.engine.fitted_as or run.engine.name
 
 
-def rows(suites: Collection[str] = ()) -> list[Row]:
+def rows(suites: Collection[str] = (), *, habits: bool = False) -> list[Row]:
     """Every run, or those of some suites, by constants that have seen neither its engine nor its
-    suite.
+    suite; `habits`: of a framework whose habits are stated (MESHPLAN_ENGINES), its engine's.
     """
     found = []
     for run in measured():
         if suites and run.suite not in suites:
             continue
-        unknown = replace(run, engine=load_engine(WIDE))
+        unknown = run if habits else replace(run, engine=load_engine(WIDE))
         prior = prior_without(engine_of(run), run.suite, gpu_family(run.cluster.gpu.name))
         errors, slopes = linearised([unknown], prior, FREE)
         found.append(Row(unknown, run.engine.name, prior, float(errors[0]), slopes[0]))

@@ -213,20 +213,22 @@ class Pricer:
         collectives: Sequence[Collective],
     ) -> Pass:
         """One direction of `operations`, in which the `collectives` among them run."""
-        each_s = [device_s(self.device, op, direction) for op in operations]
-        own = self._computing(operations, direction, each_s)
+        working = operations
+        if direction == "weight_grad":  # of matrix products alone
+            working = [op for op in operations if isinstance(op, Matmul)]
+        each_s = [device_s(self.device, op, direction) for op in working]
+        own = self._computing(working, direction, each_s)
         waits = self._waits_s(operations, own.total_s)
         seen = [self._exposed_s(each, direction, own) for each in collectives]
-        exposed = {
-            axis: waits.get(axis, 0.0)
-            + sum(s for s, each in zip(seen, collectives, strict=True) if each.op.axis == axis)
-            for axis in AXES
-        }
+        shown: dict[Axis, Number] = dict.fromkeys(AXES, 0.0)
+        for each, seconds in zip(collectives, seen, strict=True):
+            shown[each.op.axis] = shown[each.op.axis] + seconds
+        exposed = {axis: waits.get(axis, 0.0) + seconds for axis, seconds in shown.items()}
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
-        issued = [self._issue_s(op, direction) for op in operations]
-        host_s = maximum(self._with_routing_s(operations, direction, sum(issued)) - under, 0.0)
+        issued = [self._issue_s(op, direction) for op in working]
+        host_s = maximum(self._with_routing_s(working, direction, sum(issued)) - under, 0.0)
         if direction == "forward" and (chains := self._chains_s(operations, each_s, issued, seen)):
             idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
             host_s = maximum(host_s, idle_s)
@@ -352,7 +354,7 @@ class Pricer:
             added = direction == "weight_grad" and self.gradient_bytes > 0
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
-        if isinstance(op, AttentionCore | Scan):
+        if isinstance(op, (AttentionCore, Scan)):
             both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else core_kernels(op)
             return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present

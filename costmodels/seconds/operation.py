@@ -39,7 +39,7 @@ def matmul_pass_s(device: Device, op: Operation, direction: Direction) -> Number
 
 def attention_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
     """Of a core attention or a scan; 0 for any other operation."""
-    if not isinstance(op, AttentionCore | Scan) or direction == "weight_grad":
+    if not isinstance(op, (AttentionCore, Scan)) or direction == "weight_grad":
         return 0.0
     if isinstance(op, Scan):
         return scan_s(device, op, backward=direction == "input_grad")
@@ -74,13 +74,18 @@ def device_s(device: Device, op: Operation, direction: Direction) -> Computing:
 
 
 def summed(each: Iterable[Computing]) -> Computing:
-    """Of several operations."""
-    kinds = zip(Computing(0.0, 0.0, 0.0), *each, strict=True)
-    return Computing(*(sum(filter(_is_some, kind), start=0.0) for kind in kinds))
-
-
-def _is_some(seconds: Number) -> bool:
-    return not isinstance(seconds, float) or seconds != 0.0
+    """Of several operations; a column of layouts is not added to the 0 that most have of a kind."""
+    matmul_s: Number = 0.0
+    attention_s: Number = 0.0
+    pointwise_s: Number = 0.0
+    for one in each:
+        if not isinstance(one[0], float) or one[0]:
+            matmul_s = matmul_s + one[0]
+        if not isinstance(one[1], float) or one[1]:
+            attention_s = attention_s + one[1]
+        if not isinstance(one[2], float) or one[2]:
+            pointwise_s = pointwise_s + one[2]
+    return Computing(matmul_s, attention_s, pointwise_s)
 
 
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
@@ -156,7 +161,7 @@ def is_kept_cast(op: Operation) -> bool:
     """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
     if isinstance(op, Communication):
         return op.kept_cast
-    if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
+    if not isinstance(op, (Matmul, Pointwise)) or op.in_16_bit:
         return False
     feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
     return feeds_matmul or op.kept_cast

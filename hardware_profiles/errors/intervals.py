@@ -249,6 +249,16 @@ def _covered(runs: Sequence[Ratio]) -> Covered:
     )  # fmt: skip
 
 
+ANY_ENGINE = ""
+
+
+@cache
+def _covered_by(evidence: Evidence, fitted: str) -> Covered:
+    """What the runs of one engine, by whose constants it is priced, cover, or those of any."""
+    every = (*evidence.known, *evidence.between_nodes)
+    return _covered(every if fitted == ANY_ENGINE else _of_engine(every, fitted))
+
+
 def _width(precision: str) -> str:
     """fp16 and bf16 have the same kernels."""
     return "16 bits" if precision in ("bf16", "fp16") else precision
@@ -276,13 +286,12 @@ class Told:
 @cache
 def _told(evidence: Evidence, like: Like) -> Told:
     known = evidence.known
-    every = (*known, *evidence.between_nodes)
     own, sources = _counted(evidence, like.engine, like.gpu)
     strangers = _strangers(known)
     told = Told(
         len(own), _quantile(evidence, own, sources, like), _quantile(evidence, [], sources, like),
         _quantile(evidence, [], strangers, like), _between_nodes(evidence, like),
-        _covered(_of_engine(every, like.engine)), _covered(every),
+        _covered_by(evidence, fitted_as(like.engine)), _covered_by(evidence, ANY_ENGINE),
     )  # fmt: skip
     if evidence.times is None:
         return told

@@ -20,7 +20,7 @@ from meshplan.planner.report.terminal import as_written
 from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
-from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_rows
+from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_chunk
 from meshplan.planner.worker_processes import in_processes
 
 Rows = list[dict[str, str]]
@@ -123,15 +123,11 @@ def _predict(rows: Rows) -> list[Predicted | Skipped]:
 def _by_chunk(chunks: list[Rows], workers: int) -> Iterator[list[Predicted | Skipped]]:
     """What each chunk gives, in their order."""
     if workers == 1:
-        yield from map(_predict_chunk, chunks)
+        yield from map(predict_chunk, chunks)
         return
-    with in_processes(workers, _predict_chunk, chunks) as futures:
+    with in_processes(workers, predict_chunk, chunks) as futures:
         for future in futures:
             yield future.result()
-
-
-def _predict_chunk(rows: Rows) -> list[Predicted | Skipped]:
-    return list(predict_rows(rows))
 
 
 def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:

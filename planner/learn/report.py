@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.units import counted, format_bytes, format_seconds
+from meshplan.hardware_profiles.errors.intervals import WIDE
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import LoggedRun
@@ -19,6 +20,14 @@ from meshplan.planner.report.tables import NO_MFU
 
 SAYS_LITTLE = 0.95
 SHOWN = 0.005  # of the gap: what the table tells apart
+UNSTATED = (
+    "what the framework fuses, overlaps and shards is assumed; an engine of your own states it "
+    "(MESHPLAN_ENGINES, docs/learn.md), which for published sources was worth as much as two runs"
+)
+"""Of 86 sources to first order (2026-11-28): left-out layouts are 19.1 % off in the mean with the
+generic engine's habits and 10.6 % with those of their own framework, before any run; 10.3 and 7.6 %
+with two runs that were asked for (`python -m benchmarks.accuracy.learn --habits`).
+"""
 
 
 def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console) -> None:
@@ -32,6 +41,8 @@ def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console
     if silent:
         _say(console, f"the runs say little about {', '.join(silent)}: these stay near the prior")
     _say(console, f"prior: {learned.prior}")
+    if learned.engine == WIDE:
+        _say(console, UNSTATED)
     left = learned.left_out_error
     _say(
         console,

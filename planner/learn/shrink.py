@@ -14,7 +14,8 @@ step is not linear in the constants.
 s, sigma and nu say how much a source of runs differs from the constants of others. They are not
 known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
 left-out layouts of published sources best from two of their runs, and writes them into `FILE`.
-A stranger, whose engine has no constants of its own, is farther off than a source of one that has.
+A stranger, of whose framework neither constants nor habits are known, is farther off than a source
+of an engine whose habits are stated.
 
 How far off the other layouts are then goes with how far off the prior was: 8 of 10 lie within
 
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 
 from meshplan import hardware_profiles
 from meshplan.hardware_profiles.dataclass import dataclass
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import WIDE
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
@@ -110,12 +112,14 @@ class Shrinkage(Frozen):
 @cache
 def shipped(engine: str, gpu: str) -> Shrinkage:
     """The `Shrinkage` that ships with meshplan, for runs of `engine` on `gpu`."""
-    stranger = load_fit(engine, gpu) == load_fit(WIDE, gpu)
+    own, wide = load_engine(engine), load_engine(WIDE)
+    told = [(each.state, each.overlap, each.kernels) for each in (own, wide)]
+    stranger = load_fit(engine, gpu) == load_fit(WIDE, gpu) and told[0] == told[1]
     return read_shrinkage("stranger" if stranger else "known")
 
 
 def read_shrinkage(kind: Kind) -> Shrinkage:
-    """That of strangers, or of sources of engines that have constants."""
+    """That of strangers, or of sources of engines whose habits are stated."""
     return Shrinkage.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8"))[kind])
 
 

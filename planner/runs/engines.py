@@ -1,6 +1,10 @@
 """Frameworks' names, as people write them, and the engines that price them."""
 
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
+
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engines import load_engine
 
 ENGINES = (
     ("aa-scaling", "aa-scaling"), ("megatron-swift", "megatron-swift"),
@@ -51,3 +55,19 @@ def engine_name(framework: str) -> str:
     if text.split(maxsplit=1)[:1] in ([ours] for ours in OURS):
         return "native"
     return next((engine for part, engine in ENGINES if part in text), "generic")
+
+
+ENGINES_KEPT = 256
+Habits = tuple[tuple[str, Any], ...]
+
+
+@lru_cache(maxsize=ENGINES_KEPT)
+def engine_with(name: str, kernels: Habits, overlap: Habits, state: Habits) -> Engine:
+    """An engine with these habits of its own, which many rows share."""
+    engine = load_engine(name)
+    said = {"kernels": kernels, "overlap": overlap, "state": state}
+    changed = {
+        part: getattr(engine, part).model_copy(update=dict(habits))
+        for part, habits in said.items()
+    }  # fmt: skip
+    return engine.model_copy(update=changed)

@@ -18,6 +18,7 @@ from meshplan.planner.runs.engines import (
     LAST_UNFUSED,
     LAST_WITHOUT_FLASH,
     engine_name,
+    engine_with,
 )
 from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, WHOLE_LOSS
 from meshplan.planner.runs.rows import Facts, Row
@@ -235,13 +236,7 @@ def engine_of(row: Row) -> Engine:
     states |= _sums_said(row) | _packing_said(row) | _gathers_said(row)
     if WHOLE_ADAPTERS in row.facts.fused_kernels.split():
         states |= {"adapter_unit_s": 0.0}
-    return engine.model_copy(
-        update={
-            "kernels": engine.kernels.model_copy(update=kernels),
-            "overlap": engine.overlap.model_copy(update=overlap),
-            "state": engine.state.model_copy(update=states),
-        }
-    )
+    return engine_with(engine.name, *(tuple(h.items()) for h in (kernels, overlap, states)))
 
 
 WHOLE_ADAPTERS = "whole_adapters"

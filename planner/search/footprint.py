@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.search.checked_fit import (
     checked_fit,

@@ -1,11 +1,12 @@
 """The rows of a question that hold least, and whether a layout of them fits under some capacity."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes

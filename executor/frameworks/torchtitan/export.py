@@ -12,6 +12,7 @@
     context_kind               0.2: context_parallel_rotate_method = "allgather" / "alltoall"
     dispatcher                 0.2: expert_parallel_comm_backend = "standard" / "deepep"
     recompute                  [activation_checkpoint] mode; 0.3: FullAC / SelectiveAC / None
+    the engine                 [compile] enable: on, but for torchtitan-eager
 
 Sources are in `names`; batch and gradient accumulation, v0.2.2 `torchtitan/train.py`;
 resharding, v0.2.2 `models/llama3/infra/parallelize.py`.
@@ -34,6 +35,7 @@ from meshplan.executor.frameworks.export_notes import (
 from meshplan.executor.frameworks.torchtitan.names import (
     MODELS,
     SCHEDULE_NAMES,
+    UNCOMPILED,
     Version,
     exchange_unsaid,
     exchange_words,
@@ -64,6 +66,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE, version: Version = LA
     answer = answer_of(plan, gpus_per_node)
     check_split_backward(answer.layout, engine_named("torchtitan"))
     sections, unsaid = sections_of(answer, version)
+    sections["compile"] = {"enable": plan.engine not in UNCOMPILED.values()}
     flavor = MODELS.get(plan.model.name)
     if flavor is None or (version == "0.3" and flavor.module == "llama4"):
         why = f"torchtitan {version} ships no such model; register it and name it in the file"

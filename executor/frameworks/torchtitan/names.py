@@ -155,3 +155,9 @@ def _exchanges(layout: Layout, version: Version) -> Iterator[tuple[str, Mapping[
         yield "context_parallel_rotate_method", ROTATES, layout.context_kind
     if layout.expert_parallel > 1:
         yield "expert_parallel_comm_backend", BACKENDS, layout.dispatcher
+
+
+UNCOMPILED = {"0.2": "torchtitan-eager", "0.3": "torchtitan-eager-chunked-loss"}
+"""The engines of a file that switches torch.compile off, which is torchtitan's default: `compile.
+enable` is false where nothing is said (pytorch/torchtitan@0014ac2c torchtitan/config/configs.py).
+"""

@@ -85,7 +85,8 @@ def write_python(model: str, answer: Answer, sections: Mapping[str, Mapping[str,
         "",
         "def meshplan() -> Trainer.Config:",
         f"    config = {base}()",
-        *_model_lines(answer, flavor),
+        f"    config.compile.enable = {sections['compile']['enable']}",
+        *_model_lines(answer, flavor, compiled=sections["compile"]["enable"]),
         *(f"    config.training.{name} = {value!r}" for name, value in training.items()),
         "    config.parallelism = ParallelismConfig(",
         *(f"        {name}={value!r}," for name, value in sections["parallelism"].items()),
@@ -106,16 +107,15 @@ def _converter_imports(answer: Answer) -> list[str]:
     return [f"from torchtitan.components.quantization import {name}"] if name else []
 
 
-def _model_lines(answer: Answer, flavor: Flavor) -> list[str]:
+def _model_lines(answer: Answer, flavor: Flavor, *, compiled: bool) -> list[str]:
     name = _converter(answer)
     if name is None:
         return [f"    config.model_spec = model_registry({flavor.flavor!r})"]
     arguments = "" if name == "Float8LinearConverter" else 'fqns=["layers"], '
     return [
-        "    config.compile.enable = True",
         "    config.model_spec = model_registry(",
         f"        {flavor.flavor!r},",
-        f"        converters=[{name}.Config({arguments}model_compile_enabled=True)],",
+        f"        converters=[{name}.Config({arguments}model_compile_enabled={compiled})],",
         "    )",
     ]
 
@@ -329,7 +329,7 @@ def _name_unclear(found: dict[str, Fact], more: list[Fact]) -> None:
 
 def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> None:
     _, _, below = _dotted(target).partition(".")
-    if below.startswith(("parallelism.", "training.")):
+    if below.startswith(("compile.", "parallelism.", "training.")):
         _put(below, value, found)
     elif below == "activation_checkpoint":
         _policy(value, found)

@@ -19,6 +19,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     NEAREST,
     SCHEDULE_NAMES,
     SINGLE_STAGE,
+    UNCOMPILED,
     V_SHAPED,
     model_named,
 )
@@ -107,7 +108,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
-    exchanges = _read_exchanges(values, facts)
+    exchanges, engine = _read_exchanges(values, facts), _engine(values, python=python)
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], _graphed(values, facts)) if python else judged_settings(values)
     whole, beside = tensor_switches(values, facts)
@@ -117,7 +118,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         put(facts, selective_modules=Fact(policy, 1))
     return Reading(
         framework="torchtitan",
-        engine="torchtitan",
+        engine=engine,
         path=path,
         facts=facts,
         placement=placement,
@@ -127,6 +128,18 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         unread=(*exchanges, *whole, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
+
+
+def _engine(values: Values, *, python: bool) -> str:
+    """The one without a compiler, which is torchtitan's default; `compile` stood in [training]
+    until 2025. A function of Python that starts from a shipped one and leaves it out is taken to
+    have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
+    torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
+    releases that have their loss in chunks.
+    """
+    if values.on("compile.enable") or values.on("training.compile"):
+        return "torchtitan"
+    return UNCOMPILED["0.3" if python else "0.2"]
 
 
 def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:

@@ -26,6 +26,7 @@ def write_toml(model: str, answer: Answer, sections: Mapping[str, Mapping[str, A
         "training": {**sections["training"], "dataset": "c4_test"},
         "parallelism": sections["parallelism"],
         "activation_checkpoint": checkpoint,
+        "compile": sections["compile"],
     }
     return "\n".join(_section(name, entries) for name, entries in document.items())
 

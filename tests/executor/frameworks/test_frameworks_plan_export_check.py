@@ -51,6 +51,8 @@ WHOLE = [
     ("megatron-bridge", "bridge"),
     ("torchtitan", "torchtitan"),
     ("torchtitan", "torchtitan-0.2"),
+    ("torchtitan-eager", "torchtitan-0.2"),
+    ("torchtitan-eager-chunked-loss", "torchtitan"),
     ("nanotron", "nanotron"),
 ]
 

@@ -49,7 +49,6 @@ enable = true
     [
         pytest.param("", "", "", id="nothing to say"),
         pytest.param('mixed_precision_reduce = "bfloat16"', "", "precision_reduce", id="sums"),
-        pytest.param("compile = false", "", "training.compile", id="uncompiled"),
         pytest.param("weights_in_fp8 = true", "", "training.weights_in_fp8", id="a fork's own key"),
         pytest.param("[optimizer]\nearly_step_in_backward = true",
                      "early_step_in_backward", "", id="no gradients kept"),

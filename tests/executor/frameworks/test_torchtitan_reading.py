@@ -3,9 +3,13 @@
 import warnings
 
 import pytest
+from rows import ROW
 
 from meshplan.executor.frameworks import read_config
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.runs.habits import engine_of
+from meshplan.planner.runs.rows import row_of
 
 TITAN = """
 [training]
@@ -167,3 +171,33 @@ def test_python_that_python_warns_of_is_read_in_silence() -> None:
         with pytest.raises(UnreadableConfig):
             read_config("x = 1if 2 else 3\n", "config.py", "torchtitan")
     assert warned == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "engine"),
+    [
+        pytest.param("a.toml", "[compile]\nenable = false", "torchtitan-eager", id="off"),
+        pytest.param("a.toml", "[compile]\nenable = true", "torchtitan", id="on"),
+        pytest.param("a.toml", "", "torchtitan-eager", id="not said, off by default"),
+        pytest.param("a.toml", '[training]\ncompile = true', "torchtitan", id="on, before 2025-05"),
+        pytest.param("a.toml", '[training]\ncompile = "False"\nseq_len = 8192',
+                     "torchtitan-eager", id="before 2025-05"),
+        pytest.param("a.py", "False", "torchtitan-eager-chunked-loss", id="off, with a newer loss"),
+        pytest.param("a.py", "True", "torchtitan", id="on, in Python"),
+    ],
+)  # fmt: skip
+def test_what_is_not_compiled_is_priced_so(name: str, text: str, engine: str) -> None:
+    """By the same habits as a measured run that states it."""
+    of_python = REGISTRY % f"), compile=CompileConfig(enable={text}"
+    of_toml = f"[parallelism]\ntensor_parallel_degree = 1\n{text}\n"
+    reading = read_config(of_python if name.endswith(".py") else of_toml, name)
+    assert reading.engine == engine
+    assert not [note for note in reading.notes if "compile" in note]
+
+
+def test_an_engine_that_is_not_compiled_has_the_habits_of_rows_that_say_so() -> None:
+    """The rows' habits are `planner.runs.habits`', the engine's stand in its own file."""
+    cells = dict(ROW, framework="torchtitan 0.2", compiled="0", fused_loss="whole")
+    of_row, of_file = engine_of(row_of(cells)), load_engine("torchtitan-eager")
+    assert of_file.kernels == of_row.kernels
+    assert of_file.state == of_row.state

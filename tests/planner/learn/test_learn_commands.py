@@ -239,10 +239,14 @@ def test_what_cannot_be_used_is_one_line(
 def test_an_unknown_framework_is_priced_as_the_generic_engine(
     logs: list[str], tmp_path: Path
 ) -> None:
-    """`--engine` wins over the plan's own, and the file says whose constants it holds."""
+    """`--engine` wins over the plan's own, the file says whose constants it holds, and the text
+    that habits of one's own can be stated; of a known framework it does not.
+    """
     file = tmp_path / "learned.yaml"
-    assert _called("learn", *logs, "--engine", "generic", "-o", str(file))[0] == 0
+    code, said, _ = _called("learn", *logs, "--engine", "generic", "-o", str(file))
+    assert (code, "MESHPLAN_ENGINES" in said) == (0, True)
     assert read_learned(file).engine == "generic"
+    assert "MESHPLAN_ENGINES" not in _called("learn", *logs, "-o", str(file))[1]
 
 
 def test_a_learned_file_of_another_gpu_is_refused(logs: list[str], tmp_path: Path) -> None:

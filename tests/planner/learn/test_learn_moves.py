@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from meshplan.planner.learn import shrink
 from meshplan.planner.learn.cases import run_of_case
 from meshplan.planner.learn.likelihood import Seen
 from meshplan.planner.learn.reasons import SOCKETS, reasons, slower_s
-from meshplan.planner.learn.shrink import predicted_s, read_shrinkage, shrunk, telling, tuning_at
+from meshplan.planner.learn.shrink import (
+    predicted_s,
+    read_shrinkage,
+    shipped,
+    shrunk,
+    telling,
+    tuning_at,
+)
 from meshplan.planner.logs.steady import Steady
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
@@ -111,3 +119,16 @@ def test_sockets_that_the_log_names_are_a_hypothesis() -> None:
     named = next(each for each in found if "sockets" in each.name)
     assert "1/40 of the network's bandwidth" in named.name
     assert named.step_time_s == pytest.approx(slow_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        pytest.param("generic", "stranger", id="nothing is known"),
+        pytest.param("torchtitan", "known", id="habits alone"),
+        pytest.param("megatron", "known", id="habits and constants"),
+    ],
+)
+def test_who_may_be_far_off(engine: str, kind: Literal["stranger", "known"]) -> None:
+    """Stated habits say as much of how far off constants are as constants of one's own."""
+    assert shipped(engine, "h100-sxm") == read_shrinkage(kind)

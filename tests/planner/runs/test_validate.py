@@ -2,6 +2,7 @@
 tests/planner.
 """
 
+import gc
 import json
 import math
 import statistics
@@ -28,7 +29,7 @@ from meshplan.planner.runs.clusters import cluster_of, node_network_bytes_per_s
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow, row_of
 from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
-from meshplan.planner.runs.validate import Predicted, Skipped, predict_rows
+from meshplan.planner.runs.validate import Predicted, Skipped, predict_chunk, predict_rows
 
 ROWS = list(read_runs(BUILT_IN))[::7]
 NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",
@@ -376,3 +377,17 @@ def test_memory_of_adapters_by_pytorchs_kernels(capsys):
     assert max(errors) < 0.05
     assert full
     assert not any(row.fits for row in full)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_chunk_leaves_the_search_for_garbage_as_it_was(on: bool) -> None:
+    """Also where a row's price fails."""
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        assert [each.id for each in predict_chunk([{"id": "a"}]) if isinstance(each, Skipped)]
+        with pytest.raises(TypeError):
+            predict_chunk([None])  # type: ignore[list-item]
+        assert gc.isenabled() is on
+    finally:
+        (gc.enable if was_on else gc.disable)()
