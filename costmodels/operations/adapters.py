@@ -144,15 +144,18 @@ def cast_bytes(op: Matmul, lora: Lora, casts: AdapterCasts, *, backward: bool) -
     return (each.inputs[backward] + dropped) * op.joined * op.k + each.outputs[backward] * op.n
 
 
-def kept_numbers(op: Matmul, lora: Lora) -> Number:
-    """Of the narrow outputs, which the gradient of B needs, and of what dropout hands to A."""
-    return op.m * op.joined * (lora.rank + (op.k if lora.dropout else 0))
-
-
-def kept_copies_bytes(op: Matmul, lora: Lora, casts: AdapterCasts) -> Number:
-    """Of an adapter's input as it was cast, beyond what dropout keeps of it in 16 bits."""
+def kept_bytes(op: Matmul, lora: Lora, casts: AdapterCasts, itemsize: float) -> Number:
+    """What the backward pass needs of the adapter beside a product: the narrow output for the
+    gradient of B, what dropout hands to A with its mask, and A's input as it was cast, beyond what
+    dropout keeps of it in 16 bits.
+    """
+    part = adapted_part(op, lora)
+    if part is None:
+        return 0.0
+    numbers = part.m * part.joined * (lora.rank + (part.k if lora.dropout else 0))
     more = _CASTS[casts].kept - (2.0 if lora.dropout and casts != "none" else 0.0)
-    return more * op.m * op.joined * op.k
+    copies = more * part.m * part.joined * part.k
+    return itemsize * numbers + copies + mask_bytes(part, lora)
 
 
 def mask_bytes(op: Matmul, lora: Lora) -> Number:

@@ -40,12 +40,9 @@ from meshplan.costmodels.elementwise import (
 )
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import (
-    adapted_part,
     adapter_forward_flops,
     feeds_frozen_alone,
-    kept_copies_bytes,
-    kept_numbers,
-    mask_bytes,
+    kept_bytes,
 )
 from meshplan.costmodels.operations.by_operator import Listing
 from meshplan.costmodels.operations.kinds import (
@@ -75,6 +72,7 @@ from meshplan.costmodels.seconds.operation import (
     mean_flops_of,
     operators_of,
     part_of_layer,
+    room_s,
     scale_of,
     summed,
 )
@@ -200,10 +198,9 @@ class Pricer:
         if self.lora and feeds_frozen_alone(op, self.lora, self.adapter_casts):
             return 0.0
         saved = op.saved_bytes * (self.device.recipe.saved_fraction if is_kept_cast(op) else 1.0)
-        if self.lora and (part := adapted_part(op, self.lora)) is not None:
-            kept = self.device.recipe.itemsize * kept_numbers(part, self.lora)
-            kept = kept + kept_copies_bytes(part, self.lora, self.adapter_casts)
-            saved = saved + kept + mask_bytes(part, self.lora)
+        if self.lora and isinstance(op, Matmul):
+            itemsize = self.device.recipe.itemsize
+            saved = saved + kept_bytes(op, self.lora, self.adapter_casts, itemsize)
         return saved
 
     def _pass(
@@ -355,8 +352,8 @@ class Pricer:
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
         if isinstance(op, (AttentionCore, Scan)):
-            both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else core_kernels(op)
-            return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
+            forward, backward = core_kernels(op)
+            return {"forward": forward, "input_grad": backward, "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present
 
     def _waiting_s(self, op: Operation, direction: Direction) -> Number:
@@ -381,17 +378,7 @@ class Pricer:
         if isinstance(overlap, float) and overlap == 0.0:
             return whole
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        return exposed_s(whole, self._room_s(op, beside), overlap, slowed)
-
-    def _room_s(self, op: Communication, beside: Computing) -> Number:
-        """Of the computing in its direction, that under which a collective may run."""
-        if op.hidden_by == "linear":
-            return beside.matmul_s / 2
-        if op.hidden_by == "attention":
-            return beside.attention_s
-        if op.hidden_by == "first_chunk":
-            return beside.attention_s / self.groups["cp"].size
-        return beside.total_s / 2 if op.hidden_by == "expert" else 0.0
+        return exposed_s(whole, room_s(op, beside, self.groups["cp"].size), overlap, slowed)
 
     def _collective_s(self, op: Communication) -> Number:
         single, all_sent = self.deduplicates, op.routing == ALL_SENT

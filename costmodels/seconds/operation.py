@@ -100,12 +100,26 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
 SOFTMAX_APART_KERNELS = 4
 
 
-def core_kernels(op: AttentionCore) -> tuple[Number, Number]:
-    """That the host issues for the core attention forward and backward, where scale, mask, softmax
-    and two casts are kernels of their own (`softmax_apart`) each more than the one.
+def core_kernels(op: AttentionCore | Scan) -> tuple[Number, Number]:
+    """That the host issues for the core attention or a scan forward and backward: of attention one
+    and three, where scale, mask, softmax and two casts are kernels of their own (`softmax_apart`)
+    each more than the one.
     """
+    if isinstance(op, Scan):
+        return op.kernels, op.backward_kernels
     apart = SOFTMAX_APART_KERNELS * op.softmax_apart
     return 1 + apart, 3 + apart
+
+
+def room_s(op: Communication, beside: Computing, context_ranks: Number) -> Number:
+    """Of the computing in its direction, that under which a collective may run."""
+    if op.hidden_by == "linear":
+        return beside.matmul_s / 2
+    if op.hidden_by == "attention":
+        return beside.attention_s
+    if op.hidden_by == "first_chunk":
+        return beside.attention_s / context_ranks
+    return beside.total_s / 2 if op.hidden_by == "expert" else 0.0
 
 
 def cast_calls(recipe: Recipe, op: Matmul, direction: Direction) -> int:
