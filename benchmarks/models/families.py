@@ -26,7 +26,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
-from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.model.transformer import Layer, Model
 from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Pointwise
@@ -202,16 +202,25 @@ def our_flops(model: Model) -> tuple[float, float, bool]:
         tp=1.0, cp=1.0, ep=1.0, etp=1.0, sequence_parallel=0.0,
     )  # fmt: skip
     site = Site(model, shard, load_engine("generic").kernels)
-    layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]
-    operations = [*embedding_operations(site), *layers, *head_operations(site)]
+    kinds = [model.kinds[kind] for kind in model.pattern]
+    layers = [(kind, op) for kind in kinds for op in layer_operations(site, kind)]
+    operations = [*embedding_operations(site), *(op for _, op in layers), *head_operations(site)]
     weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
-    cores = [op for op in operations if isinstance(op, AttentionCore)]
+    cores = sum(_projected(kind, op) for kind, op in layers if isinstance(op, AttentionCore))
     narrow = sum(float(op.forward_flops) for op in operations if isinstance(op, Pointwise))
-    return (
-        weights,
-        sum(float(op.full_forward_flops) for op in cores) + narrow,
-        any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
-    )
+    has_state = any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds)
+    return weights, cores + narrow, has_state
+
+
+def _projected(layer: Layer, core: AttentionCore) -> float:
+    """FLOPs of a core as transformers runs it, which projects keys and values up where our kernels
+    meet their latents (`Attention.is_absorbed`).
+    """
+    flops, attention = float(core.full_forward_flops), layer.attention
+    if not attention.is_absorbed or core.name != "core_attention":
+        return flops
+    projected = attention.head_dim + attention.v_head_dim
+    return flops * projected / (core.head_dim + core.v_head_dim)
 
 
 def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:

@@ -161,7 +161,7 @@ def test_a_config_is_priced_with_its_own_switches(flags: str, hidden: float) -> 
 def test_another_engine_is_another_question() -> None:
     """A config of another engine is set beside the best layout on its own engine."""
     text = "[training]\nlocal_batch_size = 1\nglobal_batch_size = 64\nseq_len = 4096\n"
-    case = yours(text, "a.toml", "torchtitan").case
+    case = yours(f"{text}[compile]\nenable = true\n", "a.toml", "torchtitan").case
     assert same_question(ASKED.question, case).engine.name == "torchtitan"
     assert "your config runs on torchtitan, not nanotron" in why_not_the_plan(ASKED.question, case)
 

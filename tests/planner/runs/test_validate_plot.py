@@ -48,7 +48,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_first(
 ) -> None:
     """Another ending, or no matplotlib: one line and exit 2 before any run is predicted."""
     monkeypatch.setattr(picture, "find_spec", lambda name: installed or None)
-    monkeypatch.setattr("meshplan.planner.cli.validate.predict_rows", None)
+    monkeypatch.setattr("meshplan.planner.cli.validate.predict_chunk", None)
     result = CliRunner().invoke(app, ["validate", "--plot", "x.gif" if installed else "x.html"])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --plot")

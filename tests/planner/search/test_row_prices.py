@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.costmodels.prices.prices import least_micro_batch_s, mean_states_bytes
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.answer import solve
@@ -165,12 +166,12 @@ def test_a_limit_leaves_the_layout_that_meets_it(question: Question) -> None:
     more than the closed form may be above the simulation here; where every row is busy for longer
     nothing is.
     """
-    found = first_layout(question, np.inf)
+    found = first_layout(question, np.inf, KnownWork())
     assert found is not None
-    again = first_layout(question, found.step_s * 1.1)
+    again = first_layout(question, found.step_s * 1.1, KnownWork())
     assert again is not None
     assert again.step_s <= found.step_s * (1 + 1e-9)
-    assert first_layout(question, found.step_s / 10) is None
+    assert first_layout(question, found.step_s / 10, KnownWork()) is None
 
 
 def _columns(prices: Coefficients) -> dict[str, list[int]]:
