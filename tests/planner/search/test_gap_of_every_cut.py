@@ -1,16 +1,19 @@
-"""What the bound of every cut lets go of, where what it found at first is raised again."""
+"""What the bound of every cut lets go of, and the faster cuts that it finds on its way."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from small_cuts import small_question
 
-from meshplan.costmodels.layouts import Bools
+from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.pins import Pins, parse_pins
 
 SEEDS = (2, 6, 10)
 
@@ -72,3 +75,26 @@ def test_what_a_loose_bound_lets_go_of_counts_when_the_bound_is_raised(
         solve(small_question(seed, 8), 1)
     assert len(watched.answers) == len(SEEDS)
     assert all(bound_s <= let_go_s for bound_s, let_go_s in watched.answers)
+
+
+@pytest.mark.parametrize(("seed", "recompute"), [(21, "selective"), (193, "full")])
+def test_a_faster_cut_recomputes_what_pins_say(
+    seed: int, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every layer, though no more memory is needed: the plan is a cut that no list has."""
+    monkeypatch.setattr("meshplan.planner.space.stage_splits.MOST_WAYS", 2)
+    offered = list[tuple[int, ...]]()
+    offer = FreeCutBounds._offer
+
+    def watched(bounds: FreeCutBounds, row: int, variant: Variant, layers: Ints) -> None:
+        offered.append(variant.modes)
+        offer(bounds, row, variant, layers)
+
+    monkeypatch.setattr(FreeCutBounds, "_offer", watched)
+    q = small_question(seed, 8)
+    twice = {"usable_memory_bytes": 2 * q.cluster.fillable_bytes}
+    pins = Pins({**q.pins.axes, **parse_pins({"recompute": recompute}).axes})
+    result = solve(replace(q, cluster=q.cluster.model_copy(update=twice), pins=pins), 1)
+    assert offered
+    stages = result.solutions[0].layout.stages
+    assert [getattr(each, f"{recompute}_layers") for each in stages] == [s.layers for s in stages]
