@@ -157,13 +157,15 @@ class FreeCutBounds:
             each.again(least_s, below_s)
 
     def _prove(self) -> None:
-        """The best layout for a part of the budget, then all."""
+        """The best layout for a part of the budget, then all. Though that may bound the answer, no
+        other layout is let go by it, since what closes a wide gap may raise it again.
+        """
         self._kept = BUDGET - BUDGET // BEST
         best = self._of_the_best()
         if best:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
-        self._alike = list(self._layouts.below(self._alike, self.found_s))
+        self._alike = list(self._layouts.below(self._alike, self._rest_s))
         self._kept = 0
         if best:
             self._know(best)
@@ -336,9 +338,11 @@ class FreeCutBounds:
         return found_s
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
-        """A cut that is faster where it fits with nothing recomputed."""
+        """A cut that is faster, where it fits with as little recomputed as pins allow."""
         problem, _ = self.proof.problem(row, variant)
-        plan = evaluate(problem, tuple(Stage(each) for each in layers.tolist()))
+        mode = problem.modes[0]
+        stages = (Stage(n, n * (mode == 1), n * (mode == 2)) for n in layers.tolist())
+        plan = evaluate(problem, tuple(stages))
         if plan:
             self._faster.append((row, variant, plan))
 

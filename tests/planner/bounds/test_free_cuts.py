@@ -22,9 +22,10 @@ CLOSE = 1 + 1e-9
 @pytest.mark.parametrize("block", range(2))
 def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     """By whole layers of ranks below a limit, by programs with all chains that they learn, and by
-    the same multipliers under other limits of whole layers; some bounds are close.
+    the same multipliers under other limits of whole layers; some bounds are close. Where those of
+    the order of kinds count, most say as much with prices of memory that are scaled.
     """
-    closest, nearest, asked, refused = 0.0, 0.0, 0, 0
+    closest, nearest, asked, refused, in_order = 0.0, 0.0, 0, 0, list[bool]()
     number = cases(6, nightly=60)
     for seed in range(block * number, (block + 1) * number):
         for cuts_of, least_s, _ in played(seed):
@@ -39,6 +40,8 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
                     assert min(answer.bound_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
                     found_s = max(found_s, answer.bound_s, packed_s)
                     own_s = own_prices_s(cuts_of, program, answer)
+                    if answer.by and answer.by.order.any():
+                        in_order.append(own_s * CLOSE >= answer.bound_s)
                     assert min(own_s, limit_s) <= min(least_s, limit_s) * CLOSE, seed
                     nearest = max(nearest, min(own_s, least_s) / least_s)
                 asked += 1
@@ -49,15 +52,18 @@ def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     assert refused > 0
     assert closest > 0.97
     assert nearest > 0.97
+    assert sum(in_order) > 0.8 * len(in_order) > 10
 
 
 def own_prices_s(cuts_of: FreeCuts, program: FreeCutProgram, answer: Answer) -> float:
-    """The bound by an answer's chains with factors of its prices of memory; 0 without an answer."""
+    """The bound by an answer's chains and its order of kinds, with factors of its prices of memory;
+    0 without an answer.
+    """
     if answer.by is None:
         return 0.0
     price, lines = answer.by.memory * program.limit_s, program.lines[: len(answer.by.lines)]
-    price = price / cuts_of.same.prices.cap_kib
-    return float(AskedPrices(cuts_of, answer.by.lines, price, lines).bounds_s(math.inf)[0])
+    price, order = price / cuts_of.same.prices.cap_kib, answer.by.order * program.limit_s
+    return float(AskedPrices(cuts_of, answer.by.lines, price, lines, order).bounds_s(math.inf)[0])
 
 
 def test_weights_of_another_layout_are_a_bound_too() -> None:

@@ -1,0 +1,100 @@
+"""What the bound of every cut lets go of, and the faster cuts that it finds on its way."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from small_cuts import small_question
+
+from meshplan.costmodels.layouts import Bools, Ints
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.search.simulation.alike_layouts import Alike
+from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.pins import Pins, parse_pins
+
+SEEDS = (2, 6, 10)
+
+
+class Watched:
+    """The bound of every cut, with layouts that are bounded loosely at first and closely then; and
+    the least limit that layouts were let go at.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go_s, self.answers = list[float](), list[tuple[float, float]]()
+        self.solved = False
+        self._below, self._bound_s = ListedLayouts.below, FreeCutBounds.bound_s
+        monkeypatch.setattr("meshplan.planner.space.stage_splits.MOST_WAYS", 1)
+        monkeypatch.setattr(ListedLayouts, "below", lambda *asked: self.below(*asked))
+        monkeypatch.setattr(FreeCutBounds, "bound_s", lambda bounds: self.bound_s(bounds))
+        monkeypatch.setattr(FreeCutBounds, "_solve", lambda *asked: self.solve(*asked))
+        monkeypatch.setattr(FreeCutBounds, "_begin", lambda _, alike, at: done(alike, alike.begun))
+        monkeypatch.setattr(FreeCutBounds, "_pack", lambda _, alike, *at: done(alike, alike.packed))
+
+    def below(
+        self, layouts: ListedLayouts, every: Sequence[Alike], below_s: float
+    ) -> Iterator[Alike]:
+        left = list(self._below(layouts, every, below_s))
+        if sum(len(each.rows) for each in left) < sum(len(each.rows) for each in every):
+            self.let_go_s.append(below_s)
+        return iter(left)
+
+    def bound_s(self, bounds: FreeCutBounds) -> float:
+        self.solved, self.let_go_s = False, []
+        bound_s = self._bound_s(bounds)
+        self.answers.append((bounds._least_s, min(self.let_go_s, default=math.inf)))
+        return bound_s
+
+    def solve(self, bounds: FreeCutBounds, alike: Alike, at: int) -> None:
+        """The first layout no closer than it is, and all later ones as closely as is wanted."""
+        found_s = bounds.aim_s if self.solved else 0.0
+        self.solved = alike.solved[at] = True
+        alike.bounds[at] = max(alike.bounds[at], min(found_s, bounds.aim_s))
+        alike.changed()
+        if alike.bounds[at] < bounds.aim_s:
+            bounds.found_s = bounds.aim_s = float(alike.bounds[at])
+
+
+def done(alike: Alike, what: Bools) -> None:
+    """A step that bounds nothing."""
+    what[:] = True
+    alike.changed()
+
+
+def test_what_a_loose_bound_lets_go_of_counts_when_the_bound_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The best plan's layout is bounded loosely, and other layouts with larger bounds are not
+    looked at. Then the wide gap is closed: no bound is above what was let go of.
+    """
+    watched = Watched(monkeypatch)
+    for seed in SEEDS:
+        solve(small_question(seed, 8), 1)
+    assert len(watched.answers) == len(SEEDS)
+    assert all(bound_s <= let_go_s for bound_s, let_go_s in watched.answers)
+
+
+@pytest.mark.parametrize(("seed", "recompute"), [(21, "selective"), (193, "full")])
+def test_a_faster_cut_recomputes_what_pins_say(
+    seed: int, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every layer, though no more memory is needed: the plan is a cut that no list has."""
+    monkeypatch.setattr("meshplan.planner.space.stage_splits.MOST_WAYS", 2)
+    offered = list[tuple[int, ...]]()
+    offer = FreeCutBounds._offer
+
+    def watched(bounds: FreeCutBounds, row: int, variant: Variant, layers: Ints) -> None:
+        offered.append(variant.modes)
+        offer(bounds, row, variant, layers)
+
+    monkeypatch.setattr(FreeCutBounds, "_offer", watched)
+    q = small_question(seed, 8)
+    twice = {"usable_memory_bytes": 2 * q.cluster.fillable_bytes}
+    pins = Pins({**q.pins.axes, **parse_pins({"recompute": recompute}).axes})
+    result = solve(replace(q, cluster=q.cluster.model_copy(update=twice), pins=pins), 1)
+    assert offered
+    stages = result.solutions[0].layout.stages
+    assert [getattr(each, f"{recompute}_layers") for each in stages] == [s.layers for s in stages]
