@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +38,15 @@ def test_a_block_that_is_interrupted_ends_its_processes() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard, also by what a shell started in the background, which begins without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_that_another_thread_hears_comes_after_the_processes_have_started() -> None:
     """Not between the start of one and its place among those that are ended."""
     asleep = threading.Thread(target=time.sleep, args=(0.3,))
