@@ -5,7 +5,7 @@ is no longer than what was known, no cut is faster: the known chains bound all o
 each layer in its fastest mode, so where cuts must recompute this is a bound alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.known_chains import actions_of
 
 ROUNDS, AT_ONCE = 200, 2_000_000  # cuts that are played at most; cuts times chains looked at
 NO_LONGER = 1e-9
@@ -59,6 +61,42 @@ class WholeCuts:
             some = slice(first, first + few)
             each = flat[some] @ least.reshape(len(lines), -1).T + fixed
             self._longest[some] = np.maximum(self._longest[some], each.max(axis=1))
+
+
+class WholeLayers:
+    """What bounds steps of the only layout of `program` that are below a limit, by its whole layers
+    (`planner.cuts.folded_bound`, `planner.cuts.ordered_bound`).
+
+    ended     whether time or budget has ended, by the units of work that were spent
+    work      these units
+    step      those of a cut that is played
+    fastest   [chunk] the layers of the cut that takes least by its own chains, where that is known
+              and below the limit
+    """
+
+    def __init__(
+        self, program: FreeCutProgram, below_s: float, ended: Callable[[int], bool]
+    ) -> None:
+        self.program, self.below_s, self.ended = program, below_s, ended
+        self.work, self.step = 0, costs.CHAINED * actions_of(program.shape)
+        self.fastest: Ints | None = None
+
+    def played_s(self, layers: Ints | None, means: Sequence[Mean], found_s: float) -> float:
+        """The bound by all cuts that may be below the limit, [cut, chunk] layers; `found_s` where
+        they are too many to list.
+        """
+        if layers is None:
+            return found_s
+        if not len(layers):
+            return self.below_s
+        every = WholeCuts(self.program, layers, means)
+        for bound_s in every.bounds_s(self.below_s):
+            found_s = max(found_s, bound_s)
+            self.work += self.step + layers.size
+            if self.ended(self.work):
+                break
+        self.fastest = None if every.fastest is None else layers[every.fastest]
+        return found_s
 
 
 def layers_of_kinds(cuts: FreeCuts, layers: Ints) -> Floats:

@@ -36,10 +36,11 @@ from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.cuts import budget as costs
-from meshplan.planner.cuts.folded_bound import FOLD, WAYS, FoldedBound
+from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
-from meshplan.planner.cuts.ordered_bound import OrderedBound
+from meshplan.planner.cuts.ordered_bound import ordered_bound_s
+from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
@@ -326,15 +327,16 @@ class FreeCutBounds:
 
     def _whole_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
         """What the whole layers of chunks prove of steps below some limit."""
-        if alike.shape[0] in V_SHAPED:
+        folded = alike.shape[0] in V_SHAPED
+        if folded:
             self._loose.add(alike.shape[:2])
-        bound = (FoldedBound if alike.shape[0] in V_SHAPED else OrderedBound)(program, below_s)
-        found_s = bound.bound_s(
-            lambda: self._left - bound.work <= self._kept or self.proof.tally.late
+        whole = WholeLayers(
+            program, below_s, lambda work: self._left - work <= self._kept or self.proof.tally.late
         )
-        self._left -= bound.work
-        if bound.fastest is not None:
-            self._offer(int(alike.rows[at]), alike.variant, bound.fastest)
+        found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
+        self._left -= whole.work
+        if whole.fastest is not None:
+            self._offer(int(alike.rows[at]), alike.variant, whole.fastest)
         return found_s
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:

@@ -13,8 +13,9 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines, linear_from
 from meshplan.planner.bounds.free_cuts import Mean
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
-from meshplan.planner.cuts.ordered_bound import OrderedBound
+from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.ordered_cuts import OrderedCuts
+from meshplan.planner.cuts.whole_cuts import WholeLayers
 
 CLOSE = 1 + 1e-9
 SHAPES = [
@@ -58,7 +59,8 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
             every = ordered.below([best], limit_s)
             if every is not None and layers and least_s < limit_s:
                 assert list(layers) in every.tolist(), seed
-            found_s = OrderedBound(program_of(each, limit_s), limit_s).bound_s(lambda: False)
+            whole = WholeLayers(program_of(each, limit_s), limit_s, lambda _: False)
+            found_s = ordered_bound_s(whole)
             assert found_s <= min(least_s, limit_s) * CLOSE, seed
             close += least_s * 0.999 <= found_s < limit_s
             refused += found_s >= limit_s
