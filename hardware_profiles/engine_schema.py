@@ -69,9 +69,11 @@ class Legality(Frozen):
                        engine has no such models
     context_kinds      the kinds of context parallelism that it chooses from, its own default first;
                        nothing: it has the one of its `KernelHabits`
-    context_kinds_with_windows, context_kinds_with_latents, context_kinds_with_packing
+    context_kinds_with_windows, context_kinds_with_latents, context_kinds_with_chosen_latents,
+    context_kinds_with_packing
                        those of them with sliding windows, with values narrower than keys (latent
-                       attention), and with documents packed in a sequence; None: all
+                       attention), with latent attention over keys that an indexer chose, and with
+                       documents packed in a sequence; None: all
     dispatchers        what brings tokens to experts, to choose from, what needs nothing installed
                        first; nothing: it has the one of its `KernelHabits`
     usual_dispatchers  those of them that its recipes use, so that they are chosen without a pin
@@ -116,6 +118,7 @@ class Legality(Frozen):
     context_kinds: tuple[ContextKind, ...] = ()
     context_kinds_with_windows: tuple[ContextKind, ...] | None = None
     context_kinds_with_latents: tuple[ContextKind, ...] | None = None
+    context_kinds_with_chosen_latents: tuple[ContextKind, ...] | None = None
     context_kinds_with_packing: tuple[ContextKind, ...] | None = None
     dispatchers: tuple[Dispatcher, ...] = ()
     usual_dispatchers: tuple[Dispatcher, ...] = ()

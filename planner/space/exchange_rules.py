@@ -5,7 +5,8 @@ hierarchical   those of its ranks that share a node do, and it spans several nod
 others         any group
 DeepEP ...     on the accelerators, and for the sizes of groups, that `dispatchers.toml` lists
 
-What goes with windows, latent attention and packed documents is in the engine's file.
+What goes with windows, latent attention, keys that an indexer chose and packed documents is in the
+engine's file.
 """
 
 import math
@@ -38,7 +39,10 @@ def context_kinds(
         if any(attention.window for attention in attentions)
         else None,
         "values narrower than keys": rules.context_kinds_with_latents
-        if any(attention.head_dim != attention.v_head_dim for attention in attentions)
+        if any(each.head_dim != each.v_head_dim and not each.is_absorbed for each in attentions)
+        else None,
+        "latent attention over chosen keys": rules.context_kinds_with_chosen_latents
+        if any(attention.is_absorbed for attention in attentions)
         else None,
         "packed documents": rules.context_kinds_with_packing
         if training.packed_mean_length

@@ -205,8 +205,9 @@ def contexts(q: Question, at: Degrees) -> list[ContextKind | str]:
     with_heads = [each for each in every if each.heads]
     limits = [
         (any(each.window for each in with_heads), rules.context_kinds_with_windows),
-        (any(each.head_dim != each.v_head_dim for each in with_heads),
+        (any(each.head_dim != each.v_head_dim and not each.is_absorbed for each in with_heads),
          rules.context_kinds_with_latents),
+        (any(each.is_absorbed for each in with_heads), rules.context_kinds_with_chosen_latents),
     ]  # fmt: skip
     kinds = [each for each in rules.context_kinds if q.pins.allows("context_kind", each)]
     for there, limit in limits:

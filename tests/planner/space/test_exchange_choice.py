@@ -57,10 +57,14 @@ def question(model: str, engine: str = "megatron", **pins: str) -> Question:
         ),
         pytest.param("llama-3.1-8b", 512, {"ring", "all_gather", "all_to_all"}, id="packed"),
         pytest.param("deepseek-v3", 512, {"ring"}, id="packed, and 192 beside 128"),
+        pytest.param("deepseek-v3.2", None, {"all_gather"}, id="latents that an indexer chose"),
+        pytest.param("glm-5.2", 512, {"all_gather"}, id="the same, packed"),
     ],
 )
 def test_kinds_that_go_with_a_model(model: str, packed: int | None, kinds: set[str]) -> None:
-    """What Transformer Engine refuses (NVIDIA/TransformerEngine@015d2257 context_parallel.py)."""
+    """What Transformer Engine refuses (NVIDIA/TransformerEngine@015d2257 context_parallel.py), and
+    Megatron's attention over chosen latents (NVIDIA/Megatron-LM@d98e8a64 dsa.py).
+    """
     training = Training(seq_len=4096, global_batch_size=8, packed_mean_length=packed)
     found, why = context_kinds(model_named(model), training, load_engine("megatron"))
     assert set(found) == kinds
