@@ -61,7 +61,8 @@ def load_engine(name: str) -> Engine:
     known = (*engine_names(), *_own_names())
     close = get_close_matches(name, known, n=2)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(known)}")
+    missing = f"; MESHPLAN_ENGINES: {OWN} is no folder" if OWN and not OWN.is_dir() else ""
+    raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(known)}{missing}")
 
 
 def _own_engine(name: str) -> Engine:

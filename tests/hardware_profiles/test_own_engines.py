@@ -87,3 +87,9 @@ def test_an_unknown_name_lists_ones_own_too(own: Path) -> None:
     (own / "ours.toml").write_text("")
     with pytest.raises(UnknownEngine, match="did you mean ours"):
         load_engine("our")
+
+
+def test_a_folder_that_is_not_there_is_named(own: Path) -> None:
+    own.rmdir()
+    with pytest.raises(UnknownEngine, match=f"MESHPLAN_ENGINES: {own} is no folder$"):
+        load_engine("mine")
