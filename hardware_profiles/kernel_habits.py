@@ -110,8 +110,8 @@ class KernelHabits(Frozen):
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
     rope_operators  PyTorch operators of an unfused rotation, forward and backward, of a document
-    takes_chosen_rows   see `operations.absorbed`
-    reorders_documents  see `operations.context_exchange`
+    takes_chosen_rows   see `operations.attention.absorbed`
+    reorders_documents  see `operations.attention.context_exchange`
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved

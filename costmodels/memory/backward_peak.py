@@ -26,7 +26,7 @@ from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer
-from meshplan.costmodels.operations.context_exchange import kv_heads
+from meshplan.costmodels.operations.attention.context_exchange import kv_heads
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Matmul

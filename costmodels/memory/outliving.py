@@ -21,7 +21,7 @@ hook or where the checkpoint is not reentrant.
 from meshplan.costmodels.elementwise import Condition, Number, where
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.model.transformer import Attention
-from meshplan.costmodels.operations.context_exchange import kv_heads
+from meshplan.costmodels.operations.attention.context_exchange import kv_heads
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.layers import input_bytes
 

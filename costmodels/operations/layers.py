@@ -25,7 +25,6 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.transformer import Attention, Layer
-from meshplan.costmodels.operations.absorbed import absorbed_query, chosen_rows, latent_exchange
 from meshplan.costmodels.operations.alternating import (
     corrected,
     given_to_others,
@@ -33,18 +32,24 @@ from meshplan.costmodels.operations.alternating import (
     predicted,
     thinned,
 )
-from meshplan.costmodels.operations.attention_core import (
+from meshplan.costmodels.operations.attention.absorbed import (
+    absorbed_query,
+    chosen_rows,
+    latent_exchange,
+)
+from meshplan.costmodels.operations.attention.compressed import (
+    compressed_exchange,
+    compressor,
+    out_projection,
+)
+from meshplan.costmodels.operations.attention.context_exchange import context_exchange, kv_heads
+from meshplan.costmodels.operations.attention.core import (
     core,
     core_output,
     head_copies,
     output_bytes,
 )
-from meshplan.costmodels.operations.compressed import (
-    compressed_exchange,
-    compressor,
-    out_projection,
-)
-from meshplan.costmodels.operations.context_exchange import context_exchange, kv_heads
+from meshplan.costmodels.operations.attention.sparse import index_operations
 from meshplan.costmodels.operations.dense_biases import attention_biases, feed_forward_biases
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
@@ -66,7 +71,6 @@ from meshplan.costmodels.operations.norms import inner_norm, norm, norm_module
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.remade import remade
 from meshplan.costmodels.operations.residual import residual_sum, stream_itemsize
-from meshplan.costmodels.operations.sparse import index_operations
 from meshplan.costmodels.operations.streams import from_streams, to_streams
 from meshplan.costmodels.operations.traced import traced_operations
 

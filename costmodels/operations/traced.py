@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.traced import attention_of
-from meshplan.costmodels.operations.attention_core import core
-from meshplan.costmodels.operations.context_exchange import context_exchange
+from meshplan.costmodels.operations.attention.context_exchange import context_exchange
+from meshplan.costmodels.operations.attention.core import core
 from meshplan.costmodels.operations.experts import (
     choose,
     exchange_tokens,

@@ -11,7 +11,7 @@ from torch import Tensor
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
-from meshplan.costmodels.operations.attention_core import core, softmax_apart
+from meshplan.costmodels.operations.attention.core import core, softmax_apart
 from meshplan.costmodels.operations.embedding_head import head_operations
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Matmul, Pointwise

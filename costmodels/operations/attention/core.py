@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
-from meshplan.costmodels.operations.absorbed import core_widths
-from meshplan.costmodels.operations.compressed import compressed_keys
+from meshplan.costmodels.operations.attention.absorbed import core_widths
+from meshplan.costmodels.operations.attention.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from meshplan.costmodels.model.compression import Indexer
 from meshplan.costmodels.model.transformer import Attention
-from meshplan.costmodels.operations.compressed import compressed_exchange, compressor
+from meshplan.costmodels.operations.attention.compressed import compressed_exchange, compressor
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Operation, Pointwise
 

@@ -1,0 +1,1 @@
+"""Attention: its core, and what brings queries and keys together."""
