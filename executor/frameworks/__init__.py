@@ -18,10 +18,12 @@ from meshplan.executor.frameworks.hugging_face import (
     transformers_config,
 )
 from meshplan.executor.frameworks.llm_foundry import read as llm_foundry
-from meshplan.executor.frameworks.megatron import launch_script as megatron
+from meshplan.executor.frameworks.megatron import export as megatron
+from meshplan.executor.frameworks.megatron import launch_script
 from meshplan.executor.frameworks.nanotron import export as nanotron
 from meshplan.executor.frameworks.nanotron import read as nanotron_read
 from meshplan.executor.frameworks.nemo import bridge
+from meshplan.executor.frameworks.nemo import export as nemo
 from meshplan.executor.frameworks.neox import read as neox
 from meshplan.executor.frameworks.swift import read as swift
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
@@ -98,8 +100,8 @@ FRAMEWORKS = {
             "torchtitan", "torchtitan", torchtitan.claims, whole(torchtitan_read.read),
             torchtitan.export,
         ),
-        ("megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export),
-        ("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),
+        ("megatron", "Megatron-LM", launch_script.claims, launch_script.read, megatron.export),
+        ("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, nemo.export),
     )
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from meshplan.executor.frameworks.hugging_face import accelerate
 from meshplan.executor.frameworks.llm_foundry.read import _PRECISIONS as OF_FOUNDRY
 from meshplan.executor.frameworks.megatron.settings import PRECISIONS
 from meshplan.executor.frameworks.nanotron.export import DTYPES
-from meshplan.executor.frameworks.nemo.bridge import MIXED
+from meshplan.executor.frameworks.nemo.mixed_precision import MIXED
 from meshplan.executor.frameworks.neox.read import _PRECISIONS as OF_NEOX
 from meshplan.executor.frameworks.torchtitan.names import CONVERTER_CLASSES, CONVERTERS
 from meshplan.hardware_profiles.engines import engine_names, load_engine
