@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worke
 
 LONG = (
     "test_execute_command", "test_parity", "test_launch", "test_dry_run", "test_one_rank",
-    "test_written", "test_engine_train", "test_dry_run_cost_model", "test_simulated_proof",
+    "test_written", "test_dry_run_cost_model", "test_simulated_proof",
     "test_own_layouts", "test_price", "test_every_cut", "test_budget", "test_fuzz_readers",
     "test_sweep", "test_counted_plans", "test_counted_memory", "test_fit", "test_moved_layers",
     "test_intervals", "test_simulated_bounds", "test_adapters", "test_what_if", "test_row_prices",

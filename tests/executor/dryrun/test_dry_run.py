@@ -361,6 +361,8 @@ def test_wrong_rank(large_plan, monkeypatch, capsys):
 
 
 if __name__ == "__main__":
+    import torch.fx.experimental.symbolic_shapes  # a backward pass does: here once for all ranks
+
     for processes in (1, 2):
         arguments = (processes, sys.argv[1], sys.argv[2:])
         mp.start_processes(worker, arguments, nprocs=processes, start_method="fork")

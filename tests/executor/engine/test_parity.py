@@ -222,6 +222,8 @@ def test_cases_are_distinct():
 
 
 if __name__ == "__main__":
+    import torch.fx.experimental.symbolic_shapes  # a backward pass does: here once for all ranks
+
     folder, *named = sys.argv[1:]
     for processes in sorted(
         {c.layout.world_size for c in (*REFERENCES, *CASES) if c.name in named}
