@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -30,8 +31,13 @@ class Played(NamedTuple):
     layers: tuple[int, ...]
 
 
-def played(seed: int) -> Iterator[Played]:
+@cache
+def played(seed: int) -> tuple[Played, ...]:
     """Some layouts of a question, each with its memory, and with what just holds some plan."""
+    return tuple(_played(seed))
+
+
+def _played(seed: int) -> Iterator[Played]:
     question = small_question(seed, 5)
     space, rule = every_kind(question), question.engine.legality.recompute_layers
     if not len(space.layouts):

@@ -24,12 +24,8 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     with_precision,
 )
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
-from meshplan.executor.frameworks.hugging_face.trainers import (
-    LENGTHS,
-    TRAINERS,
-    Trainer,
-    read_values,
-)
+from meshplan.executor.frameworks.hugging_face.trainer_names import LENGTHS, TRAINERS, Trainer
+from meshplan.executor.frameworks.hugging_face.trainers import read_values
 from meshplan.executor.frameworks.shell.arguments import (
     Arguments,
     arguments,

@@ -35,13 +35,13 @@ from meshplan.executor.frameworks.hugging_face.trainer_command import (
     other_training,
     program_at,
 )
-from meshplan.executor.frameworks.hugging_face.trainers import (
+from meshplan.executor.frameworks.hugging_face.trainer_names import (
     LENGTHS,
     TRAINERS,
     Trainer,
     claims_of,
-    read_values,
 )
+from meshplan.executor.frameworks.hugging_face.trainers import read_values
 from meshplan.executor.frameworks.shell.arguments import (
     Arguments,
     arguments,

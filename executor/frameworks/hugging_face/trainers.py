@@ -15,9 +15,8 @@ memory or time in a way that is not modelled (adapters other than LoRA, other op
 verdict incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +43,12 @@ from meshplan.executor.frameworks.hugging_face.trainer_models import (
     short_samples,
     without_towers,
 )
+from meshplan.executor.frameworks.hugging_face.trainer_names import (
+    LENGTHS,
+    TRAINERS,
+    Trainer,
+    claims_of,
+)
 from meshplan.executor.frameworks.hugging_face.trainer_precision import (
     left_open,
     stated_precision,
@@ -52,6 +57,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_precision import (
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     DEEPSPEED_ENGINE,
     FSDP_ENGINE,
+    Sharding,
     axes_of,
     launched_by,
     on_host,
@@ -100,81 +106,6 @@ _AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in p
 _WITH_PIECES = {FSDP_ENGINE: "accelerate-chunked-loss", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
-    """One trainer's names for what counts.
-
-    marks  keys of which a file of this trainer has all of one group
-    lists  files of this folder that judge the keys nobody reads
-    states_sharding
-           no word of DeepSpeed or FSDP means none; of the others an Accelerate file may say it
-    checkpoints
-           all layers recompute where the file does not say
-    bf16_weights
-           `bf16` loads all weights so, where neither FSDP nor DeepSpeed keeps fp32 ones (axolotl
-           src/axolotl/utils/config/__init__.py, `torch_dtype`); the others' scripts choose
-    """
-
-    name: str
-    marks: tuple[frozenset[str], ...]
-    lists: tuple[str, ...]
-    model: str = "model_name_or_path"
-    seq_len: str = ""
-    micro_batch: str = "per_device_train_batch_size"
-    optimizer: str = "optim"
-    checkpoints: bool = False
-    states_sharding: bool = False
-    bf16_weights: bool = False
-
-
-_TRL = (
-    *("accelerate_config", "assistant_only_loss", "chat_template", "completion_only_loss"),
-    *("dataset_config", "dataset_kwargs", "dataset_mixer", "dataset_mixture", "dataset_num_proc"),
-    *("dataset_text_field", "dataset_train_split", "hub_model_revision", "max_completion_length"),
-    *("max_prompt_length", "model_revision", "num_generations", "packing_strategy", "use_peft"),
-)
-"""Keys that TRL has and transformers' `TrainingArguments` have not."""
-
-LENGTHS = ("max_length", "model_max_length", "block_size")
-"""What programs call the tokens of a sequence, beside their trainer."""
-
-TRAINERS = (
-    Trainer(
-        name="llama-factory",
-        marks=(frozenset(("model_name_or_path", "stage", "finetuning_type")),),
-        lists=("llama_factory_keys.toml", "hf_trainer_keys.toml"), seq_len="cutoff_len",
-    ),
-    Trainer(
-        name="axolotl",
-        marks=(frozenset(("base_model", "datasets")), frozenset(("base_model", "sequence_len")),
-               frozenset(("base_model", "pretraining_dataset"))),
-        lists=("axolotl_keys.toml", "hf_trainer_keys.toml"), model="base_model",
-        seq_len="sequence_len", micro_batch="micro_batch_size", optimizer="optimizer",
-        states_sharding=True, bf16_weights=True,
-    ),
-    Trainer(
-        name="trl", marks=tuple(frozenset(("model_name_or_path", key)) for key in _TRL),
-        lists=("trl_keys.toml", "hf_trainer_keys.toml"), seq_len="max_seq_length",
-        checkpoints=True,
-    ),
-    Trainer(
-        name="hf-trainer",
-        marks=(frozenset(("per_device_train_batch_size", "output_dir")),
-               frozenset(("per_device_train_batch_size", "gradient_accumulation_steps"))),
-        lists=("hf_trainer_keys.toml",), seq_len="max_seq_length",
-    ),
-)  # fmt: skip
-
-
-def claims_of(trainer: Trainer, name: str, text: str) -> bool:
-    """Whether a YAML or JSON file states the keys that mark this trainer."""
-    if not name.endswith((".yaml", ".yml", ".json")):
-        return False
-    pattern = r'"([A-Za-z_]\w*)"\s*:' if name.endswith(".json") else r"^([A-Za-z_]\w*)\s*:"
-    keys = set(re.findall(pattern, text, re.M))
-    return any(mark <= keys for mark in trainer.marks)
-
-
 def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> Reading:
     """A trainer's configuration; raises `UnreadableConfig` and `IllegalConfig`.
 
@@ -187,25 +118,13 @@ def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> 
 
 def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -> Reading:
     """The same of what a file, or a command line, states."""
-    facts: dict[str, Fact] = {}
     notes: list[str] = []
     if trainer.name == "llama-factory":  # of the others a dump says false where a program trains
         check_trains(values)
-    put(
-        facts,
-        micro_batch_size=values.count(trainer.micro_batch),
-        num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
-        seq_len=values.count(trainer.seq_len, *LENGTHS),
-        precision=stated_precision(values),
-    )
+    facts = _sizes(trainer, values)
     unknown = model_of_repository(values, trainer.model, facts)
     unread = _optimizer(values, facts, trainer.optimizer, notes) + other_plugins(values)
-    own = trainer.states_sharding
-    sharding = launched_by(values) or sharding_of(
-        values, replace(near, shipped=SHIPPED.get(trainer.name, {})),
-        config_suffices=own, stated=own,
-        launcher=launcher,
-    )  # fmt: skip
+    sharding = _sharding(trainer, values, near, launcher)
     facts |= {name: fact for name, fact in sharding.facts.items() if name not in facts}
     notes += on_host(sharding, facts) if sharding.engine == DEEPSPEED_ENGINE else []
     lora, of_adapters = LORA.get(trainer.name, of_others)(values)
@@ -215,40 +134,83 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         facts["precision"], said = left_open(trainer.name, values, freezes=freezes)
         notes.append(said)
     unread += [*sharding.unread, *_kind(values)]
-    pieces = _loss_in_pieces(trainer, values)
-    engine = _WITH_PIECES[sharding.engine] if pieces else sharding.engine
-    notes += [] if pieces else [_AT_ONCE]
-    if sharding.engine == DEEPSPEED_ENGINE:
-        _loaded(trainer, values, facts)  # counts as read
-        notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
-    if sharding.engine == FSDP_ENGINE:
-        states = _states(trainer, values, facts)
-        put(facts, optimizer_states=states)
-        unread += _wide_states(values, trainer.optimizer, states)
+    engine = _engine_of(trainer, values, sharding, notes)
+    unread += _weights_as_loaded(trainer, values, facts, sharding, notes)
     more, noted_axes = axes_of(values, facts)
-    unread += more
-    notes += [
-        *(*sharding.notes, *noted_axes),
-        f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}",
-    ]
-    if trainer.name == "trl":
-        notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
+    notes += [*sharding.notes, *noted_axes, *_assumed(trainer, engine)]
     notes += short_samples(trainer.name, values, facts)
     adapters = lora.value if lora else None
     same_shape(values, trainer.model)
     without_towers(values, facts)
-    unread += [*of_adapters, *wide_products(facts), *scores_kept(values, facts)]
+    unread += [*more, *of_adapters, *wide_products(facts), *scores_kept(values, facts)]
     unread += packed_weights(values, trainer.model, adapters) + packed_experts(facts, adapters)
     notes += beside_experts(facts, adapters)
     full, more = _checkpoints(trainer, values, notes)
-    unread += more
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
         framework=trainer.name, engine=engine, path=str(near.path), facts=facts,
         unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
-        ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
+        ignored=values.ignored(), notes=(*notes, *noted),
+        unread=(*unread, *more, *not_understood),
     )  # fmt: skip
+
+
+def _sizes(trainer: Trainer, values: Values) -> dict[str, Fact]:
+    """The batch, the sequence and the precision, where they are stated."""
+    facts: dict[str, Fact] = {}
+    put(
+        facts,
+        micro_batch_size=values.count(trainer.micro_batch),
+        num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
+        seq_len=values.count(trainer.seq_len, *LENGTHS),
+        precision=stated_precision(values),
+    )
+    return facts
+
+
+def _sharding(trainer: Trainer, values: Values, near: Nearby, launcher: str) -> Sharding:
+    """How states are sharded: by the file, by what it names, or by what launches it."""
+    own = trainer.states_sharding
+    shipped = replace(near, shipped=SHIPPED.get(trainer.name, {}))
+    return launched_by(values) or sharding_of(
+        values, shipped, config_suffices=own, stated=own, launcher=launcher
+    )
+
+
+def _engine_of(trainer: Trainer, values: Values, sharding: Sharding, notes: list[str]) -> str:
+    """The engine that prices it, by where the loss is made; notes one that has all logits."""
+    if _loss_in_pieces(trainer, values):
+        return _WITH_PIECES[sharding.engine]
+    notes.append(_AT_ONCE)
+    return sharding.engine
+
+
+def _weights_as_loaded(
+    trainer: Trainer,
+    values: Values,
+    facts: dict[str, Fact],
+    sharding: Sharding,
+    notes: list[str],
+) -> list[Fact]:
+    """Adds the optimizer's states as the format of the weights has them; what is not modelled."""
+    if sharding.engine == DEEPSPEED_ENGINE:
+        _loaded(trainer, values, facts)  # counts as read
+        notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
+    if sharding.engine != FSDP_ENGINE:
+        return []
+    states = _states(trainer, values, facts)
+    put(facts, optimizer_states=states)
+    return _wide_states(values, trainer.optimizer, states)
+
+
+def _assumed(trainer: Trainer, engine: str) -> list[str]:
+    """What no key of the file says."""
+    assumed = [f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}"]
+    if trainer.name == "trl":
+        said = "trained by next tokens, as `trl sft` does: assumed, where nothing says else"
+        assumed.append(said)
+    return assumed
 
 
 def _loss_in_pieces(trainer: Trainer, values: Values) -> bool:

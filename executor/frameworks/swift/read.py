@@ -34,7 +34,8 @@ from meshplan.executor.frameworks.hugging_face.launch_options import processes_o
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
-from meshplan.executor.frameworks.hugging_face.trainers import Trainer, read_values
+from meshplan.executor.frameworks.hugging_face.trainer_names import Trainer
+from meshplan.executor.frameworks.hugging_face.trainers import read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
