@@ -256,23 +256,16 @@ _SUMS = (
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
     _check_program(command.name, command.program)
     values = FlagArguments(command.program, command.waits)
+    by_deepspeed = values.on("deepspeed")
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
-    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
-        facts.pop("dispatcher", None)
-    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
-        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
-    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
+    _add_default_kinds(values, facts)
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
-    more = [*more, *more_notes]
     unread = [*in_file, *optimizer_unread(values, "--optimizer")]
-    if "global_batch_size" not in facts.keys() | command.left:  # then micro-batch x data_parallel
-        put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
-    if "zero_stage" not in facts:
-        put(facts, zero_stage=Fact(0, 1))
-    if values.on("deepspeed") and facts["precision"].value == "bf16":
+    _add_default_batch(command, facts)
+    if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)
     engine = engine_of(values)
     if unfused := keeps_scores(values):
@@ -290,17 +283,29 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         gradient_bytes=gradient_bytes(values),
         model_config=config,
         expert_tensor_follows=True,
-        userbuffers=None if values.on("deepspeed") else userbuffers,
-        exposed=() if values.on("deepspeed") else exposed(values, usual=False),
+        userbuffers=None if by_deepspeed else userbuffers,
+        exposed=() if by_deepspeed else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(
-            *notes,
-            *more,
-            *noted,
-            *scores_of_2023(values, recompute),
-            *ungrouped(values),
-            *routing_assumed(values),
-            *values.suspects(_MARKS),
+            *notes, *more, *more_notes, *noted, *scores_of_2023(values, recompute),
+            *ungrouped(values), *routing_assumed(values), *values.suspects(_MARKS),
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
-    )
+    )  # fmt: skip
+
+
+def _add_default_kinds(values: FlagArguments, facts: dict[str, Fact]) -> None:
+    """What Megatron does where its arguments do not say: context parallelism, the precision."""
+    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
+        facts.pop("dispatcher", None)
+    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
+        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
+    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
+
+
+def _add_default_batch(command: _Command, facts: dict[str, Fact]) -> None:
+    """One micro-batch where no global batch is stated, and no sharding where none is."""
+    if "global_batch_size" not in facts.keys() | command.left:  # then micro-batch x data_parallel
+        put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
+    if "zero_stage" not in facts:
+        put(facts, zero_stage=Fact(0, 1))
