@@ -11,6 +11,7 @@ import numpy as np
 from simulated_oracle import every_kind, recomputed
 from small_cuts import cuts, every_layout, small_question
 
+from meshplan.costmodels.layout import SCHEDULES, Schedule
 from meshplan.costmodels.prices.passes import pass_seconds
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.packed_cuts import PackedCuts
@@ -19,6 +20,7 @@ from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.search.rows.priced_space import closed_form, price_space
 
 MOST, ENDLESS = 1_000, 2**50  # mixes of a layout; KiB
+ALL = frozenset(SCHEDULES)
 
 
 class Played(NamedTuple):
@@ -32,12 +34,12 @@ class Played(NamedTuple):
 
 
 @cache
-def played(seed: int) -> tuple[Played, ...]:
+def played(seed: int, schedules: frozenset[Schedule] = ALL) -> tuple[Played, ...]:
     """Some layouts of a question, each with its memory, and with what just holds some plan."""
-    return tuple(_played(seed))
+    return tuple(_played(seed, schedules))
 
 
-def _played(seed: int) -> Iterator[Played]:
+def _played(seed: int, schedules: frozenset[Schedule]) -> Iterator[Played]:
     question = small_question(seed, 5)
     space, rule = every_kind(question), question.engine.legality.recompute_layers
     if not len(space.layouts):
@@ -45,6 +47,8 @@ def _played(seed: int) -> Iterator[Played]:
     setting = Setting.fitted(question.model, question.training, question.cluster, question.engine)
     prices, passes = price_space(question, space, closed_form), pass_seconds(space.layouts, setting)
     for times, problem in list(every_layout(question))[:12:3]:
+        if problem.schedule not in schedules:
+            continue
         every = (recomputed(counts, problem.modes, rule) for counts in cuts(problem))
         mixes = list(islice(chain.from_iterable(every), MOST + 1))
         if len(mixes) > MOST or problem.vpp == 1:

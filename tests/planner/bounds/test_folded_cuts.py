@@ -35,9 +35,8 @@ SHAPES = (
 def folded(seeds: int) -> Iterator[tuple[int, Played]]:
     """Layouts of V shapes of some questions."""
     for seed in range(seeds):
-        for each in played(seed):
-            if each.cuts.same.schedule in V_SHAPED:
-                yield seed, each
+        for each in played(seed, V_SHAPED):
+            yield seed, each
 
 
 def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
