@@ -260,22 +260,24 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
-    _add_default_kinds(values, facts)
+    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
+        facts.pop("dispatcher", None)
+    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
+        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
+    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
     unread = [*in_file, *optimizer_unread(values, "--optimizer")]
     _add_default_batch(command, facts)
     if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)
-    engine = engine_of(values)
     if unfused := keeps_scores(values):
         unread.append(unfused)
-    userbuffers = values.on("tp_comm_overlap")
     own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
     not_understood, noted = judged(own, MEGATRON, "--{}")
     return Reading(
         framework="megatron",
-        engine=engine,
+        engine=engine_of(values),
         path=path,
         facts=facts,
         placement=placement,
@@ -283,7 +285,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         gradient_bytes=gradient_bytes(values),
         model_config=config,
         expert_tensor_follows=True,
-        userbuffers=None if by_deepspeed else userbuffers,
+        userbuffers=None if by_deepspeed else values.on("tp_comm_overlap"),
         exposed=() if by_deepspeed else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(
@@ -292,15 +294,6 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )  # fmt: skip
-
-
-def _add_default_kinds(values: FlagArguments, facts: dict[str, Fact]) -> None:
-    """What Megatron does where its arguments do not say: context parallelism, the precision."""
-    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
-        facts.pop("dispatcher", None)
-    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
-        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
-    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
 
 
 def _add_default_batch(command: _Command, facts: dict[str, Fact]) -> None:

@@ -20,7 +20,9 @@ APP.command()(execute)
 
 @pytest.fixture
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dry run's own command line is run here, which has torch: a process would import it."""
+    """The dry run's own command line is run here, which has torch: a process would import it, as
+    that of `plan --dry-run` does (`test_plan_dry_run`).
+    """
 
     def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
         assert command[:3] == [sys.executable, "-m", dry_run.__name__]
@@ -31,16 +33,14 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_rank.subprocess, "run", run)
 
 
-def test_dry_run_builds_the_rank_that_was_asked_for(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("_in_this_process")
+def test_dry_run_builds_the_rank_that_was_asked_for(tmp_path: Path) -> None:
     """The second stage's program runs without devices, and says how much memory it took."""
     write_plan(tiny_plan(PP2), tmp_path / "plan.yaml")
     arguments = [str(tmp_path / "plan.yaml"), "--dry-run", "--rank", "1", "--json"]
     answer = CliRunner().invoke(APP, arguments)
-    said = capfd.readouterr()
-    assert answer.exit_code == 0, said.err
-    assert '"rank": 1' in said.out
+    assert answer.exit_code == 0, answer.output
+    assert '"rank": 1' in answer.stdout
 
 
 @pytest.mark.usefixtures("_in_this_process")
