@@ -271,13 +271,14 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     _add_default_batch(command, facts)
     if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)
+    engine, userbuffers = engine_of(values), values.on("tp_comm_overlap")
     if unfused := keeps_scores(values):
         unread.append(unfused)
     own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
     not_understood, noted = judged(own, MEGATRON, "--{}")
     return Reading(
         framework="megatron",
-        engine=engine_of(values),
+        engine=engine,
         path=path,
         facts=facts,
         placement=placement,
@@ -285,7 +286,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         gradient_bytes=gradient_bytes(values),
         model_config=config,
         expert_tensor_follows=True,
-        userbuffers=None if by_deepspeed else values.on("tp_comm_overlap"),
+        userbuffers=None if by_deepspeed else userbuffers,
         exposed=() if by_deepspeed else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(
