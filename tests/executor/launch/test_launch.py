@@ -30,6 +30,13 @@ RANKS = {
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
         """,
+    "refusing_rank": """
+        import os, sys, time
+        if os.environ["RANK"] == "0":
+            print("7 heads do not divide by 2", file=sys.stderr)
+            sys.exit(2)
+        time.sleep(600)
+        """,
     "waiting_rank": """
         import os, pathlib, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a rank that hangs in a collective
@@ -68,13 +75,13 @@ def test_command_on_one_host_and_on_two() -> None:
 ENDS = {
     "raising_rank": "rank 1: ValueError: the matrix is not square",
     "dying_rank": "rank 1: was killed by SIGKILL (out of memory?)",
+    "refusing_rank": "rank 0: 7 heads do not divide by 2",
 }
 
 
 def test_the_failing_ranks_own_error_comes_first(folder: Path) -> None:
     """However a rank dies, the first line is its error, not torchrun's; the others are ended. In
-    one folder after each other: the exception that the run before left is not told again. One that
-    refuses its plan is in `test_slurm`.
+    one folder after each other: the exception that the run before left is not told again.
     """
     for module, message in ENDS.items():
         start, job = time.monotonic(), TorchrunJob(module=module, processes_per_node=2)
