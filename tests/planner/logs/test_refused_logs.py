@@ -20,7 +20,8 @@ def refused(tmp_path: Path, name: str, text: str) -> str:
 
 def entry(step: int, **said: object) -> str:
     clock = f"0:{4 * step // 60:02d}:{4 * step % 60:02d}"
-    return json.dumps({"current_steps": step, "total_steps": 250, "elapsed_time": clock, **said})
+    known = {"current_steps": step, "total_steps": 250, "percentage": step / 2.5}
+    return json.dumps({**known, "elapsed_time": clock, **said})
 
 
 def test_predictions_are_no_steps(tmp_path: Path) -> None:
