@@ -16,7 +16,8 @@ from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.shell.arguments import arguments, launcher_arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, started_with
-from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
+from meshplan.executor.frameworks.shell.record import Script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
 from meshplan.executor.frameworks.torchtitan.read import read_sections
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
