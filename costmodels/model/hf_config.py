@@ -67,7 +67,7 @@ NOT_PRICED = {
         *("diffusion_gemma_text", "Dream", "dream", "llada", "llada_moe", "sdar", "sdar_moe"),
     ),
     "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
-    "a dense feed-forward beside the experts of each layer": ("arctic",),
+    "a dense feed-forward beside the experts of each layer": ("arctic", "Grok1ForCausalLM"),
     "block-sparse attention": ("phi3small",),
     "its layers attend to the residuals of earlier ones": ("kimi_k3",),
     "its fields are those of DeepSeek's own inference; the model's config.json says deepseek_v4": (
@@ -126,6 +126,8 @@ def why_no_tower(config: Mapping[str, object], model: Model) -> str:
 def _typed(outer: Fields) -> tuple[Fields, str]:
     """The language model's part of a configuration, and its family."""
     whole = outer.config.get("model_type")
+    if whole == "git" and outer.config.get("architectures") == ["Grok1ForCausalLM"]:
+        whole = "Grok1ForCausalLM"  # Grok-2's file has another model's type
     if isinstance(whole, str) and any(whole in types for types in NOT_PRICED.values()):
         raise outer.refuse(_why_not(whole))
     fields = text_part(outer)

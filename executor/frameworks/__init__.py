@@ -28,6 +28,7 @@ from meshplan.executor.frameworks.neox import read as neox
 from meshplan.executor.frameworks.swift import read as swift
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
+from meshplan.executor.frameworks.torchtitan import script as torchtitan_script
 from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -77,6 +78,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
     "gpt-neox": (neox.claims, neox.read),
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
+    "torchtitan-script": (torchtitan_script.claims, torchtitan_script.read),
     "automodel": (automodel.claims, whole(automodel.read)),
     "hf-script": (trainer_file.claims, trainer_file.read),
 }  # fmt: skip
@@ -143,20 +145,31 @@ def _reader(name: str, text: str) -> Read | None:
     return next((each.read for each in formats if each.claims(name, text)), None)
 
 
-def _reader_or_caller(name: str, text: str) -> Read | None:
-    """The same, or that of a script which calls one beside it: two levels of scripts, no more."""
-    read = _reader(name, text)
-    if read is None and calling.calls(text, name, _reader, calling.MOST_INNER):
-        return partial(calling.read_calls, find=_reader, most=calling.MOST_INNER)
-    return read
+LEVELS = 3  # of scripts that only call the next one, as far as they are followed
 
 
+def _reader_below(levels: int) -> calling.Find:
+    """Finds the reader of a file, or of a script that calls one, so many levels down."""
+    if not levels:
+        return _reader
+    inner = _reader_below(levels - 1)
+
+    def find(name: str, text: str) -> Read | None:
+        read = _reader(name, text)
+        if read is None and calling.calls(text, name, inner, calling.MOST_INNER):
+            return partial(calling.read_calls, find=inner, most=calling.MOST_INNER)
+        return read
+
+    return find
+
+
+_BELOW = _reader_below(LEVELS - 1)
 CALLING = Format(
     "calling",
-    lambda name, text: calling.calls(text, name, _reader_or_caller),
-    lambda text, path, start: calling.read_calls(text, path, start, _reader_or_caller),
+    lambda name, text: calling.calls(text, name, _BELOW),
+    lambda text, path, start: calling.read_calls(text, path, start, _BELOW),
 )
-"""A script whose launch is in another one beside it, or in one that this calls."""
+"""A script whose launch is in another one beside it, or in one that this calls, `LEVELS` deep."""
 
 
 def recognise(name: str, text: str) -> Format | None:

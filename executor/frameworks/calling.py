@@ -2,9 +2,9 @@
 `sbatch inner.sh`, `source args.sh`.
 
 What is called is read as it is started: with the variables that are exported to it and with its
-arguments. Source: GNU Bash manual 5.2, 3.7.3 Command Execution Environment, 4.1 `.`; SchedMD/slurm,
-man page of sbatch (`--export`, options before the script). Two levels of scripts that only call are
-followed (`find` says which); more are left out.
+arguments. Source: GNU Bash manual 5.2, 3.7.3 Command Execution Environment, 4.1 `.`;
+SchedMD/slurm, man page of sbatch (`--export`, options before the script). `find` says how many
+levels of scripts that only call are followed; more are left out.
 """
 
 import re

@@ -88,7 +88,7 @@ def _checked(path: Path, read: Recognised, batch: Batch, text: str = "") -> Reco
     if not found.log.steps and failed:
         raise UnreadableLog(f"{path}: no step times, and {DID_NOT_FIT}: `check` its config")
     if not found.log.steps:
-        why = "; ".join(found.log.notes) or f"no step times found; known are {KNOWN}"
+        why = "; ".join(found.log.notes) or f"no step times found; {KNOWN}"
         raise UnreadableLog(f"{path}: {why}")
     if failed:
         log = replace(found.log, out_of_memory=True, notes=(*found.log.notes, DID_NOT_FIT))
@@ -130,10 +130,11 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 
 KNOWN = (
-    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, torchtune, "
-    "AutoModel, MaxText, OLMo-core, ms-swift, verl's SFT and Hugging Face's Trainer, "
+    "known are the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, "
+    "torchtune, AutoModel, MaxText, OLMo-core, ms-swift, verl's SFT and Hugging Face's Trainer, "
     "trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, event files, and "
-    "result.json of `meshplan execute`"
+    "result.json of `meshplan execute`; of any other write a CSV with the columns step and "
+    "step_time_s"
 )
 
 
@@ -183,6 +184,9 @@ def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:
         return Recognised("W&B history", log)
     if isinstance(document, dict) and isinstance(document.get("log_history"), list):
         return Recognised("trainer_state.json", records.of_trainer(document))
+    if isinstance(document, dict) and "train_runtime" in document:
+        summary = TrainingLog((), None, None, notes=(records.SUMMARY,))
+        return Recognised("train_results.json", summary)
     if isinstance(document, dict) and "meshplan_run" in document:
         return Recognised("meshplan execute", records.of_result(document))
     rows = records.json_records(document, tag)
@@ -208,6 +212,6 @@ def _text(path: Path) -> tuple[str, str]:
             raise
         raise UnreadableLog(f"{path!r}: no path of a file") from None
     if b"\0" in data:
-        raise UnreadableLog(f"{path}: a binary file; known are {KNOWN}")
+        raise UnreadableLog(f"{path}: a binary file; {KNOWN}")
     text, beginning = (each.decode("utf-8-sig", errors="replace") for each in (data, head))
     return text, beginning

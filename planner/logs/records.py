@@ -240,6 +240,8 @@ def of_trainer(document: Record) -> TrainingLog:
     return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
 
 
+OF_PREDICTIONS = "a log of predictions, which train nothing (no entry has an epoch or a loss)"
+SUMMARY = "a summary of a job, without its steps: name its trainer_state.json or trainer_log.jsonl"
 ONE_START = (
     "read as of one start: train_runtime is of the last one, which a resumed job does not say"
 )
@@ -253,11 +255,20 @@ def of_llama_factory(rows: Sequence[Record]) -> bool:
 def of_clock(rows: Sequence[Record]) -> TrainingLog:
     """Steps between the entries of a clock of whole seconds."""
     known = [(row, each) for row in rows[-MAX_ROWS:] if (each := _clock_of(row))]
+    trained = [(row, each) for row, each in known if not _predicts(row)]
+    if known and not trained:
+        return TrainingLog((), None, None, notes=(OF_PREDICTIONS,))
+    known = trained
     clock = list(_of_one_process(known))
     others = len(known) - len(clock)
     note = f"{counted(others, 'entry', 'entries')} of another process in the same log left out"
     notes = (f"{note}: is it one job?",) * bool(others)
     return TrainingLog(slowest(entries(of_training(clock))), None, None, notes=notes)
+
+
+def _predicts(row: Record) -> bool:
+    """Whether an entry is of `on_prediction_step`, which knows the share done, and no epoch."""
+    return "percentage" in row and "epoch" not in row and "loss" not in row
 
 
 def _of_one_process(known: Iterable[tuple[Record, Clock]]) -> Iterator[Clock]:

@@ -39,7 +39,8 @@ from meshplan.executor.frameworks.shell.launches import (
     left_open,
     needed,
 )
-from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
+from meshplan.executor.frameworks.shell.record import Script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 MARK = "--per_device_train_batch_size"

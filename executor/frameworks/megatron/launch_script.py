@@ -56,7 +56,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     launcher_arguments,
 )
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, script_of
+from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, job_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,
@@ -118,9 +118,10 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         return _joined(_test_cases(text), path, text, (_ASSUMED,))
     marks = [mark for mark in _CLAIMED if mark in text]
     environment = start.environment if start else {}
+    of_job = None
     if marks and path.endswith(DOCUMENTS):
-        text, given = script_of(text, marks[0])
-        environment = given | dict(environment)
+        job = job_of(text, marks[0])
+        text, environment, of_job = job.script, job.variables | dict(environment), job.gpus
     script = read_script(text, environment, path)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
@@ -128,7 +129,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     notes = (*script.notes, *left_open(commands))
     cases = [_command(words) for words in commands]
     cases = [
-        replace(each, waits=script.waits, files=script.files,
+        replace(each, waits=script.waits, files=script.files, of_job=of_job,
                 program=(kept := needed(each.program, start, _SAID_BY)),
                 left=frozenset(each.program.keys() - kept.keys()))
         for each in cases
@@ -213,6 +214,7 @@ class _Command:
     waits  what of the script's start decided a condition
     left   what the program takes, and an option says instead
     files  what the script writes by here-documents
+    of_job GPUs that the job's document asks for
     """
 
     name: str
@@ -221,6 +223,7 @@ class _Command:
     waits: tuple[str, ...] = ()
     left: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
+    of_job: Fact | None = None
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -265,7 +268,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
         put(facts, context_kind=Fact("ring", 1))  # its default, p2p
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
-    put(facts, gpus=gpus_of(FlagArguments(command.launcher), text))
+    put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
     unread = [*in_file, *optimizer_unread(values, "--optimizer")]
     _add_default_batch(command, facts)

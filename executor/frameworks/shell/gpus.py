@@ -10,8 +10,19 @@ from meshplan.planner.case.reading import Fact, IllegalConfig
 _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
 
 
-def gpus_of(launcher: Values, text: str) -> Fact | None:
-    """GPUs by the launcher's arguments, else by Slurm's headers; raises `IllegalConfig`."""
+def gpus_of(launcher: Values, text: str, of_job: Fact | None = None) -> Fact | None:
+    """GPUs by the launcher's arguments, else by Slurm's headers; raises `IllegalConfig`.
+
+    of_job  those that a job's document asks for: all of them, where the launcher states no number
+            of nodes, because a job's operator says it by the environment (torchrun reads
+            `PET_NNODES`: pytorch torch/distributed/run.py, kubeflow/trainer)
+    """
+    stated = _gpus_of(launcher, text)
+    alone = not launcher.found.keys() & {"nnodes", "num_nodes", "nodes", "include"}
+    return of_job if of_job and (stated is None or alone) else stated
+
+
+def _gpus_of(launcher: Values, text: str) -> Fact | None:
     if included := launcher.found.get("include"):
         for name in ("num_gpus", "num_nodes"):
             if name in launcher.found:

@@ -2,24 +2,40 @@
 
 A string is a script of its own. A list of strings is one command, as `args` of a container are,
 unless one of its strings holds the flags itself (`["bash", "-c", "torchrun ... --num-layers 32"]`).
-Its variables are read (`job_variables`); what else it says, such as a container's GPUs, is not.
+Its variables (`job_variables`) and its GPUs (`job_gpus`) are read; what else it says is not. In a
+container's words `$(NAME)` is what its own `env` says, where it says a value (Kubernetes' API,
+Container v1: `args`); else it stays.
 """
 
+import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import yaml
 
-from meshplan.executor.frameworks.shell.job_variables import variables_of
-from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
+from meshplan.executor.frameworks.shell.job_gpus import gpus_of_job
+from meshplan.executor.frameworks.shell.job_variables import container_variables, variables_of
+from meshplan.planner.case.reading import Fact, NothingToRead, UnreadableConfig
 from meshplan.planner.case.yaml_text import CYAML, check_yaml
 
 DOCUMENTS = (".yaml", ".yml", ".json")
 
 
-def script_of(text: str, mark: str) -> tuple[str, dict[str, str]]:
-    """The scripts of a document that hold the flag `mark`, each at the line it has there, and the
-    variables that the document sets.
+_NAMED = re.compile(r"\$(\$?)\(([A-Za-z_][\w.-]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The script of a job, the variables that its document sets, and the GPUs that it asks for."""
+
+    script: str
+    variables: dict[str, str]
+    gpus: Fact | None
+
+
+def job_of(text: str, mark: str) -> Job:
+    """The scripts of a document that hold the flag `mark`, each at the line it has there.
 
     Raises `NothingToRead` where none does, `UnreadableConfig` on what is no YAML.
     """
@@ -29,7 +45,8 @@ def script_of(text: str, mark: str) -> tuple[str, dict[str, str]]:
         lines += script.splitlines()
     if not lines:
         raise NothingToRead(f"no command in this document takes {mark}")
-    return "\n".join(lines) + "\n", variables_of(_documents(text))
+    documents = _documents(text)
+    return Job("\n".join(lines) + "\n", variables_of(documents), gpus_of_job(documents))
 
 
 def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
@@ -64,12 +81,30 @@ def _documents(text: str) -> list[yaml.Node | None]:
 def _entries(node: yaml.MappingNode) -> list[yaml.Node]:
     """The values of a mapping; the words of a container's `command` and `args` are one list."""
     named = {str(key.value): value for key, value in node.value}
+    known = container_variables(named.get("env"))
+    for name in {"command", "args"} & named.keys() if known else ():
+        named[name] = _expanded(named[name], known)
     first, rest = named.get("command"), named.get("args")
     if isinstance(first, yaml.SequenceNode) and isinstance(rest, yaml.SequenceNode):
         words = [*first.value, *rest.value]
         del named["command"]
         named["args"] = yaml.SequenceNode(rest.tag, words, rest.start_mark, rest.end_mark)
     return list(named.values())
+
+
+def _expanded(node: yaml.Node, known: dict[str, str]) -> yaml.Node:
+    """A container's word or words with `$(NAME)` as its variables say; `$$(NAME)` is `$(NAME)`."""
+
+    def said(match: re.Match[str]) -> str:
+        return match[0][1:] if match[1] else known.get(match[2], match[0])
+
+    if isinstance(node, yaml.SequenceNode):
+        words = [_expanded(each, known) for each in node.value]
+        return yaml.SequenceNode(node.tag, words, node.start_mark, node.end_mark)
+    if not isinstance(node, yaml.ScalarNode):
+        return node
+    value = _NAMED.sub(said, node.value)
+    return yaml.ScalarNode(node.tag, value, node.start_mark, node.end_mark, node.style)
 
 
 def _is_command(node: yaml.SequenceNode, mark: str) -> bool:

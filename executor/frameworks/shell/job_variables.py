@@ -49,8 +49,7 @@ def _of_mapping(named: dict[str, yaml.Node]) -> Iterator[tuple[str, str]]:
         if isinstance(value, yaml.MappingNode):
             yield from _scalars({str(key.value): each for key, each in value.value})
         elif isinstance(value, yaml.SequenceNode):
-            for each in value.value:
-                yield from _entry(each)
+            yield from container_variables(value).items()
     resources = named.get("resources")
     if isinstance(resources, yaml.MappingNode):
         stated = {str(key.value): each for key, each in resources.value}
@@ -59,6 +58,12 @@ def _of_mapping(named: dict[str, yaml.Node]) -> Iterator[tuple[str, str]]:
             nodes = named.get("num_nodes")
             yield "SKYPILOT_NUM_GPUS_PER_NODE", cards
             yield "SKYPILOT_NUM_NODES", str(nodes.value) if _is_text(nodes) else "1"
+
+
+def container_variables(node: yaml.Node | None) -> dict[str, str]:
+    """Those of a container's list `env` that state a value."""
+    entries = node.value if isinstance(node, yaml.SequenceNode) else ()
+    return dict(pair for each in entries for pair in _entry(each))
 
 
 def _entry(node: yaml.Node) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from meshplan.executor.frameworks.shell.script import Script
+from meshplan.executor.frameworks.shell.record import Script
 from meshplan.planner.case.reading import Fact, Start
 
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")

@@ -13,11 +13,11 @@ variables, job control.
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
+from meshplan.executor.frameworks.shell.array_jobs import array_tasks
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
 from meshplan.executor.frameworks.shell.expand import (
     MAX_CHARS,
@@ -38,9 +38,10 @@ from meshplan.executor.frameworks.shell.given import (
     write_files,
 )
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.shell.record import Script, joined
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
 from meshplan.executor.frameworks.shell.words import Word, split_words
-from meshplan.executor.frameworks.shell.work import COMMAND_WORK
+from meshplan.executor.frameworks.shell.work import COMMAND_WORK, shared_work
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
@@ -52,26 +53,6 @@ _DECLARES = ("export", "local", "readonly", "declare", "typeset")
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
 
-@dataclass(slots=True)
-class Script:
-    """What a script assigned, the words of the commands it would run, and what it left unsaid.
-
-    beside what `OF_LAUNCHERS` hold for each of the commands
-    exported  what each of the commands inherits, by name
-    files  what it writes by `cat <<EOF > FILE` and `echo ... > FILE`, by the file's name
-    notes  one line each: a file that is sourced, a condition that something unknown decided
-    waits  what is unknown and decided a condition, as the script writes it
-    """
-
-    variables: dict[str, list[Fact]] = field(default_factory=dict)
-    commands: list[list[Fact]] = field(default_factory=list)
-    beside: list[dict[str, Fact]] = field(default_factory=list)
-    exported: list[dict[str, str]] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    waits: tuple[str, ...] = ()
-
-
 class _Stops(Exception):
     """`exit`, `return`, `break` or `continue` was reached."""
 
@@ -81,13 +62,20 @@ class _Stops(Exception):
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None, path: str = "") -> Script:
-    """Follow the script `text` at `path`; raises `UnreadableConfig` on what is no script.
+    """Follow the script `text` at `path`, of a job array once for each of its tasks; raises
+    `UnreadableConfig` on what is no script.
 
     `environment`: variables by name and arguments by number that it is started with; what Slurm
     sets by the script's own `#SBATCH` lines is known without it.
     """
-    follower = _Follower(path)
     given = {**slurm_variables(text), **(environment or {})}
+    tasks, notes = array_tasks(text, given)
+    with shared_work():
+        return joined([_followed(text, {**given, **task}, path) for task in tasks], notes)
+
+
+def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
+    follower = _Follower(path)
     set_start(follower.variables, given)
     follower.exported |= given.keys()
     with suppress(_Stops):

@@ -39,7 +39,8 @@ from meshplan.executor.frameworks.hugging_face.trainers import read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
-from meshplan.executor.frameworks.shell.script import SCRIPTS, Script, read_script
+from meshplan.executor.frameworks.shell.record import Script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 

@@ -67,6 +67,11 @@ def read(text: str, path: str) -> Reading:
     return replace(first, others=tuple(others))
 
 
+def read_sections(found: Mapping[str, Fact], path: str) -> Reading:
+    """The reading of a TOML file's facts, which options of a command may have replaced."""
+    return _reading(found, path, python=False)
+
+
 _OPTION = "selective_ac_option"
 _BY_OPERATOR = (
     "selective recompute is taken to be by operator, as releases since 2026-03-23 have it; in the "

@@ -160,7 +160,7 @@ def test_exec_starts_a_program_and_ends_the_script(text: str, started: list[str]
     assert [" ".join(str(word.value) for word in words) for words in found] == started
 
 
-def test_two_levels_of_calls_are_followed(tmp_path: Path) -> None:
+def test_three_levels_of_calls_are_followed(tmp_path: Path) -> None:
     """stark-sim/megatron-deepspeed-lock-clock scripts/*_compare.sh: a script that runs one that
     runs the launch. What is exported and the arguments reach the innermost.
     """
@@ -181,8 +181,10 @@ def test_two_levels_of_calls_are_followed(tmp_path: Path) -> None:
     assert said == [(4, 2), (2, 6)]
     assert [each.placement.line for each in cases] == [1, 2]
     third = tmp_path / "third.sh"
-    with pytest.raises(UnreadableConfig):  # a third level
-        read_config(third.read_text(), str(third))
+    assert len(read_config(third.read_text(), str(third)).others) == 1
+    (tmp_path / "fourth.sh").write_text("bash third.sh\n")
+    with pytest.raises(UnreadableConfig):  # a fourth level
+        read_config("bash third.sh\n", str(tmp_path / "fourth.sh"))
     (tmp_path / "inner.sh").write_text("bash outer.sh\n")
     with pytest.raises(UnreadableConfig):  # in a circle
         read_config(outer.read_text(), str(outer))

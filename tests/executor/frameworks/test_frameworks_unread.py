@@ -124,7 +124,7 @@ LAUNCHED = [
     "accelerate launch --num_processes 16 train.py --deepspeed ds.json\n",
     "export A=1\nACCELERATE_LOG_LEVEL=info accelerate launch --config_file z3.yaml sft.py c.yaml\n",
     "deepspeed --num_gpus=8 train.py --deepspeed ds.json\n",
-    "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file a.toml\n",
+    "torchrun --nproc_per_node=8 -m torchtitan.train --config llama3_8b\n",
     'NGPU=8 torchrun \\\n  -m torchtitan.train "$@"\n',
     "export A=1\nFORCE_TORCHRUN=1 llamafactory-cli train a.yaml learning_rate=1e-5\n",
     "axolotl train qlora.yml --micro-batch-size 2\n",

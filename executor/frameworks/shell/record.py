@@ -1,0 +1,44 @@
+"""What following a launch script found, and the same of all tasks of a job array."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshplan.planner.case.reading import Fact
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script assigned, the words of the commands it would run, and what it left unsaid.
+
+    beside what `OF_LAUNCHERS` hold for each of the commands
+    exported  what each of the commands inherits, by name
+    files  what it writes by `cat <<EOF > FILE` and `echo ... > FILE`, by the file's name
+    notes  one line each: a file that is sourced, a condition that something unknown decided
+    waits  what is unknown and decided a condition, as the script writes it
+    """
+
+    variables: dict[str, list[Fact]] = field(default_factory=dict)
+    commands: list[list[Fact]] = field(default_factory=list)
+    beside: list[dict[str, Fact]] = field(default_factory=list)
+    exported: list[dict[str, str]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    waits: tuple[str, ...] = ()
+
+
+def joined(scripts: Sequence[Script], notes: Sequence[str] = ()) -> Script:
+    """The tasks of one job array as one script: the commands of all, the variables of the first. A
+    file that two of them write otherwise is not known.
+    """
+    first, *others = scripts
+    for other in others:
+        first.commands += other.commands
+        first.beside += other.beside
+        first.exported += other.exported
+        for name in first.files.keys() | other.files.keys():
+            if first.files.get(name) != other.files.get(name):
+                first.files.pop(name, None)
+        notes = (*notes, *(note for note in other.notes if note not in first.notes))
+    first.waits = tuple(dict.fromkeys(what for script in scripts for what in script.waits))
+    first.notes += [note for note in dict.fromkeys(notes)]
+    return first

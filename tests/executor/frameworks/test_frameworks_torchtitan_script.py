@@ -1,0 +1,86 @@
+"""Scripts that launch torchtitan with a TOML file: its facts, less what the options replace."""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
+
+TOML = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 1
+[compile]
+enable = true
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+"""
+LAUNCH = (
+    "torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --job.config_file {file} {more}"
+)
+
+
+def script(tmp_path: Path, more: str, file: str = "./configs/llama3_8b.toml") -> Reading:
+    (tmp_path / ".git").mkdir(exist_ok=True)
+    (tmp_path / "configs").mkdir(exist_ok=True)
+    (tmp_path / "configs/llama3_8b.toml").write_text(TOML)
+    (tmp_path / "slurm").mkdir(exist_ok=True)
+    path = tmp_path / "slurm/train.sh"
+    path.write_text("#!/bin/bash\n" + LAUNCH.format(file=file, more=more) + "\n")
+    return read_config(path.read_text(), str(path), start=Start(environment={"MB": "4"}))
+
+
+def test_options_win_over_the_file_and_the_launcher_gives_the_gpus(tmp_path: Path) -> None:
+    more = '--parallelism.tensor_parallel_degree 4 --training.local-batch-size=$MB "$@"'
+    reading = script(tmp_path, more)
+    said = {name: fact.value for name, fact in reading.facts.items()}
+    assert (said["tensor_parallel"], said["micro_batch_size"], said["gpus"]) == (4, 4, 16)
+    assert (said["seq_len"], said["model"]) == (8192, "llama-3.1-8b")
+    assert {fact.line for name, fact in reading.facts.items() if name == "tensor_parallel"} == {2}
+
+
+@pytest.mark.parametrize(
+    ("more", "mode"),
+    [
+        ("", "selective"),
+        ("--activation_checkpoint.mode full", "full"),
+        ("--activation_checkpoint.mode=none --compile.no-enable", "none"),
+    ],
+)
+def test_recompute_is_the_options(tmp_path: Path, more: str, mode: str) -> None:
+    assert script(tmp_path, more).recompute.mode == mode
+
+
+def test_a_loop_is_a_case_each(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(TOML)
+    text = "for tp in 1 2 4; do\n" + LAUNCH.format(
+        file="a.toml", more="--parallelism.tensor_parallel_degree $tp"
+    )
+    path = tmp_path / "sweep.sh"
+    path.write_text(text + "\ndone\n")
+    reading = read_config(path.read_text(), str(path))
+    cases = [reading, *reading.others]
+    assert [each.facts["tensor_parallel"].value for each in cases] == [1, 2, 4]
+
+
+def test_what_is_left_open_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableConfig, match=r"\$TP.*--env TP=VALUE"):
+        script(tmp_path, "--parallelism.tensor_parallel_degree $TP")
+    with pytest.raises(NothingToRead, match="CONFIG=VALUE"):
+        script(tmp_path, "", file="$CONFIG")
+    with pytest.raises(NothingToRead, match="check that file"):
+        script(tmp_path, "", file="other.toml")
+
+
+def test_another_program_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "infer.sh"
+    path.write_text("python -m torchtitan.models.flux.infer --job.config_file a.toml\n")
+    with pytest.raises(NothingToRead, match=r"not torchtitan\.train"):
+        read_config(path.read_text(), str(path))
