@@ -13,10 +13,10 @@ Tensors of 16 bits that the sum moves beside the mask of a dropout, forward and 
 Sources: bias_dropout_add, NVIDIA/Megatron-LM@f7727433 megatron/model/transformer.py;
 --fp32-residual-connection, megatron/training/arguments.py; under torch.autocast an embedding, whose
 weights are fp32, puts out fp32, to which sums widen the products' 16 bits (PyTorch's documentation
-of torch.amp, op-specific behaviour); torch.compile of a whole model puts pointwise operations and
-the reduction that follows into one kernel, and so back (PyTorch 2, ASPLOS 2024, doi
-10.1145/3620665.3640366, section 4.4: loops and reductions that can share their loop). Counted, not measured. Leaves out: a wide stream beside
-dropout apart, and its messages between the stages of a pipeline.
+of torch.amp, op-specific behaviour); torch.compile of a whole model puts pointwise operations into
+the kernel of the reduction behind them (TorchInductor's scheduler: "PyTorch 2", ASPLOS 2024).
+Counted, not measured. Leaves out: a wide stream beside dropout apart, and its messages between the
+stages of a pipeline.
 """
 
 from meshplan.costmodels.operations.feed_forward import Site
