@@ -103,6 +103,10 @@ class KernelHabits(Frozen):
     drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
     wide_stream     the residual stream is in fp32 (`costmodels.operations.residual`)
     keeps_wide      and kept so
+    joins_norms     one kernel adds the residual and norms the sum
+                    (`costmodels.operations.residual`)
+    copies_unrotated
+                    queries and keys that nothing rotates are copied out of their product
     softmax_blocks  of so many sequences x heads on a rank the kernel takes whose attention keeps
                     its scores; where a rank's are no multiple, PyTorch's operators run instead
                     (1: it takes any)
@@ -190,6 +194,8 @@ class KernelHabits(Frozen):
     drops_apart: bool = False
     wide_stream: bool = False
     keeps_wide: bool = False
+    joins_norms: bool = False
+    copies_unrotated: bool = True
     softmax_blocks: int = Field(default=1, ge=1)
     copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)

@@ -268,7 +268,9 @@ def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communicati
 
 
 def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
-    """RoPE, or for positions that are not rotated the copy out of the fused projection."""
+    """RoPE, or for positions that are not rotated the copy out of the fused projection; where
+    attention takes views of it (`KernelHabits.copies_unrotated`), that of their gradients alone.
+    """
     one = site.kernels.fused_rope or site.model.learned_positions > 0
     kernels = 1 if one else site.kernels.rope_kernels
     own = own_operators(site, kernels)
@@ -277,7 +279,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
     move = 2 * site.itemsize * elements
     return Pointwise(
         name="rotary",
-        forward_bytes=passes * move,
+        forward_bytes=passes * move * site.kernels.copies_unrotated,
         backward_bytes=passes * move,
         kernels=kernels,
         issued_share=1.0 - own / kernels,

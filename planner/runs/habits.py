@@ -57,6 +57,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "head_copies": {"copies_heads": True},
     "autocast": {"wide_stream": True, "keeps_wide": True},
     "te_autocast": {"wide_stream": True},
+    "joined_norms": {"joins_norms": True},
+    "no_rotation": {"fused_rope": True, "copies_unrotated": False},
     "sums_biases": {"biases": "summed"},
     "no_reorder": {"reorders_documents": True},
     "no_routing": {"routing_kernels": 26},

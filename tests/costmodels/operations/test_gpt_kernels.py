@@ -168,6 +168,21 @@ def test_a_residual_stream_in_fp32() -> None:
     assert input_bytes(cast) == input_bytes(plain)
 
 
+def test_norms_of_a_compiled_model_run_with_the_sums_before_them() -> None:
+    """The sum is not read again forward; backward the norm's gradient is not written and read."""
+    plain, wide = (
+        where(dropout=False, joins_norms=True, wide_stream=wide) for wide in (False, True)
+    )
+    assert moved(plain, "_residual") == (2 * 2 * 2, 2 * 1 * 2)
+    assert moved(wide, "_residual") == (2 * 3 * 2, 2 * 3 * 2)
+
+
+def test_positions_that_attention_takes_views_of_copy_gradients_alone() -> None:
+    """Learned positions: nothing is moved between the joined product and attention."""
+    forward, backward = moved(where(copies_unrotated=False), "rotary")
+    assert (forward, backward) == (0, moved(where(), "rotary")[1])
+
+
 def test_an_ungated_shape_may_rotate() -> None:
     """A GPT's note on its attention leaves the table of learned positions out."""
     shape = {
