@@ -1,10 +1,14 @@
 """The constants of all engines together, learnt without one engine and one suite, to first order.
 
 Each run is priced once around the constants that ship for all engines on its GPU family, with its
-own engine's habits: ln(predicted / measured) and its derivatives. Learning (`planner.runs.fit`)
-then takes predictions as linear in the logarithms of the constants, so a prior costs no price.
-Leaves out: what is hidden behind something else bends; constants move by some per cent from those
-that ship, so by little.
+own engine's habits:
+
+    predicted / predicted there = 1 + sum of  J_k (c_k / c_k there - 1)
+
+    J_k   d ln(predicted) / d ln(c_k), the share of the step that constant k scales
+
+Learning (`planner.runs.fit`) then costs no further price. A step adds up what constants scale, so
+this is exact but for what is hidden behind something else, and changes places with it.
 """
 
 from collections.abc import Sequence
@@ -20,19 +24,23 @@ from meshplan.planner.runs.fit import FEW, WIDE, Pool, constants_told, sample
 from meshplan.planner.runs.learning import TIME, Indices, Problem
 from meshplan.planner.runs.runs import Run
 
+LEAST = 0.05
+"""No constants make a step shorter than that share of it."""
+
 FREE = [each for each in TIME if each.name in LEARNT]
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A run by its engine's habits: ln(predicted / measured) with constants at exp(x), about
+    """A run by its engine's habits, with the constants `at`, in the order of `FREE`.
 
-    error + slope @ (x - at), in the order of `FREE`
+    error   ln(predicted / measured)
+    shares  J of the module's docstring
     """
 
     run: Run
     error: float
-    slope: Vector
+    shares: Vector
     at: Vector
 
 
@@ -41,16 +49,27 @@ class Linear(Problem):
 
     def __init__(self, pool: Pool, every: Sequence[Told], prior: Tuning) -> None:
         runs = [each.run for each in every]
-        self.slopes = np.array([each.slope for each in every])
-        self.at_one = np.array([each.error - each.slope @ each.at for each in every])
+        self.errors = np.array([each.error for each in every])
+        self.shares = np.array([each.shares for each in every])
+        self.at = np.array([each.at for each in every])
         heard = [pool.hears(run) for run in runs]
         super().__init__(runs, constants_told(pool, runs), prior, heard=heard)
 
     def residuals(self, x: Vector, rows: Indices) -> Vector:
         """ln(predicted / measured) of `rows`, to first order."""
-        tuning = self.tuning(x)
-        constants = np.log([getattr(tuning, each.name) for each in FREE])
-        return np.asarray(self.at_one[rows] + self.slopes[rows] @ constants)
+        times = values(self.tuning(x)) / self.at[rows]
+        return np.asarray(self.errors[rows] + moved(self.shares[rows], times))
+
+
+def moved(shares: Vector, times: Vector) -> Vector:
+    """ln of what predictions are multiplied by where their constants are multiplied by `times`."""
+    by = 1 + np.sum(shares * (times - 1), axis=-1)
+    return np.asarray(np.log(np.maximum(by, LEAST)))
+
+
+def values(tuning: Tuning) -> Vector:
+    """The constants, in the order of `FREE`."""
+    return np.array([getattr(tuning, each.name) for each in FREE])
 
 
 def priced(runs: Sequence[Run]) -> list[Told]:
@@ -62,7 +81,7 @@ def priced(runs: Sequence[Run]) -> list[Told]:
 def _told(run: Run) -> Told:
     at = load_fit(WIDE, run.cluster.gpu.name).tuning
     errors, slopes = linearised([run], at, FREE)
-    return Told(run, -float(errors[0]), slopes[0], np.log([getattr(at, c.name) for c in FREE]))
+    return Told(run, -float(errors[0]), slopes[0], values(at))
 
 
 class Priors:
