@@ -8,7 +8,8 @@
     python -m benchmarks.accuracy.learn --habits   all sources to first order by what ships, if the
                                                    habits of their framework were stated; printed
 
-Each learns the prior of each source first, which takes a core half an hour for all.
+Each prices all runs first (two to four minutes of a core, with a bar), and learns the prior of each
+source from these prices (`benchmarks.accuracy.priors`).
 
 A source is treated as an unknown framework (`benchmarks.accuracy.learn_sources`). Two runs of
 different layouts are learnt from (`planner.learn.shrink`) and its other layouts predicted; the
@@ -32,7 +33,6 @@ from statistics import mean, median
 import numpy as np
 
 from benchmarks.accuracy.learn_sources import (
-    FREE,
     Draw,
     Row,
     Source,
@@ -42,6 +42,7 @@ from benchmarks.accuracy.learn_sources import (
     rows,
     sources,
 )
+from benchmarks.accuracy.priors import FREE
 from benchmarks.accuracy.tables import TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml

@@ -14,21 +14,22 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from rich.progress import track
 
+from benchmarks.accuracy.priors import FREE, Priors, engine_of, priced
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
-from meshplan.planner.learn.shrink import LEARNT, Shrinkage, Vector, linearised
+from meshplan.planner.learn.shrink import Shrinkage, Vector, linearised
 from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
-from meshplan.planner.runs.fit import FEW, WIDE, Pool, problem_of, sample
-from meshplan.planner.runs.learning import TIME, Indices, layout_of
+from meshplan.planner.runs.fit import WIDE
+from meshplan.planner.runs.learning import Indices, layout_of
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 
 OTHERS = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
-FEWEST_LAYOUTS, MOST_ROWS, PRIOR_ROWS = 4, 150, 120
+FEWEST_LAYOUTS, MOST_ROWS = 4, 150
 CANDIDATES = 8
-FREE = [each for each in TIME if each.name in LEARNT]
 Source = tuple[str, str, str]
 """The suite, the engine and the GPU."""
 
@@ -53,9 +54,11 @@ class Row:
         return self.run.suite, self.engine, self.run.cluster.gpu.name
 
 
-def measured(paths: Sequence[Path] = (BUILT_IN, *OTHERS)) -> Iterator[Run]:
+@cache
+def measured(paths: tuple[Path, ...] = (BUILT_IN, *OTHERS)) -> tuple[Run, ...]:
     """Runs with a step time, at most `MOST_ROWS` of a suite on one GPU."""
     seen: Counter[tuple[str, str]] = Counter()
+    found = []
     for path in paths:
         for cells in sorted(read_runs(path), key=lambda row: zlib.crc32(row["id"].encode())):
             try:
@@ -67,12 +70,8 @@ def measured(paths: Sequence[Path] = (BUILT_IN, *OTHERS)) -> Iterator[Run]:
             known = run.model.kind != STATE and run.grade in ("", "A", "B")
             if timed and known and seen[place] < MOST_ROWS:
                 seen[place] += 1
-                yield run
-
-
-def engine_of(run: Run) -> str:
-    """The engine whose constants price the run."""
-    return run.engine.fitted_as or run.engine.name
+                found.append(run)
+    return tuple(found)
 
 
 def rows(suites: Collection[str] = (), *, habits: bool = False) -> list[Row]:
@@ -80,11 +79,11 @@ def rows(suites: Collection[str] = (), *, habits: bool = False) -> list[Row]:
     suite; `habits`: of a framework whose habits are stated (MESHPLAN_ENGINES), its engine's.
     """
     found = []
-    for run in measured():
-        if suites and run.suite not in suites:
-            continue
+    priors = Priors(priced(measured()))
+    some = [run for run in measured() if not suites or run.suite in suites]
+    for run in track(some, "pricing runs as strangers'"):
         unknown = run if habits else replace(run, engine=load_engine(WIDE))
-        prior = prior_without(engine_of(run), run.suite, gpu_family(run.cluster.gpu.name))
+        prior = priors.without(engine_of(run), run.suite, gpu_family(run.cluster.gpu.name))
         errors, slopes = linearised([unknown], prior, FREE)
         found.append(Row(unknown, run.engine.name, prior, float(errors[0]), slopes[0]))
     return found
@@ -93,7 +92,7 @@ def rows(suites: Collection[str] = (), *, habits: bool = False) -> list[Row]:
 def own_rows() -> list[Row]:
     """Runs that nothing was fitted to, as their own engines price them, by what ships."""
     found = []
-    for run in measured(OTHERS):
+    for run in track(measured(OTHERS), "pricing runs that nothing was fitted to"):
         prior = load_fit(run.engine.name, run.cluster.gpu.name).tuning
         free = [each for each in FREE if getattr(prior, each.name)]
         errors, slopes = linearised([run], prior, free)
@@ -101,22 +100,6 @@ def own_rows() -> list[Row]:
         slope = np.array([told.get(each.name, 0.0) for each in FREE])
         found.append(Row(run, run.engine.name, prior, float(errors[0]), slope))
     return found
-
-
-@cache
-def prior_without(engine: str, suite: str, family: str) -> Tuning:
-    """The generic constants of a GPU family, learnt without an engine and a suite."""
-    rest = tuple(
-        run for run in measured()
-        if engine_of(run) != engine and run.suite != suite
-        and run.model.kind != STATE and run.cluster.gpu.vendor != "cpu"
-    )  # fmt: skip
-    start = Tuning() if family == "any" else prior_without(engine, suite, "any")
-    near = [run for run in rest if family in ("any", gpu_family(run.cluster.gpu.name))]
-    if len(near) < FEW or len({engine_of(run) for run in near}) < 2:
-        return start
-    some = sample(pool := Pool(WIDE, family, tuple(near)))[:PRIOR_ROWS]
-    return problem_of(pool, some, start).solve(np.arange(len(some)))
 
 
 def sources(every: Sequence[Row]) -> dict[Source, list[Row]]:

@@ -2,9 +2,12 @@
 
 from functools import cached_property
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.ranks.shared_table import is_v_shaped
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group, axis_group
@@ -33,8 +36,18 @@ class Hops:
 
     @property
     def share_across(self) -> Number:
-        """Of the hops between neighbours, the share that leaves a node."""
-        return (self.group.nodes - 1) / maximum(self.group.size - 1, 1.0)
+        """Of the hops, the share that leaves a node. Interleaved chunks go round a ring, in which
+        the last rank hands to the first: on the last and the first node, where there are several.
+        """
+        nodes, size = self.group.nodes, self.group.size
+        chain = (nodes - 1) / maximum(size - 1, 1.0)
+        ring = where(nodes > 1, nodes / maximum(size, 1.0), 0.0)
+        return where(self._goes_round, ring, chain)
+
+    @property
+    def _goes_round(self) -> Condition:
+        """Whether there are several chunks a rank, and the next of one is on the first rank."""
+        return (self.layout.virtual_stages > 1) & ~np.asarray(is_v_shaped(self.layout))
 
     @cached_property
     def hop_s(self) -> Number:

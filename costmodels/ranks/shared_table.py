@@ -13,9 +13,11 @@ def shares_table(setting: Setting, layout: Layout | Layouts) -> Condition:
     """On one stage, or on one rank of a V-shaped pipeline if the engine keeps one table a rank."""
     la, one = layout, setting.engine.state.one_table_per_rank
     alone = la.pipeline_parallel == 1
-    v_shaped = (
-        np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
-        if isinstance(la, Layouts)
-        else la.schedule in V_SHAPED
-    )
-    return (alone & (la.virtual_stages <= 1)) | (one & (alone | v_shaped))
+    return (alone & (la.virtual_stages <= 1)) | (one & (alone | is_v_shaped(la)))
+
+
+def is_v_shaped(layout: Layout | Layouts) -> Condition:
+    """Whether both ends of the pipeline are on its first rank."""
+    if isinstance(layout, Layouts):
+        return np.isin(layout.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+    return layout.schedule in V_SHAPED

@@ -221,7 +221,7 @@ def problem_of(pool: Pool, runs: Sequence[Run], prior: Tuning) -> Problem:
     """What `runs` of the pool say."""
     start = learn_memory(pool, pool.runs, prior)
     heard = [pool.hears(run) for run in runs]
-    return Problem(runs, _telling(pool, runs), start, own=pool.engine != WIDE, heard=heard)
+    return Problem(runs, constants_told(pool, runs), start, own=pool.engine != WIDE, heard=heard)
 
 
 def splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
@@ -243,7 +243,7 @@ def sample(pool: Pool) -> list[Run]:
     return [run for *_, run in sorted(queue, key=lambda entry: entry[:2])[:LARGEST_SAMPLE]]
 
 
-def _telling(pool: Pool, runs: Sequence[Run]) -> list[Constant]:
+def constants_told(pool: Pool, runs: Sequence[Run]) -> list[Constant]:
     """The constants of time that these runs can tell."""
     nanotron = {run.engine.name for run in runs} <= {"nanotron", "nanotron-2024"}
     told = {

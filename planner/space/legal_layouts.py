@@ -26,7 +26,7 @@ from meshplan.costmodels.layout import SCHEDULES, SELECTIVE, RecomputeModule, Sc
 from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.costmodels.seconds.process_groups import hides_with_chunks
+from meshplan.costmodels.seconds.process_groups import axis_group, hides_with_chunks
 from meshplan.costmodels.setting import places_modules, stack_of
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -304,7 +304,10 @@ def _sharded(
     )
     chunks = hides_with_chunks(layouts, engine.overlap, gpus_per_node)
     by_table = space.model.tied and engine.state.one_table_per_rank
-    return _priced_apart(replace(space, layouts=layouts), chunks, by_table).packed()
+    order = engine.legality.rank_order
+    pipeline = axis_group(layouts, "pp", order, gpus_per_node)
+    mixed = (pipeline.nodes > 1) & (pipeline.nodes < pipeline.size)
+    return _priced_apart(replace(space, layouts=layouts), chunks, mixed, by_table).packed()
 
 
 def reachable_sizes(
@@ -326,16 +329,21 @@ def reachable_sizes(
     return np.intersect1d(sizes, inner[:, None] * replicas)
 
 
-def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Layouts:
+def _priced_apart(
+    space: Space, by_chunks: Condition, by_hops: Condition, by_table: bool
+) -> Layouts:
     """Each row once for each way to run it that has its own price: `by_chunks` with one chunk per
-    rank or several, `by_table` with both ends on one rank or not.
+    rank or several, `by_table` with both ends on one rank or not, `by_hops` both: where some hops
+    of a pipeline leave a node, more of a ring do than of a chain.
     """
-    apart = np.broadcast_to(by_chunks, len(space.layouts))
+    apart = np.broadcast_to(by_chunks, len(space.layouts)) + 2 * by_hops
     found = [np.zeros((0, 3), np.int32)]
     for variants, same in space.by_all_variants(np.arange(len(space.layouts))):
-        for chunks, rows in ((0, same[~apart[same]]), (1, same[apart[same]])):
+        for how in range(4):
+            rows, chunks = same[apart[same] == how], int(how > 0)
             of_each = [(chunks * min(v.virtual_stages, 2), _shape(v.schedule)) for v in variants]
-            ways = sorted({(several, shape if by_table else ANY) for several, shape in of_each})
+            shaped = by_table or how > 1
+            ways = sorted({(several, shape if shaped else ANY) for several, shape in of_each})
             each = np.tile(np.array(ways, np.int32).reshape(-1, 2), (len(rows), 1))
             found.append(np.column_stack([np.repeat(rows.astype(np.int32), len(ways)), each]))
     columns = np.concatenate(found)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.layout import Layout, Schedule, even_stages
 from meshplan.costmodels.ranks.pipeline_hops import Hops
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.setting import Setting
@@ -47,6 +47,27 @@ def test_a_hop_is_the_mean_of_the_pipelines_hops(dp: int, tp: int, pp: int, shar
     inside, across = (send_s(CLUSTER, size, across_nodes=each) for each in (False, True))
     expected = (1 - share) * inside + share * across
     assert hops.hop_s == pytest.approx(SETTING.tuning.collective_scale * expected)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "share"),
+    [
+        pytest.param("1f1b", 1, 1 / 3, id="a chain of four ranks on two nodes"),
+        pytest.param("interleaved_1f1b", 2, 2 / 4, id="a ring of them"),
+        pytest.param("zb_v", 2, 1 / 3, id="down and up again"),
+    ],
+)
+def test_interleaved_chunks_come_back_over_the_network(
+    schedule: Schedule, chunks: int, share: float
+) -> None:
+    """By hand: chunk 1 of the last rank hands to chunk 2 of the first, on the other node; in a V
+    it is handed on within the rank.
+    """
+    found = replace(
+        layout(4, 1, 4), schedule=schedule, virtual_stages=chunks,
+        stages=even_stages(MODEL.num_layers, 4 * chunks),
+    )  # fmt: skip
+    assert Hops(SETTING, found, 1e8).share_across == pytest.approx(share)
 
 
 def test_no_pipeline_over_two_nodes_is_as_fast_on_a_slower_network() -> None:

@@ -12,7 +12,7 @@ BOUNDS = {  # docs/search.md: closed form / simulation - 1
     "1f1b": (-0.05, 0.30),
     "interleaved_1f1b": (-0.15, 0.55),
     "zb_h1": (-0.06, 0.25),
-    "zb_v": (-0.14, 0.36),
+    "zb_v": (-0.14, 0.37),
     "dualpipe_v": (-0.12, 0.10),
 }
 
