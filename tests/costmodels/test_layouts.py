@@ -1,6 +1,7 @@
 """Columns of many layouts: the distinct ones."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
