@@ -114,10 +114,18 @@ def _packed(column: Values) -> Values:
 
 
 def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Rows of `columns` that differ from each other, and each row's index among them."""
-    key = columns[0]
+    """Rows of `columns` that differ from each other, and each row's index among them: in the order
+    of the columns' values, of which as many are one number at a time as a table has room for.
+    """
+    key, most = columns[0].astype(np.int64, copy=False), int(columns[0].max(initial=0))
     for column in columns[1:]:
-        key = _codes(key) * (int(column.max(initial=0)) + 1) + column
+        numbers = int(column.max(initial=0)) + 1
+        if numbers == 1:
+            continue
+        if (most + 1) * numbers > LARGEST_TABLE * len(key):
+            key = _codes(key)
+            most = int(key.max(initial=0))
+        key, most = key * numbers + column, (most + 1) * numbers - 1
     key = _codes(key)
     first = np.empty(key.max(initial=-1) + 1, np.int64)
     first[key[::-1]] = np.arange(len(key))[::-1]

@@ -2,8 +2,9 @@
 
 `dataclasses.dataclass(frozen=True)` writes six methods for each class and compiles them when it is
 imported. A plan imports some 180 such classes: a tenth of a second, a tenth of what a short search
-takes. Here the constructor alone is compiled. Representation, equality and hash are functions that
-all classes share, and mean the same.
+takes. Here the constructor alone is compiled, when the first instance is made: many classes have
+none in a command. Representation, equality and hash are functions that all classes share, and mean
+the same.
 
 To mypy this is the standard library's, so that what assigns to a field of a frozen class is found
 when the code is checked, as CI does. At run time nothing refuses it: a constructor that goes round
@@ -12,8 +13,11 @@ these values. `fields`, `replace`, `asdict`, patterns and pickles are as with th
 """
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+Constructor = Callable[..., None]
 
 
 def _repr(self: Any) -> str:
@@ -54,16 +58,69 @@ def _compare(made: Any, own: set[str], *, hashed: bool) -> None:
         made.__hash__ = _hash if hashed else None
 
 
+def _made_when_called(made: Any) -> Constructor:
+    """The constructor of the class `made`, in whose place the compiled one is from its first call
+    on.
+    """
+
+    def __init__(self: Any, *values: Any, **named: Any) -> None:
+        made.__init__ = constructor = _constructor(made)
+        constructor(self, *values, **named)
+
+    return __init__
+
+
+def _constructor(made: Any) -> Constructor:
+    """What takes the fields of the class `made` by place or name, and assigns them."""
+    listed = dataclasses.fields(made)
+    by_place = [_parameter(each) for each in listed if each.init and not each.kw_only]
+    named = [_parameter(each) for each in listed if each.init and each.kw_only]
+    words = ["self", *by_place, *(["*", *named] if named else [])]
+    lines = [*_assignments(listed), *["self.__post_init__()"] * hasattr(made, "__post_init__")]
+    known: dict[str, Any] = {"_missing": dataclasses.MISSING}
+    for each in listed:
+        known[f"_default_{each.name}"] = each.default
+        known[f"_new_{each.name}"] = each.default_factory
+    exec(f"def __init__({', '.join(words)}):\n " + "\n ".join(lines or ["pass"]), known)
+    constructor: Constructor = known["__init__"]
+    constructor.__qualname__ = f"{made.__qualname__}.__init__"
+    return constructor
+
+
+def _parameter(field: "dataclasses.Field[Any]") -> str:
+    if field.default is not dataclasses.MISSING:
+        return f"{field.name}=_default_{field.name}"
+    if field.default_factory is not dataclasses.MISSING:
+        return f"{field.name}=_missing"
+    return field.name
+
+
+def _assignments(listed: "tuple[dataclasses.Field[Any], ...]") -> Iterator[str]:
+    """A line for each field that has a value."""
+    for name, each in ((each.name, each) for each in listed):
+        if each.default_factory is not dataclasses.MISSING:
+            given = f" if {name} is _missing else {name}" if each.init else ""
+            yield f"self.{name} = _new_{name}(){given}"
+        elif each.init:
+            yield f"self.{name} = {name}"
+        elif each.default is not dataclasses.MISSING:
+            yield f"self.{name} = _default_{name}"
+
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, **options):
-        """`dataclasses.dataclass` without `order`: `frozen` says whether instances are hashed."""
+        """`dataclasses.dataclass` without `order` and `InitVar`: `frozen` says whether instances
+        are hashed.
+        """
 
         def made_of(cls):
             own = {name for name, known in vars(cls).items() if known is not None}
-            made = dataclasses.dataclass(cls, eq=False, repr=False, **options)
+            made = dataclasses.dataclass(cls, init=False, eq=False, repr=False, **options)
+            if "__init__" not in own:
+                made.__init__ = _made_when_called(made)
             if "__repr__" not in own:
                 made.__repr__ = _repr
             if eq:

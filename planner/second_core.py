@@ -43,6 +43,28 @@ def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list
     return [done[at] if at in done else work(piece) for at, piece in enumerate(pieces)]
 
 
+def done_until(
+    work: Callable[[Piece], Done], pieces: Sequence[Piece], deadline: float
+) -> list[Done | None]:
+    """`done_of_each`, and None of what is not begun by the deadline, of `time.perf_counter`. The
+    first piece is always done, and pieces are begun far from those done before, so that what is
+    there at the deadline is of all parts of the list.
+    """
+    order = sorted(range(len(pieces)), key=_mirrored)
+
+    def of(at: int) -> Done | None:
+        in_time = at == 0 or time.perf_counter() < deadline
+        return work(pieces[at]) if in_time else None
+
+    done = dict(zip(order, done_of_each(of, order), strict=True))
+    return [done[at] for at in range(len(pieces))]
+
+
+def _mirrored(number: int) -> int:
+    """The bits of `number` from the last to the first."""
+    return int(f"{number:032b}"[::-1], 2)
+
+
 def done_of_many(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list[Done]:
     """`done_of_each` of pieces that may be short: they are begun here, and a forked process takes
     part once what is left will take longer than its start, if it is like what is done.

@@ -47,15 +47,18 @@ class Step:
     kept: Number = 0.0
 
 
-def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
+def peak_bytes(
+    steps: Sequence[Step], *, put_off: bool = False, activations_alone: bool = False
+) -> Number:
     """The most alive at once, beyond what was there before; `put_off`: weight gradients are
-    deferred (zero bubble).
+    deferred (zero bubble); `activations_alone`: without what one product allocates for its weight.
     """
+    without_products = put_off or activations_alone
     alive: Number = 0.0
     most: Number = 0.0
     for step in steps:
         alive = alive + step.made
-        most = maximum(most, alive if put_off else alive + step.product)
+        most = maximum(most, alive if without_products else alive + step.product)
         alive = alive - step.gone - (0.0 if put_off else step.late)
     return most
 
@@ -65,7 +68,7 @@ def gradients_alive(site: Site, kind: Layer) -> Number:
     weights are counted with the states or with gathered layers; one product's, before it is added
     there, is left out.
     """
-    return peak_bytes([replace(step, product=0.0) for step in backward_steps(site, kind)])
+    return peak_bytes(backward_steps(site, kind), activations_alone=True)
 
 
 def left_bytes(steps: Sequence[Step]) -> Number:

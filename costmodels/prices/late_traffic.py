@@ -11,7 +11,7 @@ smallest part takes alone, since more bytes are never faster.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
@@ -43,7 +43,8 @@ class LateTraffic:
 
     def take(self, rows: Ints) -> "LateTraffic":
         """Some of the rows."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return LateTraffic(**columns, measured=self.measured)
 
     @classmethod
     def joined(cls, parts: Sequence["LateTraffic"]) -> "LateTraffic":

@@ -33,7 +33,7 @@ from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import SearchResult, search
-from meshplan.planner.space.words import space_words
+from meshplan.planner.space.words import UNLISTED, space_words
 
 MOST_REASONS = 8
 MOST_TIMED = 7  # changes that are timed: a deep pipeline takes a tenth of a second to play
@@ -133,6 +133,7 @@ def chosen_plan(
     own, shown = priced(best), len(cases) if top is None else top - 1
     sets = recompute_sets(q.setting)
     words = space_words(q.setting, q.gpus, q.pins, sets, result.cuts, result.all_degrees)
+    words = (*words, *[UNLISTED] * (not result.whole_space))
     plan = Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),

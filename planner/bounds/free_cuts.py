@@ -31,7 +31,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.planner.bounds.first_chains import Line
-from meshplan.planner.bounds.late import mean_update_s, update_lines
+from meshplan.planner.bounds.late import update_lines
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
@@ -108,8 +108,7 @@ class FreeCuts:
         self.deferred_kib = c.layer_deferred_kib[:, self.kinds].astype(float)
         self.runs = np.isfinite(self.seconds).all(axis=3) & (self.saved_kib < ABSENT)
         self.room_kib = BoundedLayouts(same).room
-        pp = np.full(len(rows), same.pp)
-        self.mean_update_s = mean_update_s(found, rows, np.array(same.kind_counts, float), pp)
+        self.mean_update_s = self.passes.update
         self.update = update_lines(found, rows)
         which = np.array(same.chunks_of_rank)
         self.rank_of = np.zeros(same.chunks, np.int64)

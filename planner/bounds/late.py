@@ -99,9 +99,16 @@ def update_lines(found: PassSeconds, rows: Ints) -> Lines:
 
 
 def _lines(late: LateTraffic, rooms: list[Floats], ends_room: Floats) -> Lines:
-    shown, beyond = late.shown[:, None], len(rooms)
-    return Lines(
-        np.stack([shown * late.layer_s, *(late.layer_s - room for room in rooms)], axis=1),
-        np.stack([shown * late.ends_s, *[late.ends_s - ends_room] * beyond], axis=1),
-        np.stack([late.shown * late.least_s, *[late.least_s] * beyond], axis=1),
+    shown, bounds = late.shown[:, None], 1 + len(rooms)
+    layer, ends, fixed = (
+        np.empty((len(each), bounds, *each.shape[1:]))
+        for each in (late.layer_s, late.ends_s, late.least_s)
     )
+    np.multiply(shown, late.layer_s, out=layer[:, SHOWN])
+    for at, room in enumerate(rooms, start=1):
+        np.subtract(late.layer_s, room, out=layer[:, at])
+    np.multiply(shown, late.ends_s, out=ends[:, SHOWN])
+    ends[:, 1:] = (late.ends_s - ends_room)[:, None]
+    np.multiply(late.shown, late.least_s, out=fixed[:, SHOWN])
+    fixed[:, 1:] = late.least_s[:, None]
+    return Lines(layer, ends, fixed)

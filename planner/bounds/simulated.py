@@ -61,7 +61,8 @@ class Passes:
     embedding, head   [row, 3]
     extra      added to each forward and each backward of a stage
     hop        of a message to the next rank
-    once       the mean rank's update, and the costs that come once per step
+    update     of the mean rank
+    once       the same, and the costs that come once per step
     late       what a rank reduces after its last backward
     replays    1 where all that recomputation takes is part of the input gradient, else 0
     """
@@ -72,6 +73,7 @@ class Passes:
     head: Floats
     extra: Floats
     hop: Floats
+    update: Floats
     once: Floats
     late: Lines
     replays: Floats
@@ -91,6 +93,7 @@ class Passes:
             head=found.head_s[rows],
             extra=_extra_s(found, rows, same.vpp),
             hop=found.hop_s[rows],
+            update=update,
             once=update + found.step_s[rows],
             late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
             replays=(each == each[:, :, :1])[..., [0, 2]].all(axis=(1, 2, 3)).astype(float),

@@ -32,6 +32,7 @@ from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.second_core import done_meanwhile
 from meshplan.planner.text_files import check_writable
+from meshplan.planner.until import done_by
 
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours
@@ -207,7 +208,7 @@ def _searched(
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(3) from None
     except NoLayoutFits as error:
-        _refuse(asked, error, as_json=wanted.as_json)
+        _refuse(asked, error, wanted)
 
 
 def _say_left_out(what: str, why: str = "interrupted") -> None:
@@ -302,16 +303,26 @@ def searched(
         line.close()
 
 
-def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
-    """Say what came closest, what it lacks and what would do; exit code 3."""
-    from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines, most_asked
+def _refuse(asked: Asked, error: NoLayoutFits, wanted: Wanted) -> NoReturn:
+    """Say what came closest, what it lacks and what would do, as far as that is found in as long
+    again as the search was given; exit code 3.
+    """
+    from meshplan.planner.report.fit import (
+        LESS_FREE,
+        fits_fuller,
+        misfit_document,
+        misfit_lines,
+        most_asked,
+    )
     from meshplan.planner.search.footprint import explain as explain_misfit
 
-    question = asked.question
-    why = explain_misfit(question, most_gpus=most_asked(question))
-    fuller = fits_fuller(asked)
-    if as_json:
-        print_json(misfit_document(asked, why, fuller))
-    lines = [str(error), *misfit_lines(question, why, fuller)]
+    question, limit_s = asked.question, wanted.time_limit
+    deadline = None if limit_s is None else time.perf_counter() + limit_s
+    why = explain_misfit(question, most_gpus=most_asked(question), deadline=deadline)
+    fuller = done_by(lambda: fits_fuller(asked), deadline)
+    why = why if fuller else replace(why, ended=(*why.ended, LESS_FREE))
+    if wanted.as_json:
+        print_json(misfit_document(asked, why, fuller.answer if fuller else None))
+    lines = [str(error), *misfit_lines(question, why, fuller.answer if fuller else None)]
     print("error: " + "\n  ".join(lines), file=sys.stderr)
     raise typer.Exit(3)

@@ -69,6 +69,8 @@ class LeastLongest:
         self._relay = relay or Relay.nothing([len(each.first) for each in stages])
         self.forbidden: set[tuple[int, ...]] = set()
         self._from = [np.searchsorted(each.first, np.arange(last + 2)) for each in stages]
+        self._here = [np.flatnonzero(np.diff(begins)) for begins in self._from]
+        self._begin = [begins[here] for begins, here in zip(self._from, self._here, strict=True)]
         self._least = self._to_go([each.least_s for each in stages], np.maximum)
         self._way_s = self._to_go(self._relay.way, np.add)
         self._turns_s = self._to_go(self._relay.turns, np.maximum)
@@ -84,13 +86,11 @@ class LeastLongest:
         end = np.full(self.last + 1, math.inf)
         end[-1] = 0.0
         found = [end]
-        for steps, cost, begins in zip(
-            reversed(self.stages), reversed(costs), reversed(self._from), strict=True
-        ):
-            least = np.full(self.last + 1, math.inf)
-            here = np.flatnonzero(np.diff(begins))
+        for at in reversed(range(len(self.stages))):
+            least, here = np.full(self.last + 1, math.inf), self._here[at]
             if len(here):
-                least[here] = np.minimum.reduceat(joined(cost, found[-1][steps.end]), begins[here])
+                rest = joined(costs[at], found[-1][self.stages[at].end])
+                least[here] = np.minimum.reduceat(rest, self._begin[at])
             found.append(least)
         return found[::-1]
 

@@ -82,23 +82,18 @@ class Coefficients:
         """The rows of all `parts`, one after the other. Each column of the parts is let go when it
         is joined, so that no two copies of all are in memory.
         """
-        names = [field.name for field in fields(cls) if field.name != "cap_kib"]
-        columns: dict[str, list[Ints]] = {name: [] for name in names}
+        columns: dict[str, list[Ints]] = {name: [] for name in COLUMNS}
         for part in parts:
             cap_kib = part.cap_kib
-            for name in names:
+            for name in COLUMNS:
                 columns[name].append(getattr(part, name))
             del part
-        return cls(**{name: np.concatenate(columns.pop(name)) for name in names}, cap_kib=cap_kib)
+        return cls(**{name: np.concatenate(columns.pop(name)) for name in COLUMNS}, cap_kib=cap_kib)
 
     def take(self, rows: Ints | slice) -> Self:
         """Some of the rows."""
-        columns: dict[str, Any] = {
-            field.name: getattr(self, field.name)[rows]
-            for field in fields(self)
-            if field.name != "cap_kib"
-        }
-        return replace(self, **columns)
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return type(self)(**columns, cap_kib=self.cap_kib)
 
     def recomputing(self, columns: tuple[int, int, int]) -> Self:
         """With three recompute modes: those of these `columns`."""
@@ -143,6 +138,9 @@ class Coefficients:
         return closed_form(
             schedule, pp, vpp, m, Passes(forward, backward, self.weight_grad_ns[rows])
         )
+
+
+COLUMNS = tuple(field.name for field in fields(Coefficients) if field.name != "cap_kib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
 """
 
-from dataclasses import replace
+from dataclasses import fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,8 @@ class SamePipeline(Pipelines):
 
     def take(self, rows: "Ints | slice") -> "SamePipeline":
         """Some of them."""
-        return replace(self, prices=self.prices.take(rows), m=self.m[rows])
+        known: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
+        return SamePipeline(**known, prices=self.prices.take(rows), m=self.m[rows])
 
     def __len__(self) -> int:
         return len(self.m)
@@ -139,6 +141,8 @@ class SamePipeline(Pipelines):
         """So many micro-batches as there may be in flight at once, each number once; and [layout]
         which of them it is.
         """
+        if len(self.m) == 1:
+            return [enough(self.schedule, self.pp, int(self.m[0]))], np.zeros(1, np.int64)
         each, which = np.unique(self.m, return_inverse=True)
         most = [enough(self.schedule, self.pp, m) for m in each.tolist()]
         sizes, again = np.unique(np.array(most, np.int64), return_inverse=True)
@@ -187,6 +191,10 @@ class SamePipeline(Pipelines):
         layers = c.layer_step_ns @ np.array(self.kind_counts)
         mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
         return mean + c.fixed_step_ns + self.form.constant_ns
+
+
+SHARED = tuple(f.name for f in fields(Pipelines) if f.name != "prices")
+"""What all layouts of a `SamePipeline` have in common."""
 
 
 def run_as(space: Space, coefficients: Priced, rows: Ints, variant: Variant) -> SamePipeline:

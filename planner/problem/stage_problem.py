@@ -211,7 +211,7 @@ def stage_problem(space: Space, coefficients: Priced, row: int, variant: Variant
 
 def _only(column: Any) -> int:
     """The number that a scalar or a column of one row holds."""
-    return int(np.broadcast_to(column, 1)[0])
+    return int(column[0] if np.ndim(column) else column)
 
 
 def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | None:

@@ -18,7 +18,7 @@ from meshplan.planner.case.plan_file import said
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
-from meshplan.planner.search.footprint import Explanation, fitting_layout
+from meshplan.planner.search.footprint import FEWER, LARGER, NEAREST, Explanation, fitting_layout
 from meshplan.planner.search.least_memory import Fit, NearestMiss
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.pins import NUMBER_AXES
@@ -28,6 +28,8 @@ SHOWN_SAVINGS = 3
 NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
 MOST_GPUS_ASKED = 1024
 """How far to look for a number of GPUs that is enough, where the question's own is not."""
+LESS_FREE = "less memory left free"
+"""What a deadline may leave out beside `Explanation.ended`."""
 MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
 
@@ -120,7 +122,9 @@ def _fuller_line(fuller: Fuller) -> str:
 def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = None) -> list[str]:
     """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
     lines = []
-    if why.nearest is None:
+    if NEAREST in why.ended:
+        pass
+    elif why.nearest is None:
         lines.append(f"the rule that excludes most of them: {_largest_rule(why)}")
     else:
         lines.append(miss_line(why.nearest, question.cluster.gpu))
@@ -133,7 +137,8 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
             )
     if fuller:
         lines.append(_fuller_line(fuller))
-    if not (_relaxed_here(question, why) or why.enough or why.fewer or fuller):
+    sizes_known = not {LARGER, FEWER} & set(why.ended)
+    if sizes_known and not (_relaxed_here(question, why) or why.enough or why.fewer or fuller):
         lines.append(_no_number_line(question, why.unsettled))
     lines += [_relaxed_line(question, why, *each) for each in why.relaxations.items()]
     if why.on_host:
@@ -144,6 +149,8 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
         lines.append(
             f"one fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
         )
+    if why.ended:
+        lines.append(f"the time limit left out: {', '.join(why.ended)}")
     return lines
 
 
@@ -227,6 +234,7 @@ def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None) -> di
         "on_host": None if why.on_host is None else _fit(why.on_host),
         "fuller": None if fuller is None else {**fuller._asdict(), "layout": said(fuller.layout)},
         "dropped": why.dropped,
+        "time_limit_left_out": list(why.ended),
         "notes": list(asked.notes),
     }
 

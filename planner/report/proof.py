@@ -3,10 +3,16 @@
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.search_report import ROUNDING, SearchReport
-from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES
+from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES, UNLISTED
 
 OVER_LISTED = "over the listed stage splits"
 """Of what more is proved: the space says which splits are listed."""
+
+
+UNLISTED_CLAIM = (
+    "the time limit ended the list of the space, so nothing is proved: this is the best found "
+    "among the degrees that were listed by then"
+)
 
 
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
@@ -15,11 +21,13 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
     least = format_seconds(search.bound_s)
     if search.status == "OPTIMAL":
         claim = f"OPTIMAL: {under} {_nothing(search)} beats {least} by more than a millionth"
+    elif UNLISTED in search.space:
+        claim = f"FEASIBLE: {UNLISTED_CLAIM}"
     else:
         gap = f"{_gap(search.gap)} below the best found"
         unproved = f"FEASIBLE, not proved to be the fastest: {under}"
         claim = f"{unproved} {_nothing(search)} takes less than {least}, {gap}"
-    claim += _of_listed(search)
+    claim += _of_listed(search) if search.bound_s else ""
     if choice:
         claim += _beside_fastest(choice)
     return [claim, *([choice_line(choice)] if choice else [])]

@@ -57,6 +57,10 @@ def open_runners_line(plan: Plan) -> str:
     slowest_s = max((other.step_time_s for other in plan.runners_up), default=0.0)
     if bound_s is None or bound_s >= slowest_s * (1 - CLOSED):
         return ""
+    if not bound_s:
+        return (
+            "not every choice of tp, cp, pp and ep was looked at: a faster one may be missing here"
+        )
     slower = bound_s / plan.prediction.step_time_s - 1
     return (
         "not every choice of tp, cp, pp and ep was searched to the end: one that is missing here, "

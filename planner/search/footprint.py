@@ -14,8 +14,9 @@ layer is never held for fewer micro-batches with more). So only these sizes are 
 chunked schedules count only where the question allows no other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from meshplan.planner.search.rows.priced_space import (
 from meshplan.planner.second_core import done_beside
 from meshplan.planner.space.legal_layouts import reachable_sizes
 from meshplan.planner.space.pins import Pins, parse_pin
+from meshplan.planner.until import done_by
 
 MOST_NEARER, MOST_ROWS_NEARER = 6, 500
 """Steps to a nearer miss by what ranks hold, of questions of so few rows that each is asked."""
@@ -60,6 +62,8 @@ class Explanation:
     on_host       a layout that fits with the optimizer on the host, None if none does
     dropped       legal rules that dropped layouts, by count
     unsettled     sizes of which it is not known whether they fit, where no larger one was found
+    ended         what a deadline left out of this: `PINS`, `NEAREST`, `LARGER`, `FEWER`, `ON_HOST`,
+                  `RULES`
     """
 
     core: tuple[str, ...]
@@ -70,6 +74,12 @@ class Explanation:
     on_host: Fit | None
     dropped: dict[str, int]
     unsettled: tuple[int, ...] = ()
+    ended: tuple[str, ...] = ()
+
+
+PINS, NEAREST = "the pins that forbid it", "the nearest miss"
+LARGER, FEWER = "larger numbers of GPUs", "smaller numbers of GPUs"
+ON_HOST, RULES = "the optimizer on the host", "the rules that exclude layouts"
 
 
 def fitting_layout(question: Question, price: Pricer = closed_form) -> Fit | None:
@@ -182,29 +192,56 @@ def _nearer(question: Question, found: NearestMiss) -> NearestMiss:
 
 
 def explain(
-    question: Question, *, most_gpus: int | None = None, price: Pricer = closed_form
+    question: Question,
+    *,
+    most_gpus: int | None = None,
+    price: Pricer = closed_form,
+    deadline: float | None = None,
 ) -> Explanation:
     """Why no layout of `question` fits; asks up to `most_gpus` (four times as many) for enough.
+    What the deadline, of `time.perf_counter`, comes before is left out, and said.
 
     Processes of a CPU share one machine's memory, so that another number of them has another
     cluster: no other number is asked.
     """
-    core, free = _core(question, price)
-    relaxations = _relaxations(question, core, free, price) if core.axes else {}
     most = most_gpus if most_gpus is not None else 4 * question.gpus
-    nearest, larger, fewer, on_host = _beside(question, most, price)
-    if not (core.axes or larger.fit or fewer):
-        relaxations = _relaxed_elsewhere(question, most, price)
+    if deadline is None:
+        by_pins, beside = _by_pins(question, price), _beside(question, most, price)
+    else:  # first what costs least and says most
+        beside = _beside(question, most, price, deadline)
+        found = done_by(lambda: _by_pins(question, price), deadline)
+        by_pins = found.answer if found else ByPins(Pins(), {}, ended=True)
+    core, relaxations, ended = by_pins
+    if not (core.axes or ended or beside.larger.fit or beside.fewer):
+        elsewhere = done_by(lambda: _relaxed_elsewhere(question, most, price), deadline)
+        relaxations, ended = elsewhere.answer if elsewhere else {}, not elsewhere
+    dropped = done_by(lambda: _dropped(question), deadline)
     return Explanation(
         core=core.describe(),
         relaxations=relaxations,
-        nearest=nearest,
-        enough=larger.fit,
-        fewer=fewer,
-        on_host=on_host,
-        dropped=_dropped(question),
-        unsettled=larger.unsettled,
+        nearest=beside.nearest,
+        enough=beside.larger.fit,
+        fewer=beside.fewer,
+        on_host=beside.on_host,
+        dropped=dropped.answer if dropped else {},
+        unsettled=beside.larger.unsettled,
+        ended=(*([PINS] if ended else []), *beside.ended, *([] if dropped else [RULES])),
     )
+
+
+class ByPins(NamedTuple):
+    """The pins that together forbid every layout, and what fits without them; `ended`: a deadline
+    came before they were found.
+    """
+
+    core: Pins
+    relaxations: dict[str, Fit]
+    ended: bool = False
+
+
+def _by_pins(question: Question, price: Pricer) -> ByPins:
+    core, free = _core(question, price)
+    return ByPins(core, _relaxations(question, core, free, price) if core.axes else {})
 
 
 def _core(question: Question, price: Pricer) -> tuple[Pins, Pins]:
@@ -261,29 +298,41 @@ def _relaxed_elsewhere(question: Question, most: int, price: Pricer) -> dict[str
     return _relaxations(q, core, free, price) if core.axes else {}
 
 
-def _beside(
-    question: Question, most: int, price: Pricer
-) -> tuple[NearestMiss | None, Fewest, Fit | None, Fit | None]:
-    """What is nearly enough, what is from there on up to `most` GPUs, what on fewer GPUs, and what
-    with the optimizer on the host.
+class Beside(NamedTuple):
+    """What is nearly enough, what is from there on up to some number of GPUs, what on fewer GPUs,
+    and what with the optimizer on the host; `ended`: what a deadline left out.
     """
+
+    nearest: NearestMiss | None
+    larger: Fewest
+    fewer: Fit | None
+    on_host: Fit | None
+    ended: tuple[str, ...] = ()
+
+
+def _beside(question: Question, most: int, price: Pricer, deadline: float | None = None) -> Beside:
+    """What there is beside a question of which nothing fits, up to `most` GPUs."""
     shared, on_host = question.cluster.gpu.vendor == "cpu", _on_host(question.pins)
 
     def fewest_of(first: int, last: int) -> Fewest:
         none = Fewest(None)
         return none if shared else fewest(question, first=first, most=last, price=price)
 
-    nearest, *fits = done_beside(
-        lambda: nearest_miss(question, price),
-        lambda: fewest_of(question.gpus + 1, most),
-        lambda: fewest_of(1, question.gpus - 1),
-        lambda: fitting_layout(replace(question, pins=on_host), price),
-    )
+    pieces: dict[str, Callable[[], NearestMiss | Fewest | Fit | None]] = {
+        NEAREST: lambda: nearest_miss(question, price),
+        LARGER: lambda: fewest_of(question.gpus + 1, most),
+        FEWER: lambda: fewest_of(1, question.gpus - 1),
+        ON_HOST: lambda: fitting_layout(replace(question, pins=on_host), price),
+    }
+    found = done_beside(*(partial(done_by, piece, deadline) for piece in pieces.values()))
+    nearest, *fits = (each.answer if each else None for each in found)
     larger, fewer = (each if isinstance(each, Fewest) else Fewest(None) for each in fits[:2])
     moved = fits[2] if isinstance(fits[2], Fit) else None
     if not larger.fit:
         larger = Fewest(None, (*fewer.unsettled, *larger.unsettled))
-    return nearest if isinstance(nearest, NearestMiss) else None, larger, fewer.fit, moved
+    ended = tuple(name for name, each in zip(pieces, found, strict=True) if each is None)
+    nearest = nearest if isinstance(nearest, NearestMiss) else None
+    return Beside(nearest, larger, fewer.fit, moved, ended)
 
 
 def _dropped(question: Question) -> dict[str, int]:

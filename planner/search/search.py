@@ -112,6 +112,7 @@ class SearchResult:
     simulated    cuts into stages that were timed by the event simulation
     all_degrees  degrees of which nothing fits by a bound of their memory were settled, too
     dropped      rows dropped before pricing, by rule
+    whole_space  False where the time limit ended the list of the space
     """
 
     price: Literal["closed form", "event simulation"]
@@ -132,6 +133,7 @@ class SearchResult:
     wall_s: float
     dropped: dict[str, int]
     all_degrees: bool = True
+    whole_space: bool = True
 
 
 def search(
@@ -150,13 +152,15 @@ def search(
     """
     started = time.perf_counter()
     question = q = counting_empty_stages(question) if simulate else question
-    space = space_of(q)
+    deadline = started + time_limit_s if time_limit_s is not None else None
+    space = space_of(q, deadline=deadline)
     if not len(space.layouts):
+        if space.ended:
+            raise SearchEnded(ENDED)
         gpus = q.counted(q.gpus)
         raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
     coefficients = RowPrices(question, space, price, busy_ns(q, space) if simulate else None)
     run = BranchAndBound(space, coefficients, progress)
-    deadline = started + time_limit_s if time_limit_s is not None else None
     seed_likely(run)
     likely = 0 if run.best else MOST_STEPS  # where none of them fits
     enough = (NEAR, likely) if simulate else (0.0, math.inf)
@@ -177,7 +181,7 @@ def search(
             return _simulated(run, question, simulate, k, started, started)
     open_bound = least(run.bound, run.unsolved_bound)
     best = run.ranked()[0].objective
-    bound = best if open_bound is None else min(best, open_bound)
+    bound = _least(run, best if open_bound is None else min(best, open_bound))
     solutions = tuple(
         _solution(
             question, space, found, found.objective / NS_PER_S,
@@ -222,7 +226,7 @@ def _simulated(
     every_cut_s, faster = every_cut.done()
     for plan in faster:
         proof.judged_s(*plan)
-    bound_s = min(open_s, proof.best_s)
+    bound_s = _least(run, open_s, proof.best_s)
     solutions = tuple(
         _solution(question, run.space, timed, timed.step_s, proved=timed.step_s <= bound_s)
         for timed in proof.ranked()[:k]
@@ -235,6 +239,7 @@ def _simulated(
     kinds_s = proof.kinds_s if all_degrees else min(proof.kinds_s, bound_s)
     if len(solutions) == k:  # more than k kinds are not looked for
         kinds_s = min(kinds_s, solutions[-1].step_time_s)
+    kinds_s = _least(run, kinds_s)
     cuts = _cuts_beside(proof, solutions) if result.cuts == "all" else result.cuts
     kinds_bound_s = kinds_s if k > 1 else None
     return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees, cuts=cuts)
@@ -298,7 +303,7 @@ def _nothing_fits(
     """`open_s`: a bound of what was not looked at, infinite where there is nothing. What a passed
     `deadline` left open may fit.
     """
-    settled = math.isinf(open_s) and run.settles_all
+    settled = math.isinf(open_s) and run.settles_all and not run.space.ended
     if not settled and deadline is not None and time.perf_counter() >= deadline:
         return SearchEnded(ENDED)
     which = "fits" if settled else "was found that fits"
@@ -312,7 +317,7 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
     def progress() -> Progress:
         best_s, solves = proof.best_s if proof.best else None, run.solver.solves
         open_s = [proof.proved_s, proof.open.least_s, *(each.bound_s for each in left)]
-        bound_s = min(proof.best_s, *open_s)
+        bound_s = _least(run, proof.best_s, *open_s)
         return Progress(best_s, bound_s, run.candidates, solves, proof.tally.simulated)
 
     run.tell(progress)
@@ -322,11 +327,16 @@ def _proved(
     run: BranchAndBound, proof: Simulated, open_s: float, every_cut: Later[EveryCut]
 ) -> Progress:
     """The progress when the proof has ended; `open_s`: the least bound that it left open."""
-    best, bound_s = proof.ranked()[0], min(open_s, proof.best_s)
+    best, bound_s = proof.ranked()[0], _least(run, open_s, proof.best_s)
     layout = layout_of_row(run.space.layouts, best.row, best.variant, best.plan)
     fastest = Fastest(layout, best.step_s, bound_s >= best.step_s, every_cut)
     solves, simulated = run.solver.solves, proof.tally.simulated
     return Progress(best.step_s, bound_s, run.candidates, solves, simulated, fastest)
+
+
+def _least(run: BranchAndBound, *bounds: float) -> float:
+    """The least of `bounds`: 0 where rows are not listed, of which no bound is known."""
+    return 0.0 if run.space.ended else min(bounds)
 
 
 def _result(
@@ -356,6 +366,7 @@ def _result(
         simulated=simulated or 0,
         wall_s=time.perf_counter() - started,
         dropped=run.space.dropped,
+        whole_space=not run.space.ended,
     )
 
 

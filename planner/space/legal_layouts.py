@@ -86,6 +86,7 @@ class Space:
     """The legal rows, the pins that chose them, and the count of those dropped by reason.
 
     recompute_sets  what selective recompute may replay, the same set in all layers of a plan
+    ended           a deadline ended the list: rows are missing
     """
 
     layouts: Layouts
@@ -94,6 +95,7 @@ class Space:
     pins: Pins
     dropped: dict[str, int]
     recompute_sets: tuple[tuple[RecomputeModule, ...], ...] = (SELECTIVE,)
+    ended: bool = False
     _variants: dict[tuple[int, ...], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
@@ -244,11 +246,11 @@ class Space:
 
 Sharded = tuple[Layouts, dict[str, int]]
 """Rows, and what was dropped of them by reason."""
-DoneOf = Callable[[Callable[[Funnel], Sharded], Sequence[Funnel]], list[Sharded]]
-"""What a function gives of each."""
+DoneOf = Callable[[Callable[[Funnel], Sharded], Sequence[Funnel]], Sequence[Sharded | None]]
+"""What a function gives of each, None of what is left out."""
 
 
-def _in_turn(work: Callable[[Funnel], Sharded], parts: Sequence[Funnel]) -> list[Sharded]:
+def _in_turn(work: Callable[[Funnel], Sharded], parts: Sequence[Funnel]) -> Sequence[Sharded]:
     return [work(part) for part in parts]
 
 
@@ -280,10 +282,12 @@ def enumerate_space(
     def sharded(part: Funnel) -> Sharded:
         return _sharded(part, space, training, engine, gpus_per_node), part.dropped
 
-    done = done_of(sharded, list(funnel.parts(PART)))
+    of_each = done_of(sharded, list(funnel.parts(PART)))
+    done = [each for each in of_each if each is not None]
     for _, dropped in done:
         funnel.count(dropped)
-    return replace(space, layouts=Layouts.joined([layouts for layouts, _ in done]))
+    layouts = Layouts.joined([layouts for layouts, _ in done])
+    return replace(space, layouts=layouts, ended=len(done) < len(of_each))
 
 
 def _sharded(

@@ -46,6 +46,7 @@ BESIDE_LISTED = (
 BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
 """Where layers differ: each rank is asked for the most that any of them holds for a moment."""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
+UNLISTED = "left out: degrees that were not listed when the time limit ended the list"
 COUNTED = "a layout fits if all that a rank holds at any moment of the step does"
 RECOMPUTED = {
     "any": ", in any layers",

@@ -1,6 +1,7 @@
 """Columns of many layouts: the distinct ones."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,3 +30,19 @@ def test_the_largest_number_of_a_byte_is_told_apart() -> None:
     first, which = distinct(columns)
     assert which[0] == which[2]
     assert len(first) == len({*which.tolist()}) == 3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_distinct_rows_are_those_that_sorting_finds(seed: int) -> None:
+    """Columns of few and of many values, in 8 and in 64 bits: the numbers are
+    in the order of the rows' values, and each number's first row is like it.
+    """
+    draw = np.random.default_rng(seed)
+    rows, most = int(draw.integers(1, 60)), draw.choice([1, 2, 5, 100, 10**9], 8)
+    columns = [draw.integers(0, each, rows) for each in most]
+    if seed % 2:
+        columns = [(column % 100).astype(np.int8) for column in columns]
+    first, which = distinct(columns)
+    found = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1]
+    assert (which == found.reshape(-1)).all()
+    assert all((column[first][which] == column).all() for column in columns)

@@ -40,6 +40,7 @@ def classes(decorate: Callable[..., Any], **options: Any) -> tuple[type[Any], ..
         hidden: float = field(default=1.5, repr=False)
         uncounted: int = field(default=2, hash=False)
         made: list[int] = field(default_factory=list, compare=False)
+        own: int = field(default=9, init=False)
 
     @decorate(**options)
     class More(Several):
@@ -76,6 +77,54 @@ def test_they_compare_print_and_list_as_the_standard_librarys(options: dict[str,
         alike = [[hash(one) == hash(other) for other in theirs[2:10]] for one in theirs[2:10]]
         assert [[hash(one) == hash(other) for other in own[2:10]] for one in own[2:10]] == alike
     assert dataclasses.replace(own[9], number=4).words == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ((), {}), ((), {"number": 1}), ((1, ("a",), 3), {}), ((1,), {"number": 2}),
+        ((1,), {"made": [4]}), ((1,), {"own": 3}), ((1,), {"unknown": 0}), ((1,) * 9, {}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_first_instance_takes_what_the_standard_librarys_takes(
+    options: dict[str, Any], given: tuple[tuple[Any, ...], dict[str, Any]]
+) -> None:
+    """The constructor is compiled by the first call: it takes and refuses the same words, by place
+    and by name, and so does the second call.
+    """
+    made = []
+    for decorate in DECORATORS:
+        several = classes(decorate, **options)[2]
+        made.append([_made(several, *given), _made(several, *given)])
+    assert made[0] == made[1]
+
+
+def _made(kind: type[Any], values: tuple[Any, ...], named: dict[str, Any]) -> object:
+    try:
+        return dataclasses.asdict(kind(*values, **named))
+    except TypeError:
+        return TypeError
+
+
+def test_each_instance_has_a_list_of_its_own() -> None:
+    """What a factory makes is not shared."""
+    several = classes(ours.dataclass, frozen=True)[2]
+    one, other = several(number=1), several(number=1)
+    one.made.append(5)
+    assert other.made == []
+
+
+def test_a_class_that_inherits_has_a_constructor_of_its_own() -> None:
+    """The first instance of the one leaves that of the other alone, in either order."""
+    for first, second in ((2, 3), (3, 2)):
+        kinds = classes(ours.dataclass, frozen=True, slots=True)
+        kinds[first](number=1)
+        kinds[second](number=1)
+        assert kinds[3](number=1, last="x").last == "x"
+        with pytest.raises(TypeError):
+            kinds[2](number=1, last="x")
 
 
 @ours.dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ not: a bound that may leave out what fits. Here it pays for the least
 (`costmodels.prices.kind_memory`), each part less a KiB of rounding.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +44,7 @@ class LeastOfKinds:
     def take(self, rows: Ints) -> Coefficients:
         """The prices of some of the rows."""
         c = self.prices.take(rows)
-        columns = {each.name: getattr(c, each.name) for each in fields(c)}
-        columns |= {name: np.maximum(columns[name] - 1, 0) for name in SUMMED}
+        columns = {name: np.maximum(getattr(c, name) - 1, 0) for name in SUMMED}
         columns |= {f"{name}_kib": self._kib(name, rows) for name in LEAST}
         return replace(c, **columns)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
-from meshplan.planner.second_core import blocks, done_of_each, done_of_many
+from meshplan.planner.second_core import blocks, done_of_each, done_of_many, done_until
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pinned_modules import replaying_pinned
@@ -70,15 +71,19 @@ class Question:
 
 
 def space_of(
-    question: Question, gpus: Sequence[int] | None = None, known: KnownWork | None = None
+    question: Question,
+    gpus: Sequence[int] | None = None,
+    known: KnownWork | None = None,
+    deadline: float | None = None,
 ) -> Space:
     """Every legal row, of the question's GPUs or of each count of `gpus`; `known` is of questions
-    that differ in the batch alone.
+    that differ in the batch alone. Nothing more is listed after the `deadline`.
     """
     q = question
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     job = q.model, q.training, counts, q.engine, q.pins, per_node
-    space = enumerate_space(*job, done_of=done_of_each)
+    done_of = done_of_each if deadline is None else partial(done_until, deadline=deadline)
+    space = enumerate_space(*job, done_of=done_of)
     setting = q.setting
     space = space.replaying(recompute_sets(setting))
     return open_exchanges(space, setting, blocks, done_of_each, known)

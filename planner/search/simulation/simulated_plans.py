@@ -43,6 +43,7 @@ class SimulatedPlans:
         self.limit_s, self.tally = limit_s, tally
         self.best: dict[Kind, Timed] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
+        self._problems: dict[tuple[int, Variant], tuple[StageProblem, Passes]] = {}
 
     def keep(self, source: Source) -> None:
         """Of the rows of a source those that may be nearly as fast as what is found; where priced
@@ -84,8 +85,11 @@ class SimulatedPlans:
 
     def problem(self, row: int, variant: Variant) -> tuple[StageProblem, Passes]:
         """The inner problem of a row that is left, and its passes."""
-        problem = stage_problem(self.space, self.prices, row, variant)
-        return problem, Passes.of(self.passes, np.array([row]), problem.alone)
+        if (row, variant) not in self._problems:
+            problem = stage_problem(self.space, self.prices, row, variant)
+            passes = Passes.of(self.passes, np.array([row]), problem.alone)
+            self._problems[row, variant] = problem, passes
+        return self._problems[row, variant]
 
     def times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         """The simulation of a row that is left, of cuts like the given one."""
