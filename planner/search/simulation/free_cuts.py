@@ -37,7 +37,7 @@ from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
@@ -55,7 +55,8 @@ WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
 STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
-PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
+PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
+ROUND, CELLS = 25_000, 2  # a round of a program; cells that cost one unit in each
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
@@ -356,7 +357,7 @@ class FreeCutBounds:
         """
         found_s, actions, by = 0.0, actions_of(program.shape), None
         for answer in program.answers(below_s):
-            self._left -= CELL * program.size + costs.CHAINED * actions
+            self._left -= ROUND + program.size // CELLS + len(BETWEEN) * actions
             by, found_s = answer.by or by, max(found_s, answer.bound_s)
             if found_s >= below_s or self._ended:
                 break
