@@ -35,7 +35,6 @@ from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
-from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
 from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
@@ -52,6 +51,7 @@ from meshplan.planner.space.legal_layouts import Variant
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
+LAST_STEP, LAST = 200_000, 6_000_000  # the same to settle all, where nothing says that it cannot be
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
 STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
@@ -81,6 +81,8 @@ class FreeCutBounds:
     found_s   the least of it and of the bounds that are final
     aim_s     what bounds are wanted up to: that, or less where only a gap that is wide is closed
     _kept     what of the budget is left to what comes after
+    _loose_s  the least bound of what was solved with nothing left to prove more of it
+    _plan_s   the limit, or the least step of a faster cut that was found
     """
 
     def __init__(self, proof: Simulated) -> None:
@@ -89,7 +91,8 @@ class FreeCutBounds:
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
         self._paced = list[float]()
-        self._more, self._loose = MORE, set[tuple[str, int]]()
+        self._more, self._step, self._loose = MORE, STEP, set[tuple[str, int]]()
+        self._loose_s, self._plan_s = math.inf, self.limit_s
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
@@ -139,12 +142,23 @@ class FreeCutBounds:
             self._alike = list(self._layouts.below(self._alike, self.found_s))
             self._close()
             if self._least_s < self._wide_s or self._left < BUDGET // BEST:
-                return
+                return self._go_on()
             self._again(self._wide_s, math.inf)
         self.aim_s = self.found_s
         self._prove()
         if not many:
             self._close()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Settle all, as long as the pace says that this can be done."""
+        can_be = min(self._loose_s, self._rest_s) >= self._plan_s
+        if can_be and self._wide_s <= self._least_s < self._plan_s:
+            self._again(min(self.found_s, self.aim_s), math.inf)
+            self.found_s = self.aim_s = self._plan_s
+            self._left, self._more, self._step = 0, LAST, LAST_STEP
+            self._paced.clear()
+            self._raise()
 
     def _close(self) -> None:
         """Bound what leaves the gap wide, as far as is needed and with all that may be spent."""
@@ -255,8 +269,9 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = self._open_s
-        if self._left <= 0 and open_s < self.aim_s <= self._wide_s and self._has_hope(open_s):
-            more = min(self._more, STEP - self._left)
+        ends = self.aim_s <= self._wide_s or self._step < STEP
+        if self._left <= 0 and ends and open_s < self.aim_s and self._has_hope(open_s):
+            more = min(self._more, self._step - self._left)
             self._left, self._more = self._left + more, self._more - more
         return open_s < self.aim_s and not self._ended
 
@@ -268,7 +283,7 @@ class FreeCutBounds:
         if len(self._paced) <= STEPS:
             return True
         pace_s = (open_s - self._paced[-1 - STEPS]) / STEPS
-        return open_s + PACE * pace_s * self._more / STEP >= self.aim_s >= self.limit_s * ENOUGH
+        return open_s + PACE * pace_s * self._more / self._step >= self.aim_s >= self.limit_s * ENOUGH
 
     @property
     def _ended(self) -> bool:
@@ -323,6 +338,8 @@ class FreeCutBounds:
         alike.packed[at] = alike.folded[at] = True
         alike.solved[at] = low_s >= min(self._wide_s, self.aim_s) or not self._ended
         alike.changed()
+        if not self._ended and low_s < min(self.aim_s, self._plan_s):
+            self._loose_s = min(self._loose_s, low_s)
         if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
 
@@ -338,6 +355,7 @@ class FreeCutBounds:
         self._left -= whole.work
         if whole.fastest is not None:
             self._offer(int(alike.rows[at]), alike.variant, whole.fastest)
+            self._plan_s = min(self._plan_s, found_s)
         return found_s
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
