@@ -19,7 +19,8 @@ bound first, each by what costs little before what costs much:
 
 The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
 the gap wide is bounded apart, no further than until it is not (`_close`): at the end, with more of
-the budget, or first of all where there are more layouts than the budget can prove.
+the budget, or first of all where there are more layouts than the budget can prove. What is open
+then is gone on with as long as the pace says that all can be settled (`_go_on`).
 """
 
 import math
@@ -45,15 +46,15 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
-LAST_STEP, LAST = 200_000, 6_000_000  # the same to settle all, where nothing says that it cannot be
+LAST, BEGUN = 6_000_000, 60_000  # to settle all, if it can be; each group of layouts takes so much
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
-STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 ROUND, CELLS = 25_000, 2  # a round of a program; cells that cost one unit in each
@@ -90,8 +91,9 @@ class FreeCutBounds:
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
-        self._paced = list[float]()
-        self._more, self._step, self._loose = MORE, STEP, set[tuple[str, int]]()
+        self._steps = StepPace()
+        self._last: WorkPace | None = None
+        self._more, self._loose = MORE, set[tuple[str, int]]()
         self._loose_s, self._plan_s = math.inf, self.limit_s
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
@@ -153,11 +155,11 @@ class FreeCutBounds:
     def _go_on(self) -> None:
         """Settle all, as long as the pace says that this can be done."""
         can_be = min(self._loose_s, self._rest_s) >= self._plan_s
-        if can_be and self._wide_s <= self._least_s < self._plan_s:
+        groups = sum(float(each.bounds.min()) < self._plan_s for each in self._alike)
+        if can_be and groups * BEGUN <= LAST and self._wide_s <= self._least_s < self._plan_s:
             self._again(min(self.found_s, self.aim_s), math.inf)
             self.found_s = self.aim_s = self._plan_s
-            self._left, self._more, self._step = 0, LAST, LAST_STEP
-            self._paced.clear()
+            self._left, self._last = LAST, WorkPace(LAST, self._lack_s)
             self._raise()
 
     def _close(self) -> None:
@@ -269,21 +271,26 @@ class FreeCutBounds:
     def _goes_on(self) -> bool:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = self._open_s
-        ends = self.aim_s <= self._wide_s or self._step < STEP
-        if self._left <= 0 and ends and open_s < self.aim_s and self._has_hope(open_s):
-            more = min(self._more, self._step - self._left)
+        if self._left <= 0 and open_s < self.aim_s <= self._wide_s and self._has_hope(open_s):
+            more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
-        return open_s < self.aim_s and not self._ended
+        return open_s < self.aim_s and not self._ended and self._can_be_settled()
 
     def _has_hope(self, open_s: float) -> bool:
-        """Whether the gap would no longer be wide with all that is left, at `PACE` times the pace
-        of the last steps; not asked of the first ones.
-        """
-        self._paced.append(open_s)
-        if len(self._paced) <= STEPS:
+        """Whether the gap would no longer be wide with all that is left."""
+        enough = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
+        return enough and self.aim_s >= self.limit_s * ENOUGH
+
+    def _can_be_settled(self) -> bool:
+        """Whether all can be, with what is left; true where that is not what is tried."""
+        if self._last is None:
             return True
-        pace_s = (open_s - self._paced[-1 - STEPS]) / STEPS
-        return open_s + PACE * pace_s * self._more / self._step >= self.aim_s >= self.limit_s * ENOUGH
+        return self._loose_s >= self._plan_s and self._last.is_enough(self._left, self._lack_s)
+
+    @property
+    def _lack_s(self) -> float:
+        """What the bounds of all groups of layouts lack of what they are wanted up to."""
+        return sum(max(0.0, self.aim_s - each.open_s) for each in self._alike)
 
     @property
     def _ended(self) -> bool:
@@ -336,7 +343,8 @@ class FreeCutBounds:
                 high_s = middle_s
         alike.bounds[at] = min(low_s, self.aim_s)
         alike.packed[at] = alike.folded[at] = True
-        alike.solved[at] = low_s >= min(self._wide_s, self.aim_s) or not self._ended
+        enough_s = self.aim_s if self._last else min(self._wide_s, self.aim_s)
+        alike.solved[at] = low_s >= enough_s or not self._ended
         alike.changed()
         if not self._ended and low_s < min(self.aim_s, self._plan_s):
             self._loose_s = min(self._loose_s, low_s)
