@@ -44,7 +44,7 @@ from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
-from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
+from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, alone, know
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -53,7 +53,8 @@ from meshplan.planner.space.legal_layouts import Variant
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
-LAST, BEGUN = 6_000_000, 60_000  # to settle all, if it can be; each group of layouts takes so much
+LAST, EACH = 6_000_000, (50_000, 1_000)
+"""To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
@@ -122,7 +123,6 @@ class FreeCutBounds:
 
     @property
     def _least_s(self) -> float:
-        """A lower bound of all."""
         return min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
 
     def _taken(self, rows: Ints) -> Ints:
@@ -144,7 +144,8 @@ class FreeCutBounds:
             self._alike = list(self._layouts.below(self._alike, self.found_s))
             self._close()
             if self._least_s < self._wide_s or self._left < BUDGET // BEST:
-                return self._go_on()
+                self._go_on()
+                return
             self._again(self._wide_s, math.inf)
         self.aim_s = self.found_s
         self._prove()
@@ -155,8 +156,9 @@ class FreeCutBounds:
     def _go_on(self) -> None:
         """Settle all, as long as the pace says that this can be done."""
         can_be = min(self._loose_s, self._rest_s) >= self._plan_s
-        groups = sum(float(each.bounds.min()) < self._plan_s for each in self._alike)
-        if can_be and groups * BEGUN <= LAST and self._wide_s <= self._least_s < self._plan_s:
+        many = [int((each.bounds < self._plan_s).sum()) for each in self._alike]
+        enough = np.count_nonzero(many) * EACH[0] + sum(many) * EACH[1] <= LAST
+        if can_be and enough and self._wide_s <= self._least_s < self._plan_s:
             self._again(min(self.found_s, self.aim_s), math.inf)
             self.found_s = self.aim_s = self._plan_s
             self._left, self._last = LAST, WorkPace(LAST, self._lack_s)
@@ -186,7 +188,7 @@ class FreeCutBounds:
         self._alike = list(self._layouts.below(self._alike, self._rest_s))
         self._kept = 0
         if best:
-            self._know(best)
+            know(self._alike, best)
         self._raise()
 
     def _raise(self) -> None:
@@ -204,15 +206,6 @@ class FreeCutBounds:
             else:
                 self._solve(alike, at)
                 self._ask_all()
-
-    def _know(self, solved: Alike) -> None:
-        """What was solved alone is solved among those that are like it."""
-        for each in self._alike:
-            if each.variant == solved.variant and solved.rows[0] in each.rows:
-                at = np.searchsorted(each.rows, solved.rows)
-                each.bounds[at], each.solved[at] = solved.bounds, solved.solved
-                each.packed[at] = each.folded[at] = True
-                each.changed()
 
     def _begin(self, first: Alike, at: int) -> None:
         """A program of the chains that every step has, and its multipliers of all layouts with the
@@ -254,14 +247,7 @@ class FreeCutBounds:
     def _of_the_best(self) -> Alike | None:
         """The best plan's layout alone, where a list limits its cuts."""
         best = self.proof.ranked()[0]
-        row = self.proof.row_of(best)
-        for each in self._alike:
-            if each.variant == best.variant and row in each.rows:
-                own = each.rows == row
-                return Alike(
-                    each.variant, each.shape, each.rows[own], each.bounds[own], each.layers
-                )
-        return None
+        return alone(self._alike, best.variant, self.proof.row_of(best))
 
     @property
     def _open_s(self) -> float:
@@ -289,7 +275,7 @@ class FreeCutBounds:
 
     @property
     def _lack_s(self) -> float:
-        """What the bounds of all groups of layouts lack of what they are wanted up to."""
+        """What bounds of groups lack of what they are wanted up to."""
         return sum(max(0.0, self.aim_s - each.open_s) for each in self._alike)
 
     @property
