@@ -178,16 +178,22 @@ class FreeCuts:
         found += layers[:, None, None] * self.state_kib[:, None, :, None]
         return found
 
-    def mean(self, lines: Sequence[Line], by: Multipliers, limit_s: float) -> Mean:
+    def mean(
+        self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats | None = None
+    ) -> Mean:
         """The mean of chains with the multipliers' prices of memory, which are in units of the
-        limit.
+        limit; and those of the `most` layers of ranks, [row, rank], where said.
         """
         price = by.memory * limit_s / self.same.prices.cap_kib
         each, fixed = self.seconds_of(lines, by.lines / by.lines.sum())
         held, late = (np.einsum("cj,cj->j", price[:, self.rank_of], n) for n in self.held())
         kib = self.kib_of(held, late, price.sum(axis=0)[self.rank_of])
         layer = np.where(self.runs[:, None], each + kib, np.inf).min(axis=3)
-        return Mean(layer, fixed - np.einsum("rcs,cs->r", self.room_kib, price))
+        fixed = fixed - np.einsum("rcs,cs->r", self.room_kib, price)
+        if most is not None:
+            over = by.most * limit_s
+            layer, fixed = layer + over[self.rank_of][:, None], fixed - most @ over
+        return Mean(layer, fixed)
 
     def bounds_s(
         self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats

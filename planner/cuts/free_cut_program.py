@@ -1,10 +1,11 @@
 """The least step of a layout of several chunks in real numbers of layers, by cutting planes.
 
 `planner.bounds.free_cuts` says what is linear in such a cut. The program minimises t above the
-chains known so far; the longest chain of a cut between its answer and an even one is known then
-(in-out separation, which takes far fewer rounds than the answer's own chain: Ben-Ameur and Neto
-2007), and it is solved again. What a rank holds too much costs `TOO_MUCH`, so that there always is
-an answer. Whatever the solver says, only its multipliers count: they prove the bound.
+chains known so far. Then the longest chains of some cuts between its answer and the fastest cut of
+real numbers so far are known (in-out separation, which takes far fewer rounds than the answer's own
+chain: Ben-Ameur and Neto 2007), and it is solved again, from where it stood (dual simplex). What a
+rank holds too much costs `TOO_MUCH`, so that there always is an answer. Whatever the solver says,
+only its multipliers count: they prove the bound.
 """
 
 import math
@@ -25,9 +26,13 @@ from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.cuts.known_chains import Shape
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
-ROUNDS, IN_VAIN, LITTLE = 60, 6, 1e-4  # of a limit at most; in vain, that gain less each
+ROUNDS, IN_VAIN, LITTLE = 120, 6, 1e-4  # of a limit at most; in vain, that gain less each
 NEAR = 1e-5  # a chain that is so little longer than the answer is no news
-BETWEEN = 0.5  # how far a cut whose chain is learnt is from the even one to the program's answer
+BETWEEN = (0.9, 0.6, 0.3)
+"""How far the cuts whose chains are learnt are from the program's answer to the fastest one."""
+ENOUGH = 5e-4  # the program's bound and its fastest cut are so near that rounds are in vain
+FROM_THE_LAST = "use_preprocessing: false use_dual_simplex: true use_scaling: false"
+"""GLOP goes on from its last basis, which is dual feasible when rows are added."""
 
 
 @cache
@@ -79,7 +84,8 @@ class FreeCutProgram:
         self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))
         self._parts = int(self._runs.sum())
         self.lines = list[Line]()
-        self._even: Floats | None = None
+        self._fastest: Floats | None = None
+        self._fastest_s = math.inf
         rows = self._layers()
         self._covers, memory = self._memory()
         blocks = [
@@ -115,6 +121,7 @@ class FreeCutProgram:
             )
         solver = _solvers().Solver.CreateSolver("GLOP")
         solver.LoadModelFromProto(model)
+        solver.SetSolverSpecificParametersAsString(FROM_THE_LAST)
         return solver
 
     @property
@@ -134,27 +141,42 @@ class FreeCutProgram:
         self.limit_to(below_s)
         least, vain = 0.0, 0
         for _ in range(ROUNDS):
-            answer = self.answer()
+            answer, fastest_s = self.answer(), self._fastest_s
             yield answer
-            if answer.by is None:
+            if answer.by is None or self._is_near(max(least, answer.bound_s), below_s):
                 return
-            vain = vain + 1 if answer.bound_s < least * (1 + LITTLE) else 0
+            more = self._learn()
+            gains = answer.bound_s >= least * (1 + LITTLE)
+            vain = 0 if gains or self._fastest_s < fastest_s * (1 - LITTLE) else vain + 1
             least = max(least, answer.bound_s)
-            if vain > IN_VAIN or not self._learn():
+            if vain > IN_VAIN or not more:
                 return
 
+    def _is_near(self, least_s: float, below_s: float) -> bool:
+        """Whether no more rounds can raise a bound to the limit, nor much at all."""
+        return least_s < self._fastest_s < min(below_s, least_s * (1 + ENOUGH))
+
     def _learn(self) -> bool:
-        """Add the chain of a cut between the answer and another one, if that or else the answer's
-        own is longer than the answer.
+        """Add the chains of some cuts between the answer and the fastest one, those that are longer
+        than the answer; else its own, if that is.
         """
-        cut, step_s = self.cut(), self.step_s() * (1 + NEAR)
-        even = self.evenly(cut) if self._even is None else self._even
-        for between in ((1 - BETWEEN) * cut + BETWEEN * even, cut):
-            self._even, new = between, self.learnt(between)
-            if self.value_s(new, cut) > step_s:
-                self.add(new)
-                return True
-        return False
+        cut, step_s, new = self.cut(), self.step_s() * (1 + NEAR), list[Line]()
+        middle = self.evenly(cut) if self._fastest is None else self._fastest
+        for between in BETWEEN:
+            new += self._longer(cut + between * (middle - cut), cut, step_s)
+        if not new:
+            new = self._longer(cut, cut, step_s)
+        if new:
+            self.add(new)
+        return bool(new)
+
+    def _longer(self, played: Floats, cut: Floats, step_s: float) -> list[Line]:
+        """The longest chain of a cut, if another one takes longer than `step_s` by it."""
+        lines = self.learnt(played)
+        played_s = self.value_s(lines, played)
+        if played_s < self._fastest_s:
+            self._fastest, self._fastest_s = played, played_s
+        return lines if self.value_s(lines, cut) > step_s else []
 
     @property
     def size(self) -> int:
@@ -190,6 +212,7 @@ class FreeCutProgram:
     def limit_to(self, below_s: float) -> None:
         """Only steps below that are of interest: ranks hold so many whole layers at most."""
         self.most = self.cuts.most_layers(np.full(len(self.cuts.same), below_s))
+        self._fastest_s = math.inf  # the fastest cut may hold more
         for row, most in zip(self._most_rows, self.most[self.row], strict=True):
             row.SetUb(float(most))
 

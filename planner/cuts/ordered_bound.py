@@ -17,7 +17,7 @@ def ordered_bound_s(whole: WholeLayers) -> float:
     program, answer = whole.program, whole.program.answer()
     if not answer.by:
         return 0.0
-    mean = program.cuts.mean(program.lines, answer.by, program.limit_s)
+    mean = program.cuts.mean(program.lines, answer.by, program.limit_s, program.most)
     ordered = OrderedCuts(program, mean)
     found_s, best = ordered.game(whole.below_s, min(GAME, 1 + GAME_UNITS // whole.step))
     layers = ordered.below([mean, best], whole.below_s) if found_s < whole.below_s else None

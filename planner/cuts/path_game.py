@@ -17,6 +17,7 @@ from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_seconds
 
 NEAR = 1e-7  # what the best weights may gain, as a part of the bound
+VAIN, LITTLE = 4, 1e-5  # rounds that gain less of the bound, in all
 
 
 class PathGame(ABC):
@@ -36,11 +37,15 @@ class PathGame(ABC):
         """A bound of all paths, the limit where it reaches that; and the mean that proves it."""
         paths, tried, alone = list[Ints](), np.ones(1), False
         found_s, near, best = -np.inf, tried, self.mean
+        gained = [found_s]
         for _ in range(rounds):
             mean = self._weighed(tried)
             least_s, path = self.shortest(mean)
             if least_s > found_s:
                 found_s, near, best = least_s, tried, mean
+            gained.append(found_s)
+            if len(gained) > VAIN + 1 and found_s < gained[-1 - VAIN] * (1 + LITTLE):
+                break
             known = any((path == each).all() for each in paths)
             if found_s * SAFETY >= limit_s or (known and alone):
                 break

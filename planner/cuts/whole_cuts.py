@@ -13,12 +13,12 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import actions_of
 
 ROUNDS, AT_ONCE = 200, 2_000_000  # cuts that are played at most; cuts times chains looked at
 NO_LONGER = 1e-9
+PLAYED, ACTION = 15_000, 2  # units of work of a cut that is played; of each of its actions
 
 
 class WholeCuts:
@@ -78,7 +78,7 @@ class WholeLayers:
         self, program: FreeCutProgram, below_s: float, ended: Callable[[int], bool]
     ) -> None:
         self.program, self.below_s, self.ended = program, below_s, ended
-        self.work, self.step = 0, costs.CHAINED * actions_of(program.shape)
+        self.work, self.step = 0, PLAYED + ACTION * actions_of(program.shape)
         self.fastest: Ints | None = None
 
     def played_s(self, layers: Ints | None, means: Sequence[Mean], found_s: float) -> float:

@@ -1,6 +1,7 @@
 """Layouts that a bound of every cut looks at together, and multipliers to ask of them."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,3 +53,22 @@ class Asked(NamedTuple):
     by: Multipliers
     shape: Shape
     limit_s: float
+
+
+def alone(every: Sequence[Alike], variant: Variant, row: int) -> Alike | None:
+    """One layout of `every` by itself, if it is there."""
+    for each in every:
+        if each.variant == variant and row in each.rows:
+            own = each.rows == row
+            return Alike(variant, each.shape, each.rows[own], each.bounds[own], each.layers)
+    return None
+
+
+def know(every: Sequence[Alike], solved: Alike) -> None:
+    """What was solved alone is solved among those that are like it."""
+    for each in every:
+        if each.variant == solved.variant and solved.rows[0] in each.rows:
+            at = np.searchsorted(each.rows, solved.rows)
+            each.bounds[at], each.solved[at] = solved.bounds, solved.solved
+            each.packed[at] = each.folded[at] = True
+            each.changed()

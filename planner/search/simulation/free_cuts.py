@@ -19,7 +19,8 @@ bound first, each by what costs little before what costs much:
 
 The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
 the gap wide is bounded apart, no further than until it is not (`_close`): at the end, with more of
-the budget, or first of all where there are more layouts than the budget can prove.
+the budget, or first of all where there are more layouts than the budget can prove. What is open
+then is gone on with as long as the pace says that all can be settled (`_go_on`).
 """
 
 import math
@@ -35,27 +36,29 @@ from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Multipliers
-from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
-from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
+from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, alone, know
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
+LAST, EACH = 6_000_000, (50_000, 1_000)
+"""To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
-STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
-PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
+PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
+ROUND, CELLS = 25_000, 2  # a round of a program; cells that cost one unit in each
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
@@ -80,6 +83,8 @@ class FreeCutBounds:
     found_s   the least of it and of the bounds that are final
     aim_s     what bounds are wanted up to: that, or less where only a gap that is wide is closed
     _kept     what of the budget is left to what comes after
+    _loose_s  the least bound of what was solved with nothing left to prove more of it
+    _plan_s   the limit, or the least step of a faster cut that was found
     """
 
     def __init__(self, proof: Simulated) -> None:
@@ -87,8 +92,10 @@ class FreeCutBounds:
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
-        self._paced = list[float]()
+        self._steps = StepPace()
+        self._last: WorkPace | None = None
         self._more, self._loose = MORE, set[tuple[str, int]]()
+        self._loose_s, self._plan_s = math.inf, self.limit_s
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
@@ -116,7 +123,6 @@ class FreeCutBounds:
 
     @property
     def _least_s(self) -> float:
-        """A lower bound of all."""
         return min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
 
     def _taken(self, rows: Ints) -> Ints:
@@ -138,12 +144,25 @@ class FreeCutBounds:
             self._alike = list(self._layouts.below(self._alike, self.found_s))
             self._close()
             if self._least_s < self._wide_s or self._left < BUDGET // BEST:
+                self._go_on()
                 return
             self._again(self._wide_s, math.inf)
         self.aim_s = self.found_s
         self._prove()
         if not many:
             self._close()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Settle all, as long as the pace says that this can be done."""
+        can_be = min(self._loose_s, self._rest_s) >= self._plan_s
+        many = [int((each.bounds < self._plan_s).sum()) for each in self._alike]
+        enough = np.count_nonzero(many) * EACH[0] + sum(many) * EACH[1] <= LAST
+        if can_be and enough and self._wide_s <= self._least_s < self._plan_s:
+            self._again(min(self.found_s, self.aim_s), math.inf)
+            self.found_s = self.aim_s = self._plan_s
+            self._left, self._last = LAST, WorkPace(LAST, self._lack_s)
+            self._raise()
 
     def _close(self) -> None:
         """Bound what leaves the gap wide, as far as is needed and with all that may be spent."""
@@ -169,7 +188,7 @@ class FreeCutBounds:
         self._alike = list(self._layouts.below(self._alike, self._rest_s))
         self._kept = 0
         if best:
-            self._know(best)
+            know(self._alike, best)
         self._raise()
 
     def _raise(self) -> None:
@@ -187,15 +206,6 @@ class FreeCutBounds:
             else:
                 self._solve(alike, at)
                 self._ask_all()
-
-    def _know(self, solved: Alike) -> None:
-        """What was solved alone is solved among those that are like it."""
-        for each in self._alike:
-            if each.variant == solved.variant and solved.rows[0] in each.rows:
-                at = np.searchsorted(each.rows, solved.rows)
-                each.bounds[at], each.solved[at] = solved.bounds, solved.solved
-                each.packed[at] = each.folded[at] = True
-                each.changed()
 
     def _begin(self, first: Alike, at: int) -> None:
         """A program of the chains that every step has, and its multipliers of all layouts with the
@@ -237,14 +247,7 @@ class FreeCutBounds:
     def _of_the_best(self) -> Alike | None:
         """The best plan's layout alone, where a list limits its cuts."""
         best = self.proof.ranked()[0]
-        row = self.proof.row_of(best)
-        for each in self._alike:
-            if each.variant == best.variant and row in each.rows:
-                own = each.rows == row
-                return Alike(
-                    each.variant, each.shape, each.rows[own], each.bounds[own], each.layers
-                )
-        return None
+        return alone(self._alike, best.variant, self.proof.row_of(best))
 
     @property
     def _open_s(self) -> float:
@@ -257,17 +260,23 @@ class FreeCutBounds:
         if self._left <= 0 and open_s < self.aim_s <= self._wide_s and self._has_hope(open_s):
             more = min(self._more, STEP - self._left)
             self._left, self._more = self._left + more, self._more - more
-        return open_s < self.aim_s and not self._ended
+        return open_s < self.aim_s and not self._ended and self._can_be_settled()
 
     def _has_hope(self, open_s: float) -> bool:
-        """Whether the gap would no longer be wide with all that is left, at `PACE` times the pace
-        of the last steps; not asked of the first ones.
-        """
-        self._paced.append(open_s)
-        if len(self._paced) <= STEPS:
+        """Whether the gap would no longer be wide with all that is left."""
+        enough = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
+        return enough and self.aim_s >= self.limit_s * ENOUGH
+
+    def _can_be_settled(self) -> bool:
+        """Whether all can be, with what is left; true where that is not what is tried."""
+        if self._last is None:
             return True
-        pace_s = (open_s - self._paced[-1 - STEPS]) / STEPS
-        return open_s + PACE * pace_s * self._more / STEP >= self.aim_s >= self.limit_s * ENOUGH
+        return self._loose_s >= self._plan_s and self._last.is_enough(self._left, self._lack_s)
+
+    @property
+    def _lack_s(self) -> float:
+        """What bounds of groups lack of what they are wanted up to."""
+        return sum(max(0.0, self.aim_s - each.open_s) for each in self._alike)
 
     @property
     def _ended(self) -> bool:
@@ -320,8 +329,11 @@ class FreeCutBounds:
                 high_s = middle_s
         alike.bounds[at] = min(low_s, self.aim_s)
         alike.packed[at] = alike.folded[at] = True
-        alike.solved[at] = low_s >= min(self._wide_s, self.aim_s) or not self._ended
+        enough_s = self.aim_s if self._last else min(self._wide_s, self.aim_s)
+        alike.solved[at] = low_s >= enough_s or not self._ended
         alike.changed()
+        if not self._ended and low_s < min(self.aim_s, self._plan_s):
+            self._loose_s = min(self._loose_s, low_s)
         if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
 
@@ -337,6 +349,7 @@ class FreeCutBounds:
         self._left -= whole.work
         if whole.fastest is not None:
             self._offer(int(alike.rows[at]), alike.variant, whole.fastest)
+            self._plan_s = min(self._plan_s, found_s)
         return found_s
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
@@ -356,7 +369,7 @@ class FreeCutBounds:
         """
         found_s, actions, by = 0.0, actions_of(program.shape), None
         for answer in program.answers(below_s):
-            self._left -= CELL * program.size + costs.CHAINED * actions
+            self._left -= ROUND + program.size // CELLS + len(BETWEEN) * actions
             by, found_s = answer.by or by, max(found_s, answer.bound_s)
             if found_s >= below_s or self._ended:
                 break

@@ -14,6 +14,7 @@ from played_layouts import played
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.free_cuts import Drift, FreeCuts, Multipliers
+from meshplan.planner.cuts import free_cut_program
 from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 
 CLOSE = 1 + 1e-9
@@ -87,6 +88,27 @@ def test_weights_of_another_layout_are_a_bound_too() -> None:
             known[like] = answer.by, limit_s
     assert asked > 20
     assert nearest > 0.95
+
+
+def test_chains_between_two_cuts_lead_where_those_of_the_answer_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cutting planes of the answer alone (Kelley 1960) end at the same least step."""
+    asked = 0
+    for cuts_of, least_s, _ in chain.from_iterable(map(played, range(cases(6, nightly=30)))):
+        limit_s = least_s * 1.2 if math.isfinite(least_s) else 100.0
+        ends_s = list[float]()
+        for between in (free_cut_program.BETWEEN, ()):
+            monkeypatch.setattr(free_cut_program, "BETWEEN", between)
+            monkeypatch.setattr(free_cut_program, "ROUNDS", 500)
+            monkeypatch.setattr(free_cut_program, "IN_VAIN", 100)
+            known = first_lines(*FreeCutProgram(cuts_of, limit_s, ()).shape)
+            program = FreeCutProgram(cuts_of, limit_s, known)
+            ends_s.append(max(answer.bound_s for answer in program.answers(limit_s)))
+            monkeypatch.undo()
+        assert ends_s[0] == pytest.approx(ends_s[1], rel=2 * free_cut_program.ENOUGH)
+        asked += 1
+    assert asked > 10
 
 
 def test_no_rank_of_the_fastest_cut_holds_more_layers_than_its_lines_say() -> None:

@@ -67,6 +67,27 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
     assert refused > 3
 
 
+def test_paths_of_one_kind_say_no_less_than_the_program_that_prices_them() -> None:
+    """Whole layers on each chunk are fewer cuts than real numbers, and what ranks hold at most is
+    priced alike.
+    """
+    asked, limited = 0, 0
+    for seed, each in in_rows(cases(60, nightly=200)):
+        if len(each.cuts.kinds) > 1 or not math.isfinite(each.least_s):
+            continue
+        program = program_of(each, each.least_s)
+        answer = program.answer()
+        if answer.by is None:
+            continue
+        mean = each.cuts.mean(program.lines, answer.by, each.least_s, program.most)
+        shortest_s, _ = OrderedCuts(program, mean).shortest(mean)
+        assert shortest_s >= answer.bound_s * (1 - 1e-9), seed
+        asked += 1
+        limited += bool((answer.by.most * program.most[0]).sum() > 1e-6)
+    assert asked > 5
+    assert limited > 0
+
+
 def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold() -> None:
     """As many as there are ways to lay bars between layers, less those of which a rank would hold
     more than it has room for: counted one by one.

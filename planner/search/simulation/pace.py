@@ -1,0 +1,37 @@
+"""Whether what is left of a budget is enough, at `PACE` times the pace of what was spent last."""
+
+STEPS, PACE = 3, 1.5  # a pace is of so many steps
+ENOUGH_WORK = 400_000  # or of so many units of work
+
+
+class StepPace:
+    """Of a bound that rises, in steps of equal work."""
+
+    def __init__(self) -> None:
+        self._bounds = list[float]()
+
+    def is_enough(self, bound_s: float, wanted_s: float, steps_left: float) -> bool:
+        """Whether the bound is as high as is wanted after some more steps; true of the first
+        steps.
+        """
+        self._bounds.append(bound_s)
+        if len(self._bounds) <= STEPS:
+            return True
+        pace_s = (bound_s - self._bounds[-1 - STEPS]) / STEPS
+        return bound_s + PACE * pace_s * steps_left >= wanted_s
+
+
+class WorkPace:
+    """Of what many bounds lack together, `lack_s` with `left` units of work."""
+
+    def __init__(self, left: int, lack_s: float) -> None:
+        self._were = [(left, lack_s)]
+
+    def is_enough(self, left: int, lack_s: float) -> bool:
+        """Whether nothing lacks once that is spent; true of the first units of work."""
+        self._were.append((left, lack_s))
+        while self._were[1][0] - left >= ENOUGH_WORK:
+            self._were.pop(0)
+        was_left, lacked_s = self._were[0]
+        spent = was_left - left
+        return spent < ENOUGH_WORK or PACE * (lacked_s - lack_s) / spent * left >= lack_s

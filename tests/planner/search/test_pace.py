@@ -1,0 +1,36 @@
+"""Whether a budget is enough, by the pace of what was spent last: worked by hand."""
+
+from meshplan.planner.search.simulation.pace import ENOUGH_WORK, StepPace, WorkPace
+
+
+def test_a_bound_that_rises_by_one_a_step_may_rise_by_half_as_much_again() -> None:
+    """3 steps from 0 to 3: a pace of 1, so that 4 more steps reach 3 + 1.5 x 4 = 9."""
+    pace = StepPace()
+    assert all(pace.is_enough(bound_s, 1e9, 0) for bound_s in (0.0, 1.0, 2.0))
+    assert pace.is_enough(3.0, 9.0, 4)
+    pace = StepPace()
+    assert all(pace.is_enough(bound_s, 1e9, 0) for bound_s in (0.0, 1.0, 2.0))
+    assert not pace.is_enough(3.0, 9.01, 4)
+
+
+def test_only_the_last_steps_count() -> None:
+    """From 0 to 10 in the first step, then nothing."""
+    pace = StepPace()
+    found = [pace.is_enough(bound_s, 11.0, 2) for bound_s in (0.0, 10.0, 10.0, 10.0, 10.0)]
+    assert found == [True, True, True, True, False]
+
+
+def test_work_is_enough_where_what_lacks_falls_fast_enough() -> None:
+    """A window of work takes 1 of 5: with half as much again the 4 that are left take 2.67 more."""
+    unit = ENOUGH_WORK
+    assert WorkPace(4 * unit, 5.0).is_enough(3 * unit, 4.0)
+    assert not WorkPace(int(3.6 * unit), 5.0).is_enough(int(2.6 * unit), 4.0)
+    assert WorkPace(unit, 5.0).is_enough(unit // 2, 5.0), "nothing is said of the first work"
+
+
+def test_work_long_ago_does_not_count() -> None:
+    """All that was gained was gained in the first window of three."""
+    unit = ENOUGH_WORK
+    pace = WorkPace(10 * unit, 5.0)
+    found = [pace.is_enough((10 - n) * unit, 2.0) for n in (1, 2, 3)]
+    assert found == [True, False, False]
