@@ -125,8 +125,8 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         "cla_share_factor org_vocab_size dense_list anyres_pooling_size num_media_embeds class_num "
         "vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_token"
     ),
-    # of inference, of the router's kernel and of positions: transformers drops no token
-    "ernie4_5_moe": names("moe_capacity moe_gate compression_ratio"),
+    # of inference and of positions: transformers drops no token
+    "ernie4_5_moe": names("moe_capacity compression_ratio"),
     "ernie4_5": names("compression_ratio"),
     "hunyuan_v1_moe": names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
     **dict.fromkeys(
