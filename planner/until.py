@@ -20,21 +20,21 @@ class Ended(BaseException):
     """The deadline came; no `except Exception` takes it for a failure."""
 
 
-class Told(NamedTuple, Generic[Done]):
-    """What some work gives."""
+class Finished(NamedTuple, Generic[Done]):
+    """What work gave that came to its end, which may be None."""
 
     answer: Done
 
 
-def done_by(work: Callable[[], Done], deadline: float | None) -> Told[Done] | None:
+def done_by(work: Callable[[], Done], deadline: float | None) -> Finished[Done] | None:
     """What `work` gives, None where the deadline, of `time.perf_counter`, comes before its end."""
     if deadline is None:
-        return Told(work())
+        return Finished(work())
     left_s = deadline - time.perf_counter()
     if left_s <= 0:
         return None
     if not hasattr(signal, "setitimer") or not _is_main():
-        return Told(work())
+        return Finished(work())
     return _ended_after(work, left_s)
 
 
@@ -42,7 +42,7 @@ def _is_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _ended_after(work: Callable[[], Done], left_s: float) -> Told[Done] | None:
+def _ended_after(work: Callable[[], Done], left_s: float) -> Finished[Done] | None:
     """`work`, unless it takes longer: an alarm that comes when it is done changes nothing."""
     running = [True]
 
@@ -54,7 +54,7 @@ def _ended_after(work: Callable[[], Done], left_s: float) -> Told[Done] | None:
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, left_s)
-            return Told(work())
+            return Finished(work())
         finally:
             running.clear()
             signal.setitimer(signal.ITIMER_REAL, 0)

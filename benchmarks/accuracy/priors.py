@@ -31,7 +31,7 @@ FREE = [each for each in TIME if each.name in LEARNT]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PricedRun:
     """A run by its engine's habits, with the constants `at`, in the order of `FREE`.
 
     error   ln(predicted / measured)
@@ -47,7 +47,7 @@ class Told:
 class Linear(Problem):
     """A `Problem` whose runs are priced already."""
 
-    def __init__(self, pool: Pool, every: Sequence[Told], prior: Tuning) -> None:
+    def __init__(self, pool: Pool, every: Sequence[PricedRun], prior: Tuning) -> None:
         runs = [each.run for each in every]
         self.errors = np.array([each.error for each in every])
         self.shares = np.array([each.shares for each in every])
@@ -72,22 +72,22 @@ def values(tuning: Tuning) -> Vector:
     return np.array([getattr(tuning, each.name) for each in FREE])
 
 
-def priced(runs: Sequence[Run]) -> list[Told]:
+def priced(runs: Sequence[Run]) -> list[PricedRun]:
     """Those of GPUs, each around what ships for all engines."""
     gpus = [run for run in runs if run.cluster.gpu.vendor != "cpu" and run.model.kind != STATE]
-    return [_told(run) for run in track(gpus, "pricing runs by their own engines' habits")]
+    return [_priced_run(run) for run in track(gpus, "pricing runs by their own engines' habits")]
 
 
-def _told(run: Run) -> Told:
+def _priced_run(run: Run) -> PricedRun:
     at = load_fit(WIDE, run.cluster.gpu.name).tuning
     errors, slopes = linearised([run], at, FREE)
-    return Told(run, -float(errors[0]), slopes[0], values(at))
+    return PricedRun(run, -float(errors[0]), slopes[0], values(at))
 
 
 class Priors:
-    """Of all runs that are `priced`."""
+    """Constants learnt from runs that are `priced` already."""
 
-    def __init__(self, every: Sequence[Told]) -> None:
+    def __init__(self, every: Sequence[PricedRun]) -> None:
         self.every = every
         self._known: dict[tuple[str, str, str], Tuning] = {}
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from meshplan.planner.second_core import done_until
-from meshplan.planner.until import Told, done_by
+from meshplan.planner.until import Finished, done_by
 
 FAR_S, SOON_S = 60.0, 0.05
 
@@ -28,8 +28,8 @@ def test_work_without_end_is_ended_at_its_deadline() -> None:
 def test_what_is_done_in_time_is_told() -> None:
     """None too is an answer; later no alarm comes."""
     soon = time.perf_counter() + SOON_S
-    assert done_by(lambda: None, soon) == Told(None)
-    assert done_by(lambda: 7, None) == Told(7)
+    assert done_by(lambda: None, soon) == Finished(None)
+    assert done_by(lambda: 7, None) == Finished(7)
     time.sleep(2 * SOON_S)
 
 
