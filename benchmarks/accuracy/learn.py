@@ -51,7 +51,7 @@ from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
     Vector,
-    most_likely,
+    first_move,
     predicted_s,
     read_shrinkage,
     shrunk,
@@ -88,7 +88,7 @@ def to_first_order(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
     found = []
     for seen, rest in draws:
         errors, slopes = np.array([r.error for r in seen]), np.array([r.slope for r in seen])
-        move, _ = most_likely(errors, slopes, covariance, by)
+        move = first_move(errors, slopes, covariance, by)
         found.append(np.array([row.error - row.slope @ move for row in rest]))
     return found
 
