@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from meshplan.costmodels.layouts import Bools
 
 Vector = NDArray[np.float64]
-ODD = math.log(3.0)
+ODD_TIMES = 3.0
+ODD = math.log(ODD_TIMES)
 FEWEST_OTHERS = 2
 
 
