@@ -1,12 +1,16 @@
 """Which runs are learnt from, and what learning never does: worked cases and laws."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from two_layouts import APART, PLANS, timed
+from random_plans import plan_of
+from two_layouts import APART, LAYOUTS, PLANS, TRAINING, timed
 
-from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.learn.odd_runs import allowed, believed
 from meshplan.planner.learn.shrink import (
     SLACK,
@@ -18,6 +22,14 @@ from meshplan.planner.learn.shrink import (
     shrunk,
     telling,
 )
+from meshplan.planner.runs.runs import Run
+
+
+def slower(plans: Sequence[Plan], factors: Sequence[float], prior: Tuning) -> list[Run]:
+    """The two plans, which took so many times what is predicted at the prior."""
+    predicted = np.exp(-errors_at(timed(plans, [1.0, 1.0]), prior))
+    return timed(plans, [float(f * s) for f, s in zip(factors, predicted, strict=True)])
+
 
 LN2, LN4 = math.log(2), math.log(4)
 
@@ -74,32 +86,49 @@ def test_no_draw_of_errors_is_left_farther_off_than_allowed() -> None:
             assert np.all(left <= allowed(errors[told]) + 2 * SLACK)
 
 
-@pytest.mark.parametrize("factors", [(0.6, 1.4), (1.9, 0.8), (0.5, 0.9), (2.5, 2.0), (1.02, 2.7)])
+SHORT = tuple(
+    plan_of("llama-3.1-8b", LAYOUTS[1], replace(TRAINING, seq_len=length, global_batch_size=batch))
+    for length, batch in ((512, 8), (1024, 64))
+)
+"""Steps in which kernels wait for their host: three quarters and more."""
+
+
+@pytest.mark.parametrize(
+    "factors", [(0.6, 1.4), (1.9, 0.8), (0.5, 0.9), (2.5, 2.0), (1.02, 2.7), (0.45, 1.2)]
+)
 @pytest.mark.parametrize("kind", ["stranger", "known"])
+@pytest.mark.parametrize("plans", [APART, SHORT], ids=["computing", "waiting"])
 def test_two_runs_are_never_predicted_worse_than_before(
-    factors: tuple[float, float], kind: Kind
+    plans: Sequence[Plan], kind: Kind, factors: tuple[float, float]
 ) -> None:
     """Each within its error before, and a hundredth for constants kept to three digits; nearer
     where both are off in one direction.
     """
     prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage(kind)
-    predicted = np.exp(-errors_at(timed(APART, [1.0, 1.0]), prior))
-    runs = timed(APART, [float(f * s) for f, s in zip(factors, predicted, strict=True)])
+    runs = slower(plans, factors, prior)
     learnt = shrunk(runs, prior, by)
     before, after = np.abs(learnt.errors), np.abs(errors_at(runs, learnt.tuning))
-    assert np.all(after <= before + SLACK)
+    assert np.all(after <= before + SLACK + 1e-3)
     if np.prod(learnt.errors) > 0:
-        assert after.sum() < before.sum() - 0.05
+        assert after.sum() < before.sum() - SLACK
+
+
+@pytest.mark.parametrize("factors", [(1.2, 0.7), (1.5, 0.7), (1.5, 0.85)])
+def test_two_runs_off_in_opposite_directions_still_teach(factors: tuple[float, float]) -> None:
+    """What makes neither worse is learnt: both errors fall by half and more."""
+    prior = load_fit("generic", "h100-sxm").tuning
+    runs = slower(SHORT, factors, prior)
+    learnt = shrunk(runs, prior, read_shrinkage("stranger"))
+    assert np.all(np.abs(errors_at(runs, learnt.tuning)) < np.abs(learnt.errors) / 2)
 
 
 def test_nothing_moves_by_a_run_that_stands_still() -> None:
     """Beside a run as predicted one of six times: the constants stay, and the range is wider."""
     prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage("stranger")
-    predicted = np.exp(-errors_at(timed(PLANS, [1.0, 1.0]), prior))
-    learnt = shrunk(timed(PLANS, [float(predicted[0]), float(6 * predicted[1])]), prior, by)
+    learnt = shrunk(slower(PLANS, (1.0, 6.0), prior), prior, by)
     assert (learnt.tuning, learnt.believed.tolist()) == (prior, [True, False])
     assert by.factor(learnt.errors) > by.factor(np.zeros(2))
-    alone = shrunk(timed(PLANS[:1], [float(6 * predicted[0])]), prior, by)
+    still = slower(PLANS, (1.0, 6.0), prior)[1:]
+    alone = shrunk(still, prior, by)
     assert alone.tuning == prior
-    assert set(alone.kept.values()) == {1.0}
-    assert list(alone.kept) == [each.name for each in telling(timed(PLANS[:1], [1.0]), prior)]
+    assert alone.kept == {each.name: 1.0 for each in telling(still, prior)}
