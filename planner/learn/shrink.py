@@ -299,12 +299,13 @@ def _gain(
     for _ in range(REWEIGHTINGS):
         gain = np.linalg.solve(shared @ jacobian.T + np.diag(noise**2 / weights), shared).T
         left = (errors - jacobian @ gain @ errors) / noise
-        weights = (freedom + 1) / (freedom + left**2)
-    return gain, weights
+        weights = np.asarray((freedom + 1) / (freedom + left**2))
+    return np.asarray(gain), weights
 
 
 def _doubt(jacobian: Vector, covariance: Vector, noise: Vector) -> Vector:
     """The standard deviations that runs of such `noise` leave."""
     shared = jacobian @ covariance
     gain = np.linalg.solve(shared @ jacobian.T + np.diag(noise**2), shared).T
-    return np.sqrt(np.maximum(np.diag(covariance) - np.sum(gain * shared.T, axis=1), 0.0))
+    left = np.diag(covariance) - np.sum(gain * shared.T, axis=1)
+    return np.asarray(np.sqrt(np.maximum(left, 0.0)))
