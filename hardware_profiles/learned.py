@@ -29,7 +29,10 @@ class LearnedConstant(Frozen):
 
 
 class LearnedRun(Frozen):
-    """One run: what was measured, and what was predicted before and after learning."""
+    """One run: what was measured, and what was predicted before and after learning.
+
+    believed  whether it is learnt from: one that is far off alone is not
+    """
 
     log: str
     config: str
@@ -40,6 +43,7 @@ class LearnedRun(Frozen):
     measured_s: float = Field(gt=0)
     before_s: float = Field(gt=0)
     after_s: float = Field(gt=0)
+    believed: bool = True
 
 
 class Learned(Frozen):

@@ -51,7 +51,7 @@ from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
     Vector,
-    most_likely,
+    first_move,
     predicted_s,
     read_shrinkage,
     shrunk,
@@ -66,14 +66,19 @@ SHOWN = ("playbook", "dgxc", "vtrain", "mosaic")
 FAR = 0.2
 LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 4, 40
 GRID = {
-    "matmul_deviation": (0.1, 0.3), "scale_deviation": (0.1, 0.6, 0.9),
-    "communication_deviation": (0.1, 0.3, 0.5),
+    "matmul_deviation": (0.1, 0.3), "scale_deviation": (0.1, 0.6),
+    "communication_deviation": (0.1, 0.3),
     "host_deviation": (0.5, 1.0), "noise": (0.05, 0.1), "freedom": (4.0,),
 }  # fmt: skip
+"""Kernels' deviation of 0.9 and collectives' of 0.5 are as good to first order, but not exactly
+(docs/accuracy_history.md, "Ranges and `learn`").
+"""
 GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 4, 8), 0.08
 COMMAND = "python -m benchmarks.accuracy.learn --choose"
-DISTANCE = 0.2
-"""Of 0.1 to 1 the one of least interval score, left-out suites alike."""
+DISTANCE = 0.5
+"""Of 0.1 to 1 the one that holds as many runs of sources that begin beyond `FAR` as of others,
+left-out suites alike; the interval score of 0.2 and 0.3 is the same within two in a hundred.
+"""
 NO_WIDTHS = {
     "distance": DISTANCE, "widths": {}, "date": "", "rows": 0, "sources": 0, "command": COMMAND,
 }  # fmt: skip
@@ -88,7 +93,7 @@ def to_first_order(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
     found = []
     for seen, rest in draws:
         errors, slopes = np.array([r.error for r in seen]), np.array([r.slope for r in seen])
-        move, _ = most_likely(errors, slopes, covariance, by)
+        move = first_move(errors, slopes, covariance, by)
         found.append(np.array([row.error - row.slope @ move for row in rest]))
     return found
 

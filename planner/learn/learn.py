@@ -46,8 +46,8 @@ def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
         factor=factor_of(left_out, by.factor(learnt.errors)),
         constants=_constants(runs, fit.tuning, learnt),
         runs=tuple(
-            _row(each, predicted_s(each.run, fit.tuning), now)
-            for each, now in zip(found, after, strict=True)
+            _row(each, predicted_s(each.run, fit.tuning), now, told=bool(told))
+            for each, now, told in zip(found, after, learnt.believed, strict=True)
         ),
     )  # fmt: skip
 
@@ -97,12 +97,13 @@ def _constants(runs: Sequence[Run], prior: Tuning, learnt: Shrunk) -> tuple[Lear
     )  # fmt: skip
 
 
-def _row(each: LoggedRun, before_s: float, after_s: float) -> LearnedRun:
+def _row(each: LoggedRun, before_s: float, after_s: float, *, told: bool) -> LearnedRun:
     run = each.run
     return LearnedRun(
         log=str(each.log), config=str(each.config), layout=run.layout.label,
         gpus=run.layout.world_size, precision=run.training.precision, model=run.model.kind,
         measured_s=measured_step_s(run), before_s=before_s, after_s=after_s,
+        believed=told,
     )  # fmt: skip
 
 

@@ -8,11 +8,12 @@ from rich.text import Text
 
 from meshplan.costmodels.units import counted, format_bytes, format_seconds
 from meshplan.hardware_profiles.errors.intervals import WIDE
-from meshplan.hardware_profiles.learned import Learned
+from meshplan.hardware_profiles.learned import Learned, LearnedRun
 from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import LoggedRun
 from meshplan.planner.learn.diagnose import Diagnosis
 from meshplan.planner.learn.learn import interval_width
+from meshplan.planner.learn.odd_runs import ODD_TIMES
 from meshplan.planner.learn.reasons import Reason, explained
 from meshplan.planner.learn.teach import Lesson
 from meshplan.planner.report.evidence import with_error
@@ -36,6 +37,9 @@ def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console
     for each in found:
         for note in each.notes:
             console.print(Text(f"{each.log}: {note}", style="dim"))
+    for run in learned.runs:
+        if not run.believed:
+            _say(console, _odd(run))
     console.print(_constants(learned))
     silent = [each.name for each in learned.constants if each.kept > SAYS_LITTLE]
     if silent:
@@ -78,6 +82,14 @@ def _table(*columns: str) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     return table
+
+
+def _odd(run: LearnedRun) -> str:
+    return (
+        f"{run.log}: {run.measured_s / run.before_s:.2g} x as long as predicted, more than "
+        f"{ODD_TIMES:.0f} x off, and no other run is like it: nothing is learnt from it; "
+        "`meshplan diagnose` names likely reasons"
+    )
 
 
 def _runs(learned: Learned) -> Table:

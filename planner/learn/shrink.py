@@ -6,10 +6,12 @@
 
 u is the logarithm of what a constant is multiplied by. Its most likely value is found by least
 squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts
-less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are
-predicted anew at the constants found, `PASSES` times, and a move that makes constants and runs
-together less likely is shortened or not made: where something is hidden behind something else a
-step is not linear in the constants.
+less (Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. No run is left
+farther off than it was, or than most of the others were, and one that nothing like it explains is
+not learnt from (`planner.learn.odd_runs`). The runs are predicted anew at the constants found,
+`PASSES` times, and a move that makes constants and runs together less likely, or a run farther off
+than that, is shortened or not made: where something is hidden behind something else a step is not
+linear in the constants.
 
 s, sigma and nu say how much a source of runs differs from the constants of others. They are not
 known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
@@ -35,11 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan import hardware_profiles
+from meshplan.costmodels.layouts import Bools
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import WIDE
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.planner.learn.odd_runs import allowed, believed
 from meshplan.planner.runs.learning import DIFFERENCE, TIME, Constant
 from meshplan.planner.runs.runs import Run, measured_step_s
 from meshplan.planner.runs.validate import step_model
@@ -52,13 +56,18 @@ HOST = ("launch_s", "routing_s", "micro_batch_s", "step_s")
 LEARNT = (MATMUL, "attention_scale", "pointwise_scale", *COMMUNICATION, *HOST)
 """Those that every engine has."""
 
-PASSES, REWEIGHTINGS = 4, 15
+PASSES, REWEIGHTINGS = 8, 15
 FARTHEST = 3.0
 """Standard deviations by which a constant moves at most. Bounds of the fits (`TIME`) are for
 engines whose kernels are known: a stranger's attention may take a third of the generic engine's.
 """
 
 STEPS, SMALLEST_GAIN = (1.0, 0.5, 0.25), 0.01
+SLACK, HELD = 0.01, 1e-3
+"""Of a limit on ln(measured / predicted): constants are kept to three digits; and the noise of a
+run that is held there.
+"""
+
 Kind = Literal["stranger", "known"]
 
 
@@ -131,12 +140,14 @@ class Shrunk:
     deviation  by constant: the standard deviation of its logarithm after the fit
     kept       by constant: that over the one before
     errors     ln(measured / predicted) of the runs at the prior
+    believed   whether each run is learnt from
     """
 
     tuning: Tuning
     deviation: dict[str, float]
     kept: dict[str, float]
     errors: Vector
+    believed: Bools
 
 
 def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
@@ -144,55 +155,60 @@ def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
     free = telling(runs, prior)
     names = [each.name for each in free]
     centre = np.log([getattr(prior, name) for name in names])
-    at = _Posterior(runs, prior, free, by.covariance(names), by)
-    x = centre
-    errors = first = at.errors(centre)
-    for _ in range(PASSES):
-        jacobian = linearised(runs, tuning_at(prior, free, x), free)[1]
-        seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
-        move, doubt = most_likely(seen, jacobian, at.covariance, by)
-        farthest = FARTHEST * np.sqrt(np.diag(at.covariance))
-        target = centre + np.clip(move, -farthest, farthest)
-        nearer = at.nearer(x, errors, target)
-        if nearer is None:
-            break
-        x, errors = nearer
+    first = errors_at(runs, prior)
+    told = believed(first)
+    some = [run for run, counts in zip(runs, told, strict=True) if counts]
+    at = _Posterior(some, prior, free, by.covariance(names), by, allowed(first[told]))
+    x, doubt = at.found(centre, first[told])
     kept = doubt / np.sqrt(np.diag(at.covariance))
     return Shrunk(
         tuning_at(prior, free, x), dict(zip(names, map(float, doubt), strict=True)),
-        dict(zip(names, map(float, kept), strict=True)), first,
+        dict(zip(names, map(float, kept), strict=True)), first, told,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Posterior:
-    """Of the constants `free`, whose logarithms are x."""
+    """Of the constants `free`, whose logarithms are x; `allowed`: how far off each run may be."""
 
     runs: Sequence[Run]
     prior: Tuning
     free: Sequence[Constant]
     covariance: Vector
     by: Shrinkage
+    allowed: Vector
+
+    def found(self, centre: Vector, first: Vector) -> tuple[Vector, Vector]:
+        """The likeliest x, from the prior's, where runs are `first` off; and the doubt left."""
+        x, errors = centre, first
+        farthest = FARTHEST * np.sqrt(np.diag(self.covariance))
+        for _ in range(PASSES):
+            jacobian = linearised(self.runs, tuning_at(self.prior, self.free, x), self.free)[1]
+            seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
+            move, doubt = most_likely(seen, jacobian, self.covariance, self.by, self.allowed)
+            nearer = self.nearer(x, errors, centre + np.clip(move, -farthest, farthest))
+            if nearer is None:
+                break
+            x, errors = nearer
+        return x, doubt
 
     def nearer(self, x: Vector, errors: Vector, target: Vector) -> tuple[Vector, Vector] | None:
         """The farthest of `STEPS` from x, where runs are `errors` off, to `target` that is likelier
-        than x, and the errors there.
+        than x and leaves no run farther off than allowed, and the errors there.
         A step's time is not linear in the constants: all the way may be less likely.
         """
         worst = self._loss(x, errors)
         for step in STEPS:
             found = x + step * (target - x)
             there = self.errors(found)
-            if self._loss(found, there) < worst - SMALLEST_GAIN:
+            within = bool(np.all(np.abs(there) <= self.allowed + SLACK))
+            if within and self._loss(found, there) < worst - SMALLEST_GAIN:
                 return found, there
         return None
 
     def errors(self, x: Vector) -> Vector:
         """ln(measured / predicted) of each run at x."""
-        tuning = tuning_at(self.prior, self.free, x)
-        return np.array(
-            [math.log(measured_step_s(run) / predicted_s(run, tuning)) for run in self.runs]
-        )
+        return errors_at(self.runs, tuning_at(self.prior, self.free, x))
 
     def _loss(self, x: Vector, errors: Vector) -> float:
         """-ln of the density of x and the runs, but for what does not depend on x."""
@@ -219,6 +235,11 @@ def tuning_at(prior: Tuning, free: Sequence[Constant], x: Vector) -> Tuning:
     return prior.model_copy(update={c.name: float(f"{math.exp(at):.3g}") for c, at in pairs})
 
 
+def errors_at(runs: Sequence[Run], tuning: Tuning) -> Vector:
+    """ln(measured / predicted) of each run under `tuning`."""
+    return np.array([math.log(measured_step_s(run) / predicted_s(run, tuning)) for run in runs])
+
+
 def predicted_s(run: Run, tuning: Tuning) -> float:
     """The step time of a run under `tuning`."""
     return step_model(run, tuning).time().step_time_s
@@ -233,22 +254,58 @@ def linearised(
     for at in range(len(free)):
         values = {free[at].name: math.exp(x[at] + DIFFERENCE)}
         shifted.append(tuning.model_copy(update=values))
-    logs = np.log([[predicted_s(run, each) for each in shifted] for run in runs])
+    times = [predicted_s(run, each) for run in runs for each in shifted]
+    logs = np.log(times).reshape(len(runs), len(shifted))
     measured = np.log([run.measured.step_time_s or math.nan for run in runs])
     return measured - logs[:, 0], (logs[:, 1:] - logs[:, :1]) / DIFFERENCE
 
 
+def first_move(errors: Vector, jacobian: Vector, covariance: Vector, by: Shrinkage) -> Vector:
+    """u to first order: of the runs that are believed, none left farther off than allowed."""
+    told = believed(errors)
+    some, slopes = errors[told], jacobian[told]
+    return most_likely(some, slopes, covariance, by, allowed(some))[0]
+
+
 def most_likely(
-    errors: Vector, jacobian: Vector, covariance: Vector, by: Shrinkage
+    errors: Vector,
+    jacobian: Vector,
+    covariance: Vector,
+    by: Shrinkage,
+    limits: Vector | None = None,
 ) -> tuple[Vector, Vector]:
-    """u, and the standard deviations of its posterior; `covariance` is that of its prior."""
+    """u, and the standard deviations of its posterior; `covariance` is that of its prior. A run
+    that would be left farther off than `limits` is held at its limit.
+    """
+    noise, aims = np.full(len(errors), by.noise), errors
+    gain, weights = _gain(aims, jacobian, covariance, noise, by.freedom)
+    doubt = _doubt(jacobian, covariance, noise / np.sqrt(weights))
+    while limits is not None:
+        left = errors - jacobian @ gain @ aims
+        beyond = (np.abs(left) > limits + HELD) & (noise > HELD)
+        if not beyond.any():
+            break
+        aims = np.where(beyond, errors - np.sign(left) * limits, aims)
+        noise = np.where(beyond, HELD, noise)
+        gain, _ = _gain(aims, jacobian, covariance, noise, by.freedom)
+    return gain @ aims, doubt
+
+
+def _gain(
+    errors: Vector, jacobian: Vector, covariance: Vector, noise: Vector, freedom: float
+) -> tuple[Vector, Vector]:
+    """G of u = G e, by least squares, reweighted; and the weights."""
     weights, shared = np.ones(len(errors)), jacobian @ covariance
     for _ in range(REWEIGHTINGS):
-        seen = shared @ jacobian.T + np.diag(by.noise**2 / weights)
-        gain = np.linalg.solve(seen, shared).T
-        move = gain @ errors
-        left = (errors - jacobian @ move) / by.noise
-        weights = (by.freedom + 1) / (by.freedom + left**2)
-    left_variance = np.diag(covariance) - np.sum(gain * shared.T, axis=1)
-    doubt = np.sqrt(np.maximum(left_variance, 0.0))
-    return move, doubt
+        gain = np.linalg.solve(shared @ jacobian.T + np.diag(noise**2 / weights), shared).T
+        left = (errors - jacobian @ gain @ errors) / noise
+        weights = np.asarray((freedom + 1) / (freedom + left**2))
+    return np.asarray(gain), weights
+
+
+def _doubt(jacobian: Vector, covariance: Vector, noise: Vector) -> Vector:
+    """The standard deviations that runs of such `noise` leave."""
+    shared = jacobian @ covariance
+    gain = np.linalg.solve(shared @ jacobian.T + np.diag(noise**2), shared).T
+    left = np.diag(covariance) - np.sum(gain * shared.T, axis=1)
+    return np.asarray(np.sqrt(np.maximum(left, 0.0)))

@@ -272,3 +272,26 @@ def test_a_learned_file_that_is_not_there_is_said_once(logs: list[str], tmp_path
     code, _, error = _called("diagnose", logs[0], "--learned", str(tmp_path / "none.yaml"))
     assert code == 2
     assert error.count("cannot be read") == 1
+
+
+def test_the_command_says_which_run_it_does_not_learn_from(tmp_path: Path) -> None:
+    """The log that took five times as long is named, kept in the file, and covers nothing."""
+    logs = []
+    for name, plan, slower in zip("ab", (PLANS[0], PLANS[1]), (1.0, 5.0), strict=True):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_plan(plan, folder / "plan.yaml")
+        logs.append(str(_megatron(folder / "x.log", slower * model_of(plan).time().step_time_s)))
+    file = tmp_path / "learned.yaml"
+    code, out, _ = _called("learn", *logs, "-o", str(file))
+    said = "".join(out.split())
+    assert code == 0
+    assert "".join(f"{logs[1]}: 5 x as long as predicted, more than 3 x off".split()) in said
+    assert f"{logs[0]}:1x".replace(" ", "") not in said
+    learned = read_learned(file)
+    assert [run.believed for run in learned.runs] == [True, False]
+    asked = asked_of("x", "h100-sxm", gpus=8, precision="bf16", model="dense")
+    usual = Interval(1 / 3, 3.0, 5)
+    assert learned_interval(learned, asked, usual).outside == ()
+    none = learned.model_copy(update={"runs": learned.runs[1:]})
+    assert len(learned_interval(none, asked, usual).outside) == 3

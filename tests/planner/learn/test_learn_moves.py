@@ -3,20 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 from random_plans import plan_of
-from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
+from two_layouts import APART, LAYOUTS, PLANS, TRAINING, model_of, timed
 
-from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.layout import even_stages
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.check.check import case_of
 from meshplan.planner.learn import shrink
-from meshplan.planner.learn.cases import run_of_case
 from meshplan.planner.learn.likelihood import Seen
 from meshplan.planner.learn.reasons import SOCKETS, reasons, slower_s
 from meshplan.planner.learn.shrink import (
@@ -28,31 +25,11 @@ from meshplan.planner.learn.shrink import (
     tuning_at,
 )
 from meshplan.planner.logs.steady import Steady
-from meshplan.planner.runs.rows import Measured
-from meshplan.planner.runs.runs import Run
 
 STEADY = Steady(
     step_time_s=1.0, entries=20, warm_up=3, attempts=1, pauses=0, pause_share=0.0,
     pause_every=None, spread=0.0, jitter=0.0, drift=0.0,
 )  # fmt: skip
-
-
-APART = tuple(plan_of("llama-3.1-8b", layout, TRAINING) for layout in (
-    Layout(data_parallel=64, zero_stage=1, stages=even_stages(32, 1)),
-    Layout(data_parallel=4, tensor_parallel=8, sequence_parallel=True, pipeline_parallel=2,
-           zero_stage=1, stages=even_stages(32, 2)),
-))  # fmt: skip
-"""On 64 GPUs: one step hides its reduction under computing, the other's tensors are not hidden."""
-
-
-def timed(plans: Sequence[Plan], step_times_s: list[float]) -> list[Run]:
-    """The two plans, measured."""
-    return [
-        run_of_case(Path("x"), case_of(plan), Measured(  
-            step_time_s=s, allocated_gib=None, reserved_gib=None, rank_0=False, oom=False
-        ))
-        for plan, s in zip(plans, step_times_s, strict=True)
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("factors", [(0.4, 2.5), (1.5, 0.7), (5.0, 4.0), (0.6, 0.6)])
