@@ -10,8 +10,8 @@ layers:
 
 So their means over the ranks are bounds of the mean rank. A layer that recomputes has a longer
 backward, which hides more, but the step pays for it. p R*(k) is what a layer hides at most beyond
-that: the largest p R(x) - k (t(x) - t) over its recompute modes x, where t is the time of its fastest
-mode, and k the number of its backwards in the chain of actions to which the bound is added.
+that: the largest p R(x) - k (t(x) - t) over its recompute modes x, where t is the time of its
+fastest mode, and k the number of its backwards in the chain to which the bound is added.
 """
 
 import numpy as np

@@ -101,8 +101,8 @@ class Passes:
         )
 
     def in_chunks(self, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
-        """Those of the same `rows` of `found` run as `same`, which may differ in its schedule and in
-        its chunks.
+        """Those of the same `rows` of `found` run as `same`, whose schedule and chunks may
+        differ.
         """
         if found.beside_chunks:
             return Passes.of(found, rows, same)
