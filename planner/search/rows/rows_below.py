@@ -130,7 +130,7 @@ def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None 
     layer = least_along(p.layer_s[:, :, modes].sum(axis=3), 2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
     each = work / pp + 2 * p.blocking_s + p.micro_batch_s
-    hides = _most_passes_beside(space, passes)
+    hides = most_passes_beside(space, passes)
     late = reduce_lines(p, rows, modes, (layer, m), hides).mean_s(counts, pp)
     bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp, hides) + p.step_s
     forward = p.layer_s[:, :, modes, 0].min(axis=(1, 2))
@@ -141,7 +141,7 @@ def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None 
     return bounds
 
 
-def _most_passes_beside(space: Space, passes: PassSeconds) -> Floats:
+def most_passes_beside(space: Space, passes: PassSeconds) -> Floats:
     """[row] `Beside.passes` under any of its variants, at most: with the most chunks."""
     layouts, interleaved = space.layouts, "interleaved_1f1b"
     pp, m = (
