@@ -11,6 +11,9 @@ class Overlap(Frozen):
 
     expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
                          under an interleaved pipeline, and wherever a run says so
+    beside_chunks        of an interleaved pipeline the traffic of a chunk's weights runs beside a
+                         round of the chunk before, that of its gradients beside one of the next
+                         (`costmodels.seconds.chunk_traffic`)
     context_gather       of an all-gather of keys and values, behind the first chunk's attention
     waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
                          `Tuning.boundary_s` (`costmodels.ranks.rendezvous`)
@@ -23,6 +26,7 @@ class Overlap(Frozen):
     context: float = Field(ge=0, le=1)
     context_gather: float = Field(default=0.0, ge=0, le=1)
     expert: float = Field(ge=0, le=1)
+    beside_chunks: bool = False
     host: float = Field(default=0.0, ge=0, le=1)
     expert_interleaved: float = Field(default=0.0, ge=0, le=1)
     waits_at_boundaries: bool = False

@@ -45,6 +45,7 @@ class PassSeconds:
                    gradients after the last backward; weights after the update
     micro_batch_s  of each rank and micro-batch, shared by its stages' passes
     step_s         (N,) once per step
+    beside_chunks  the engine's habit (`Overlap.beside_chunks`)
     """
 
     layer_s: Floats
@@ -65,6 +66,7 @@ class PassSeconds:
     refresh: LateTraffic
     micro_batch_s: float
     step_s: Floats
+    beside_chunks: bool
 
     def take(self, rows: Ints) -> "PassSeconds":
         """Some of the rows."""
@@ -77,17 +79,17 @@ class PassSeconds:
         """The rows of all `parts`, of one setting, one after the other. The list is emptied, and
         each column let go when it is joined, so that no two copies of all are in memory.
         """
-        micro_batch_s = parts[0].micro_batch_s
+        same: dict[str, Any] = {name: getattr(parts[0], name) for name in OF_SETTING}
         lists = {name: [getattr(part, name) for part in parts] for name in (*COLUMNS, *TRAFFIC)}
         parts.clear()
         columns: dict[str, Any] = {name: np.concatenate(lists.pop(name)) for name in COLUMNS}
         traffic: dict[str, Any] = {name: LateTraffic.joined(lists.pop(name)) for name in TRAFFIC}
-        return cls(**columns, **traffic, micro_batch_s=micro_batch_s)
+        return cls(**columns, **traffic, **same)
 
 
-TRAFFIC = ("reduce", "refresh")
+TRAFFIC, OF_SETTING = ("reduce", "refresh"), ("micro_batch_s", "beside_chunks")
 COLUMNS = tuple(
-    field.name for field in fields(PassSeconds) if field.name not in (*TRAFFIC, "micro_batch_s")
+    field.name for field in fields(PassSeconds) if field.name not in (*TRAFFIC, *OF_SETTING)
 )
 
 
@@ -135,6 +137,7 @@ class _Passes:
             reduce=late_traffic(self.weights, "once_s", reduces),
             refresh=late_traffic(self.weights, "refresh_s", gathers),
             micro_batch_s=setting.tuning.micro_batch_s, step_s=once_s(setting, self.layouts),
+            beside_chunks=overlap.beside_chunks,
         )  # fmt: skip
 
     def _counts(self, name: str) -> Floats:

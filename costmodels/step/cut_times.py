@@ -18,7 +18,7 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
-from meshplan.costmodels.seconds.interference import exposed_s
+from meshplan.costmodels.seconds.chunk_traffic import exposed_beside_s
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.seconds import slowed_of
 from meshplan.costmodels.step.step import StepModel
@@ -251,7 +251,8 @@ class CutTimes:
 
     def hidden_more(self, modes: Sequence[int]) -> tuple[float, list[float]]:
         """(a, b[kind]): in any of `modes` the last backward of a layer of a kind hides at most
-        a x (the seconds by which its passes are longer) + b seconds more than in the first mode.
+        a x (the seconds by which its passes are longer), and what b seconds of computing hide, more
+        than in the first mode.
         """
         p, columns = self.passes, [self.columns[mode] for mode in modes]
         room = p.layer_room_s[self.row][:, columns, BACKWARD]
@@ -260,28 +261,32 @@ class CutTimes:
         costs = longer > 0
         share = float((room[costs] / longer[costs]).max(initial=0.0))
         beyond: list[float] = (room - share * longer).max(axis=1).tolist()
-        return share, beyond
+        return share * float(self.model.beside.passes), beyond
 
     def reduce_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.reduce_s` of a rank."""
         key = (rank[4], rank[5], rank[6])
         if key not in self._reduced:
             model = self.model
-            self._reduced[key] = float(exposed_s(
+            self._reduced[key] = float(exposed_beside_s(
                 self._once_s(rank[5], rank[6]), rank[4],
-                model.reduce_overlap, slowed_of(model),
+                model.reduce_overlap, slowed_of(model), model.beside,
             ))  # fmt: skip
         return self._reduced[key]
 
-    def reduced_lines_s(self, stages: Sequence[Stage]) -> list[tuple[float, float]]:
-        """(least, all) of each rank: its exposed reduction is the larger of `least` and of `all`
-        less what its last backwards hide.
+    def reduced_lines_s(self, stages: Sequence[Stage]) -> list[tuple[tuple[float, float], ...]]:
+        """(seconds, passes) of each rank: its exposed reduction is the largest of the seconds, less
+        so many times what its last backward hides. All traffic is hidden as far as it may be; or
+        that of the chunk that has one pass beside it is not; or none is.
         """
         loads, found = self._loads(stages), []
         for chunks in self._stages_of_rank:
             dense, expert = (sum(loads[j][weights] for j in chunks) for weights in (5, 6))
             shown = self.reduce_s_of((0.0, 0.0, 0.0, 0.0, math.inf, dense, expert))
-            found.append((shown, self._once_s(dense, expert)))
+            whole, beside = self._once_s(dense, expert), self.model.beside
+            alone, passes = float(beside.alone), float(beside.passes)
+            first = (alone * whole + (1 - alone) * shown, alone)
+            found.append(((shown, 0.0), *[first] * (alone < 1), (whole, passes)))
         return found
 
     def _once_s(self, dense: float, expert: float) -> float:
@@ -301,6 +306,6 @@ class CutTimes:
             gather = model.traffic.refresh_s(parameters)
             self._updated[key] = float(
                 model.optimizer_s(parameters)
-                + exposed_s(gather, rank[3], overlap, slowed_of(model))
+                + exposed_beside_s(gather, rank[3], overlap, slowed_of(model), model.beside)
             )
         return self._updated[key]

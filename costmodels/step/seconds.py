@@ -4,9 +4,11 @@
               what all ranks of a pipeline wait for together (`rendezvous`)
     gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps,
                or of each micro-batch (`weight_traffic`); a rank that is done before the last one
-               has that time too
+               has that time too; of an interleaved pipeline behind the next chunk's last round of
+               micro-batches, where the engine does that (`seconds.chunk_traffic`)
     update  = bytes of gradients, master weights and moments of this rank / bandwidth (or the CPUs'
-              update, `host`), and the gathering of updated weights under ZeRO-1 and 2
+              update, `host`), and the gathering of updated weights under ZeRO-1 and 2, behind the
+              first micro-batch or the first rounds of chunks alike
 
 Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data loading, checkpoints,
 evaluation.
@@ -19,8 +21,8 @@ from meshplan.costmodels.ranks.rendezvous import rendezvous_s
 from meshplan.costmodels.ranks.tied_table import tied_table_s
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
+from meshplan.costmodels.seconds.chunk_traffic import exposed_beside_s
 from meshplan.costmodels.seconds.cost import Pass
-from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.hardware_profiles.dataclass import dataclass
 
@@ -132,7 +134,7 @@ def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
     whole, room = model.traffic.once_s(model.rank_parameters[rank]), model.rank_costs[rank]
     overlap, slowed = model.reduce_overlap, slowed_of(model)
-    return float(exposed_s(whole, room.backward_room_s, overlap, slowed))
+    return float(exposed_beside_s(whole, room.backward_room_s, overlap, slowed, model.beside))
 
 
 def update_s(model: StageModel, rank: int) -> float:
@@ -142,4 +144,5 @@ def update_s(model: StageModel, rank: int) -> float:
     gather = model.traffic.refresh_s(parameters)
     forward = float(model.rank_costs[rank].forward.room_s)
     overlap = model.setting.engine.overlap.weight_gather
-    return float(update + exposed_s(gather, forward, overlap, slowed_of(model)))
+    shown = exposed_beside_s(gather, forward, overlap, slowed_of(model), model.beside)
+    return float(update + shown)

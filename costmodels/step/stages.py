@@ -20,6 +20,7 @@ from meshplan.costmodels.ranks.memory import constant_slack_bytes
 from meshplan.costmodels.ranks.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
+from meshplan.costmodels.seconds.chunk_traffic import Beside, beside_chunks
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
@@ -52,6 +53,12 @@ class StageModel(Rank):
     def m(self) -> int:
         """Micro-batches per replica and step."""
         return self.layout.num_micro_batches(self.setting.training)
+
+    @cached_property
+    def beside(self) -> Beside:
+        """What a rank computes beside its traffic of weights and gradients once per step."""
+        la, habit = self.layout, self.setting.engine.overlap.beside_chunks
+        return beside_chunks(habit, la.schedule, la.pipeline_parallel, la.virtual_stages, self.m)
 
     @cached_property
     def held_pairs(self) -> Number:

@@ -32,7 +32,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.late import update_lines
-from meshplan.planner.bounds.simulated import SAFETY, Passes
+from meshplan.planner.bounds.simulated import SAFETY, Passes, passes_beside
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
 from meshplan.planner.problem.same_pipeline import SamePipeline
@@ -109,7 +109,7 @@ class FreeCuts:
         self.runs = np.isfinite(self.seconds).all(axis=3) & (self.saved_kib < ABSENT)
         self.room_kib = BoundedLayouts(same).room
         self.mean_update_s = self.passes.update
-        self.update = update_lines(found, rows)
+        self.update = update_lines(found, rows, passes_beside(found, same))
         which = np.array(same.chunks_of_rank)
         self.rank_of = np.zeros(same.chunks, np.int64)
         self.place_of = np.zeros(same.chunks, np.int64)

@@ -5,12 +5,13 @@ A rank that reduces gradients for T seconds while it computes for R exposes max(
 layers:
 
     shown     shown T              the fraction that nothing hides
-    beyond    T - R*(k)            what does not fit under the last backward
+    beyond    T - p R*(k)          what does not fit under the last backward, or under the rounds of
+                                   chunks that are beside it: p passes (`chunk_traffic.Beside`)
 
 So their means over the ranks are bounds of the mean rank. A layer that recomputes has a longer
-backward, which hides more, but the step pays for it. R*(k) is what a layer hides at most beyond
-that: the largest R(x) - k (t(x) - t) over its recompute modes x, where t is the time of its fastest
-mode, and k the number of its backwards in the chain of actions to which the bound is added.
+backward, which hides more, but the step pays for it. p R*(k) is what a layer hides at most beyond
+that: the largest p R(x) - k (t(x) - t) over its recompute modes x, where t is the time of its
+fastest mode, and k the number of its backwards in the chain to which the bound is added.
 """
 
 import numpy as np
@@ -62,40 +63,48 @@ class Lines:
 
 
 def reduce_lines(
-    found: PassSeconds, rows: Ints, modes: list[int], work: tuple[Floats, Ints]
+    found: PassSeconds, rows: Ints, modes: list[int], work: tuple[Floats, Ints], passes: Floats
 ) -> Lines:
     """Of the gradients of `rows`.
 
-    work  the least seconds of a layer of each kind [row, kind], and the micro-batches
+    work    the least seconds of a layer of each kind [row, kind], and the micro-batches
+    passes  [row] `Beside.passes`
     """
     least, m = work
-    room = found.layer_room_s[rows][:, :, modes, BACKWARD]
+    room = found.layer_room_s[rows][:, :, modes, BACKWARD] * passes[:, None, None]
     longer = found.layer_s[rows][:, :, modes].sum(axis=3) - least[:, :, None]
     rooms = [
         most_along(room - often[:, None, None] * longer, 2)
         for often in (m, np.ones_like(m), np.zeros_like(m))
     ]
-    return _lines(found.reduce.take(rows), rooms, found.ends_room_s[rows][:, :, BACKWARD])
+    ends = found.ends_room_s[rows][:, :, BACKWARD] * passes[:, None]
+    return _lines(found.reduce.take(rows), rooms, ends)
 
 
-def mean_update_s(found: PassSeconds, rows: Ints, counts: Floats, pp: Ints) -> Floats:
+def mean_update_s(
+    found: PassSeconds, rows: Ints, counts: Floats, pp: Ints, passes: Floats
+) -> Floats:
     """[row] the mean rank's optimizer, and what it shows of gathering the weights at least."""
-    room = most_along(found.layer_room_s[rows][..., FORWARD], 2)
-    gather = _lines(found.refresh.take(rows), [room], found.ends_room_s[rows][:, :, FORWARD])
+    gather = _gather_lines(found, rows, passes)
     update = found.layer_update_s[rows] @ counts + found.ends_update_s[rows].sum(axis=1)
     mean: Floats = update / pp + gather.mean_s(counts, pp)
     return mean
 
 
-def update_lines(found: PassSeconds, rows: Ints) -> Lines:
+def update_lines(found: PassSeconds, rows: Ints, passes: Floats) -> Lines:
     """A rank's optimizer, with each of two bounds of what it shows of gathering the weights: the
-    fraction that nothing hides, and what does not fit under the first forward. The step has that of
-    the slowest rank.
+    fraction that nothing hides, and what does not fit under the first forward, or under `passes` of
+    it. The step has that of the slowest rank.
     """
-    room = most_along(found.layer_room_s[rows][..., FORWARD], 2)
-    gather = _lines(found.refresh.take(rows), [room], found.ends_room_s[rows][:, :, FORWARD])
+    gather = _gather_lines(found, rows, passes)
     layer, ends = found.layer_update_s[rows], found.ends_update_s[rows]
     return Lines(gather.layer + layer[:, None], gather.ends + ends[:, None], gather.fixed)
+
+
+def _gather_lines(found: PassSeconds, rows: Ints, passes: Floats) -> Lines:
+    room = most_along(found.layer_room_s[rows][..., FORWARD], 2) * passes[:, None]
+    ends = found.ends_room_s[rows][:, :, FORWARD] * passes[:, None]
+    return _lines(found.refresh.take(rows), [room], ends)
 
 
 def _lines(late: LateTraffic, rooms: list[Floats], ends_room: Floats) -> Lines:

@@ -35,6 +35,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
+from meshplan.costmodels.seconds.chunk_traffic import beside_chunks
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.late import (
     BEYOND_ALL,
@@ -83,8 +84,8 @@ class Passes:
         """Those of `rows` run as `alike`."""
         counts = np.array(same.kind_counts)
         modes = [same.columns[mode] for mode in same.modes]
-        each = found.layer_s[rows][:, :, modes]
-        update = mean_update_s(found, rows, counts, np.full(len(rows), same.pp))
+        each, hides = found.layer_s[rows][:, :, modes], passes_beside(found, same)
+        update = mean_update_s(found, rows, counts, np.full(len(rows), same.pp), hides)
         layer = each.min(axis=2)
         return cls(
             layer=layer,
@@ -95,13 +96,17 @@ class Passes:
             hop=found.hop_s[rows],
             update=update,
             once=update + found.step_s[rows],
-            late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
+            late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m), hides),
             replays=(each == each[:, :, :1])[..., [0, 2]].all(axis=(1, 2, 3)).astype(float),
         )
 
-    def in_chunks(self, found: PassSeconds, rows: Ints, vpp: int) -> "Passes":
-        """Those of the same `rows` of `found` in other numbers of chunks."""
-        return replace(self, extra=_extra_s(found, rows, vpp))
+    def in_chunks(self, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
+        """Those of the same `rows` of `found` run as `same`, whose schedule and chunks may
+        differ.
+        """
+        if found.beside_chunks:
+            return Passes.of(found, rows, same)
+        return replace(self, extra=_extra_s(found, rows, same.vpp))
 
     def take(self, rows: Ints | slice) -> "Passes":
         """Some of the rows."""
@@ -109,6 +114,12 @@ class Passes:
         return Passes(
             **{name: getattr(self, name)[rows] for name in names}, late=self.late.take(rows)
         )
+
+
+def passes_beside(found: PassSeconds, same: SamePipeline) -> Floats:
+    """[row] `Beside.passes` of layouts run as `same`."""
+    beside = beside_chunks(found.beside_chunks, same.schedule, same.pp, same.vpp, same.m)
+    return np.broadcast_to(np.asarray(beside.passes, float), len(same))
 
 
 def _extra_s(found: PassSeconds, rows: Ints, vpp: int) -> Floats:

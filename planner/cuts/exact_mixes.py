@@ -8,7 +8,8 @@ simulated step is shortest.
               e >= e(its input) + hop + its seconds;  t >= e(the last of rank s) + after(s)
     chains    of a longer one the longest chain of each answer:  t >= its seconds under x + after(s)
               where s ends it; until an answer takes no longer than its bound (cutting planes)
-    after     shown(s), and all that s reduces less what its last backwards hide under x; the update
+    after     what s reduces less what its last backwards hide under x, by each line of that
+              (`CutTimes.reduced_lines_s`); the update
 
 All are linear in x and rounded down, so that the least t is a bound; what has it is a plan. Means
 of chains (`planner.cuts.recompute_chains`) cost less, but look at one cover of a rank at a time,
@@ -186,17 +187,17 @@ class ExactMixes:
         what `rank` reduces then.
         """
         chunks, held = range(self.problem.chunks), self.problem.chunks_of_rank[rank]
-        for reduced_s, hides in zip(self.reduced_s[rank], (False, True), strict=True):
+        for reduced_s, passes in self.reduced_s[rank]:
             taken = [
                 each
                 for v in chunks
-                for each in self._grains_taken(v, often[:, v], hides and v in held)
+                for each in self._grains_taken(v, often[:, v], passes * (v in held))
             ]
             fixed = self._grains(fixed_s + reduced_s + self.rest_s)
             self.model.add(self.step >= end + fixed + weighted_sum(self._flat(chunks), taken))
 
-    def _grains_taken(self, chunk: int, often: Floats, hides: bool = False) -> list[int]:
-        """[way] grains of so many F, B, I and W of a chunk, less what a backward `hides`."""
+    def _grains_taken(self, chunk: int, often: Floats, hides: float = 0.0) -> list[int]:
+        """[way] grains of so many F, B, I and W of a chunk, less what so many backwards hide."""
         forward, both, input_grad, weight_grad = often.tolist()
         rates = np.array([forward, both + input_grad, both + weight_grad])
         load_s = self.ways[chunk].load_s

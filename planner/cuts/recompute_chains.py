@@ -218,17 +218,19 @@ class RecomputeChains:
         """`CutTimes.hidden_more` of each rank."""
         p = self.problem
         share, of_kind = self.times.hidden_more(p.modes)
-        layers = np.array(of_kind)[list(p.pattern)].cumsum()
-        of_chunk = np.diff(layers[np.array(self._starts)[1:] - 1], prepend=0.0)
+        of_chunk = self._of_chunks(np.array(of_kind))
         return share, of_chunk[np.array(p.chunks_of_rank)].sum(axis=1).tolist()
 
     @cached_property
     def _most_s(self) -> Floats:
         """[chunk] what its layers take more at most, each in its slowest mode."""
         times = np.array(self.problem.layer_ns)[:, list(self.problem.modes)]
-        layers = (times.max(axis=1) - times.min(axis=1))[list(self.problem.pattern)].cumsum()
-        ends = layers[np.array(self._starts)[1:] - 1]
-        found: Floats = np.diff(ends, prepend=0) / NS_PER_S
+        return self._of_chunks((times.max(axis=1) - times.min(axis=1)) / NS_PER_S)
+
+    def _of_chunks(self, of_kind: Floats) -> Floats:
+        """[chunk] the sum over its layers, of which it may have none, of [kind] values."""
+        until = np.concatenate([[0.0], of_kind[list(self.problem.pattern)].cumsum()])
+        found: Floats = np.diff(until[np.array(self._starts)])
         return found
 
     def _cheapest(self, weights: Floats) -> tuple[float, _Mixes]:

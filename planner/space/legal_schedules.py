@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 from meshplan.costmodels.layout import MODES, SCHEDULES, VIRTUAL_STAGES, Schedule
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.model.transformer import Model
@@ -36,7 +38,7 @@ def legal_schedules(
     names = [name for name in legality.schedules if pins.allows("schedule", name)]
     if "1f1b" in names and "gpipe" in names and not legality.hides_sends:
         names.remove("gpipe")
-    most = (model.num_layers + 2 + places_modules(model, legality)) // pp
+    most = int(most_chunks(model, legality, pp))
     (divided, twice), found = filling(pp, m), []
     for name in sorted(SCHEDULES, key="gpipe".__eq__):  # of equals the one that holds less
         for vpp in _chunks(name, most) if name in names else ():
@@ -46,6 +48,12 @@ def legal_schedules(
             if fits and pins.allows("virtual_stages", vpp):
                 found += [(name, vpp)] if can_split_stack(model, legality, pp, vpp, apart) else []
     return found
+
+
+def most_chunks(model: Model, legality: Legality, pp: Numbers) -> Any:
+    """Chunks that each of pp ranks may have at most, one at least."""
+    parts = model.num_layers + 2 + places_modules(model, legality)
+    return np.maximum(parts // pp, 1)
 
 
 def _chunks(schedule: Schedule, most: int) -> range:

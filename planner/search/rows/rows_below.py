@@ -8,6 +8,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
+from meshplan.costmodels.seconds.chunk_traffic import beside_chunks
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.problem.coefficients import Coefficients, Priced
@@ -17,6 +18,7 @@ from meshplan.planner.search.rows.priced_space import as_simulated
 from meshplan.planner.search.rows.row_prices import GLANCE
 from meshplan.planner.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.legal_schedules import most_chunks
 
 NEARLY = 1.05  # times the best step: runners-up up to here are looked for, as the budget goes
 BLOCK = 32_768  # rows that are priced and bounded together
@@ -128,11 +130,24 @@ def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None 
     layer = least_along(p.layer_s[:, :, modes].sum(axis=3), 2)
     work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
     each = work / pp + 2 * p.blocking_s + p.micro_batch_s
-    late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
-    bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
+    hides = most_passes_beside(space, passes)
+    late = reduce_lines(p, rows, modes, (layer, m), hides).mean_s(counts, pp)
+    bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp, hides) + p.step_s
     forward = p.layer_s[:, :, modes, 0].min(axis=(1, 2))
     later = (pp - 1) / 2  # the ranks before the mean rank
     first = later * 2 / pp  # the ranks behind the first, of all
     layers = later - first * space.legality.layers_count_ends
     bounds += layers * forward + later * (p.blocking_s + p.hop_s) + first * p.embedding_s[:, 0]
     return bounds
+
+
+def most_passes_beside(space: Space, passes: PassSeconds) -> Floats:
+    """[row] `Beside.passes` under any of its variants, at most: with the most chunks."""
+    layouts, interleaved = space.layouts, "interleaved_1f1b"
+    pp, m = (
+        each.astype(np.int64) for each in (layouts.pipeline_parallel, layouts.num_micro_batches)
+    )
+    legal = interleaved in space.legality.schedules and space.pins.allows("schedule", interleaved)
+    most = most_chunks(space.model, space.legality, pp)
+    beside = beside_chunks(passes.beside_chunks and legal, interleaved, pp, most, m)
+    return np.where(layouts.virtual_stages == 1, 1.0, beside.passes)

@@ -240,7 +240,7 @@ class OpenLayouts:
             modes = tuple(same.columns[mode] for mode in same.modes)
             if modes not in known:
                 known[modes] = Passes.of(self.passes, rows, same)
-            passes = known[modes].in_chunks(self.passes, rows, variant.virtual_stages)
+            passes = known[modes].in_chunks(self.passes, rows, same)
             bounds = (
                 bounds_of_any_split(same, passes, limit_s)
                 if variant.virtual_stages > 1

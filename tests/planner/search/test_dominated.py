@@ -12,7 +12,7 @@ from simulated_oracle import DENSE, MOE, PINNED, every_plan, random_question
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.late_traffic import LateTraffic
-from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
+from meshplan.costmodels.prices.passes import OF_SETTING, PassSeconds, pass_seconds
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.engines import load_engine
@@ -178,10 +178,11 @@ def _needed_bytes(
 
 def test_every_cost_of_a_row_is_compared() -> None:
     """A cost that is not would let a row go that is the faster one. What a collective takes follows
-    from its parameters, which are in `reduce` and `refresh`; `micro_batch_s` is the same for all.
+    from its parameters, which are in `reduce` and `refresh`; what is `OF_SETTING` is the same for
+    all.
     """
     passes = {field.name for field in fields(PassSeconds)}
-    follow = {"dense", "expert", "eight_bit", "eight_bit_expert", "micro_batch_s"}
+    follow = {"dense", "expert", "eight_bit", "eight_bit_expert", *OF_SETTING}
     assert passes - follow == {*LONGER, *HIDING, "reduce", "refresh"}
     assert {field.name for field in fields(LateTraffic)} - {"measured", "least_s"} == {*LATE}
     kib = {field.name for field in fields(Coefficients) if field.name.endswith("_kib")}
