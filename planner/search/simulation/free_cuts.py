@@ -301,16 +301,17 @@ class FreeCutBounds:
         """Bound one layout by its own program, as far as it is below what is found."""
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
-        low_s, high_s = float(alike.bounds[at]), self.aim_s
+        low_s, high_s, halved = float(alike.bounds[at]), self.aim_s, False
         if low_s < high_s:
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
             program = FreeCutProgram(cuts, self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if low_s < high_s and not self.proof.tally.late:
-                low_s = max(low_s, self._whole_s(program, high_s, alike, at))
+                whole_s, halved = self._whole_s(program, high_s, alike, at)
+                low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)
             self._lines[alike.shape] = program.lines
-        for _ in range(HALVINGS if low_s < high_s else 0):
+        for _ in range(HALVINGS if low_s < high_s and not halved else 0):
             if self._ended:
                 break
             middle_s = (low_s + high_s) / 2
@@ -325,8 +326,12 @@ class FreeCutBounds:
         if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
 
-    def _whole_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
-        """What the whole layers of chunks prove of steps below some limit."""
+    def _whole_s(
+        self, program: FreeCutProgram, below_s: float, alike: Alike, at: int
+    ) -> tuple[float, bool]:
+        """What the whole layers of chunks prove of steps below some limit, and whether they halved
+        it.
+        """
         folded = alike.shape[0] in V_SHAPED
         if folded:
             self._loose.add(alike.shape[:2])
@@ -335,18 +340,27 @@ class FreeCutBounds:
         )
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
         self._left -= whole.work
-        if whole.fastest is not None:
-            self._offer(int(alike.rows[at]), alike.variant, whole.fastest)
-        return found_s
+        for step_s, layers in sorted(whole.cuts, key=lambda each: each[0]):
+            if step_s < self.limit_s:
+                self._offer(int(alike.rows[at]), alike.variant, layers)
+        return found_s, whole.halved
 
     def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
-        """A cut that is faster, where it fits with as little recomputed as pins allow."""
+        """A cut, [chunk, mode] layers, that may be faster, where it fits; then bounds are wanted
+        up to its step alone.
+        """
         problem, _ = self.proof.problem(row, variant)
-        mode = problem.modes[0]
-        stages = (Stage(n, n * (mode == 1), n * (mode == 2)) for n in layers.tolist())
-        plan = evaluate(problem, tuple(stages))
-        if plan:
+        of_mode = dict(zip(problem.modes, layers.T.tolist(), strict=True))
+        none = [0] * len(layers)
+        each = zip(layers.sum(axis=1).tolist(), *(of_mode.get(x, none) for x in (1, 2)), strict=True)
+        plan = evaluate(problem, tuple(Stage(*stage) for stage in each))
+        step_s = self.proof.judged_s(row, variant, plan) * SETTLED
+        if plan and step_s < self.limit_s:
             self._faster.append((row, variant, plan))
+            self._wide_s = step_s * WIDE
+            wide = self.aim_s < self.found_s
+            self.limit_s, self.found_s = step_s, min(self.found_s, step_s)
+            self.aim_s = min(self.aim_s, self._wide_s if wide else step_s)
 
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
