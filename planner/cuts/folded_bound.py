@@ -14,10 +14,10 @@ from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.mixed_paths import MixedPaths
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 
-FOLD, WAYS = 12_000, 6  # units of work of a rank; ways that cost one unit
+FOLD, WAYS = 12_000, 12  # units of work of a rank; ways that cost one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths at most; units of work
 MOST_CUTS = 20_000  # that are listed
-HALVINGS, ROUNDS = 7, 10  # of a limit; shortest paths of each
+FIRST, TRIES, ROUNDS = 0.25, 6, 10  # part of the way; limits; shortest paths of each
 NEAR = 2e-3  # of a bound: so near its limits are told apart
 
 
@@ -48,11 +48,12 @@ def _paths_s(whole: WholeLayers, paths: FoldedPaths) -> float:
 
 def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: float) -> float:
     """The same where ranks recompute whole layers. A cut below some limit has ranks below it, so
-    the game over these alone says more: the limit is halved to where it proves nothing.
+    the game over these alone says more, and its cuts take less. Limits are tried from near the
+    bound to where the game proves nothing.
     """
-    high_s = middle_s = whole.below_s
-    whole.halved = True
-    for _ in range(HALVINGS):
+    high_s, whole.halved = whole.below_s, True
+    middle_s = low_s + FIRST * (high_s - low_s)
+    for _ in range(TRIES):
         before = mixed.work
         ranks_s = float(mixed.bounds_s(middle_s, whole.program.most)[0])
         whole.work += (mixed.work - before) // WAYS
@@ -62,10 +63,14 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
             game_s, _ = _game(whole, paths, middle_s, ROUNDS)
             whole.cuts.append((paths.step_s, paths.fastest))
         low_s = max(low_s, min(ranks_s, middle_s), game_s)
-        high_s = middle_s if game_s < middle_s else high_s
-        middle_s = (low_s + high_s) / 2
-        if high_s - low_s < NEAR * low_s or whole.ended(whole.work):
+        if low_s < middle_s:
+            high_s = middle_s
+        elif high_s == whole.below_s > middle_s:
+            middle_s = high_s  # nothing is known to be open
+            continue
+        if high_s - low_s < NEAR * low_s:
             break
+        middle_s = (low_s + high_s) / 2
     return low_s
 
 

@@ -53,12 +53,12 @@ BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2
 WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
-STEPS, PACE = 3, 1.5  # a pace is of so many steps
+STEPS, PACE = 6, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
-FOLDED = 16  # layouts of a V shape that are bounded at once
+FOLDED = 6  # layouts of a V shape that are bounded at once
 HALVINGS = 5
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
@@ -92,6 +92,7 @@ class FreeCutBounds:
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
+        self._folded: Alike | None = None
 
     def settled(self) -> EveryCut:
         """The bound, and what was found."""
@@ -176,14 +177,14 @@ class FreeCutBounds:
         """What has the smallest bound is begun, packed, and solved."""
         self._ask_all()
         while self._goes_on():
-            alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
-            at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
+            alike, at = self._next()
             if not alike.begun[at]:
                 self._begin(alike, at)
             elif not alike.packed[at]:
                 self._pack(alike)
             elif alike.shape[:2] in self._loose and not alike.folded[at]:
                 self._fold(alike)
+                self._folded = alike
             else:
                 self._solve(alike, at)
                 self._ask_all()
@@ -296,6 +297,18 @@ class FreeCutBounds:
         alike.folded[some] = True
         alike.changed()
         self._left -= FOLD * alike.shape[1] * (1 + len(some) // 4) + folded.work // WAYS
+
+    def _next(self) -> tuple[Alike, int]:
+        """What has the smallest bound; but of what was folded last that comes first, once: what it
+        shows to be faster than the plan lowers what all bounds are wanted up to.
+        """
+        alike, self._folded = self._folded, None
+        if alike and (alike.folded & ~alike.solved).any():
+            bounds = np.where(alike.folded & ~alike.solved, alike.bounds, np.inf)
+            if bounds.min() < self.aim_s:
+                return alike, int(bounds.argmin())
+        alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
+        return alike, int(np.where(alike.solved, np.inf, alike.bounds).argmin())
 
     def _solve(self, alike: Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""
