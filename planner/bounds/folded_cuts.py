@@ -15,7 +15,6 @@ each rank is a bound as well (`Mean`).
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -93,11 +92,8 @@ class FoldedCuts:
         self._fewest = cuts.fewest.astype(int)
         kinds_run: Bools = np.any(cuts.runs, axis=2)
         self._runs: Bools = np.all(kinds_run, axis=1)  # [row]
+        self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
         self.work, self._steps = 0, list[_Ways]()
-
-    @cached_property
-    def _terms(self) -> "list[Terms]":
-        return [self._terms_of(rank) for rank in range(self.ranks)]
 
     def bounds_s(self, limit_s: float, most: Floats, means: Sequence[Mean] = ()) -> Floats:
         """[row] a lower bound of every cut of which no rank holds more than the `most` layers,

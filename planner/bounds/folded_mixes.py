@@ -91,23 +91,26 @@ class Points(NamedTuple):
 
 
 class FoldedMixes:
-    """Those of the only layout of `cuts`; `limit_s`: what is not below it is of no interest."""
+    """Those of one layout of `cuts`; `limit_s`: what is not below it is of no interest."""
 
-    def __init__(self, cuts: FreeCuts, listed: Listed, limit_s: float) -> None:
+    def __init__(self, cuts: FreeCuts, row: int, listed: Listed, limit_s: float) -> None:
         self.listed, mixes, same = listed, listed.mixes, cuts.same
-        self._cuts = cuts
-        backward = np.where(cuts.runs[0], cuts.seconds[0, :, :, INPUT_GRAD], np.inf)
+        self._cuts, self._row = cuts, row
+        backward = np.where(cuts.runs[row], cuts.seconds[row, :, :, INPUT_GRAD], np.inf)
         extra = backward - backward.min(axis=1, keepdims=True)
         used = mixes > 0
         self.added_s = np.where(used, mixes * np.where(used, extra, 0.0), 0.0).sum(axis=(1, 2))
-        self.saved_kib = np.tensordot(mixes, np.where(cuts.runs[0], cuts.saved_kib[0], 0.0))
-        transient = same.prices.transient_kib[0, list(same.modes)].astype(float)
+        self.saved_kib = np.tensordot(mixes, np.where(cuts.runs[row], cuts.saved_kib[row], 0.0))
+        transient = same.prices.transient_kib[row, list(same.modes)].astype(float)
         self.transient_kib = np.where(used.any(axis=1), transient, transient.min()).max(axis=1)
         kinds = mixes.sum(axis=2)
-        self._state_kib, self._late_kib = kinds @ cuts.state_kib[0], kinds @ cuts.deferred_kib[0]
-        passes = np.where(cuts.runs[0], cuts.seconds[0].sum(axis=2), np.inf)
+        self._state_kib, self._late_kib = (
+            kinds @ cuts.state_kib[row],
+            kinds @ cuts.deferred_kib[row],
+        )
+        passes = np.where(cuts.runs[row], cuts.seconds[row].sum(axis=2), np.inf)
         each_s = kinds @ passes.min(axis=1) + self.added_s
-        self._some: Bools = np.isfinite(each_s) & (each_s * same.m[0] * SAFETY < limit_s)
+        self._some: Bools = np.isfinite(each_s) & (each_s * same.m[row] * SAFETY < limit_s)
         self._levels = np.unique(transient).tolist()
         self.points = [self._of_rank(rank) for rank in range(same.pp)]
 
@@ -163,7 +166,7 @@ class FoldedMixes:
         """[moment, mix] what is left beside a mix of the first chunk."""
         same, lowest = self._cuts.same, self._levels[0]
         if rank == same.ends[1][0]:
-            lowest = max(lowest, float(same.prices.head_transient_kib[0]))
+            lowest = max(lowest, float(same.prices.head_transient_kib[self._row]))
         more = np.where(moments.late.any(axis=1), 0.0, max(level - lowest, 0.0))
         kib = np.outer(moments.held[:, 0], self.saved_kib[some]) + self._state_kib[some]
         kib += np.outer(moments.late[:, 0], self._late_kib[some])
@@ -185,11 +188,15 @@ class FoldedMixes:
         same, chunks = self._cuts.same, [rank, 2 * self._cuts.same.pp - 1 - rank]
         held, late = (each[:, chunks] for each in self._cuts.held())
         if same.waits_apart:
-            return Moments(held, late, self._cuts.room_kib[0, :, rank])
-        shape = pipeline_shape(same.schedule, same.pp, same.vpp, same.sizes[0][same.sizes[1][0]])
+            return Moments(held, late, self._cuts.room_kib[self._row, :, rank])
+        shape = pipeline_shape(
+            same.schedule, same.pp, same.vpp, same.sizes[0][same.sizes[1][self._row]]
+        )
         every, prices = shape.matrices[rank].astype(float), same.prices
-        room = np.full(len(every), self._cuts.room_kib[0, 0, rank])  # beside the fullest moment
-        saved = (prices.embedding_saved_kib[0], prices.head_saved_kib[0])
+        room = np.full(
+            len(every), self._cuts.room_kib[self._row, 0, rank]
+        )  # beside the fullest moment
+        saved = (prices.embedding_saved_kib[self._row], prices.head_saved_kib[self._row])
         for kib, (holder, place) in zip(saved, same.ends, strict=True):
             room += (holder == rank) * (shape.fullest[rank, place] - every[:, place]) * kib
         return Moments(every, 0 * every, room)

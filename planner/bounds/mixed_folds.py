@@ -4,36 +4,39 @@ As `planner.bounds.folded_cuts`, but what a rank must recompute is that of whole
 transient that its modes ask for (`planner.bounds.folded_mixes`), not of a price of memory.
 """
 
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
-from meshplan.planner.bounds.folded_cuts import Edges, FoldedCuts, Terms, parts_of
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.folded_cuts import FoldedCuts, Terms, parts_of
 from meshplan.planner.bounds.folded_mixes import INPUT_GRAD, FoldedMixes, Words
 from meshplan.planner.bounds.free_cuts import FreeCuts
 
 MOST_MIXES = 4_000  # of all words
+MIX = 200_000  # ways that a rank's mixes are worth
 
 
 class MixedFolds(FoldedCuts):
-    """The cuts of one layout that are below a limit."""
+    """The cuts of layouts that are below a limit; `mixes` of each layout."""
 
     def __init__(self, cuts: FreeCuts, words: Words, limit_s: float) -> None:
-        super().__init__(cuts)
-        self.words, self.mixes = words, FoldedMixes(cuts, words.listed(), limit_s)
+        self.words, self.listed = words, words.listed()
+        rows = range(len(cuts.same))
+        self.mixes = [FoldedMixes(cuts, row, self.listed, limit_s) for row in rows]
         self._added = dict[int, Floats]()
+        super().__init__(cuts)
+        self.work += MIX * self.ranks * len(rows)
 
     @classmethod
     def of(cls, cuts: FreeCuts, most: Floats, limit_s: float) -> Self | None:
         """Of ranks that hold `most` layers at most; None where layers have one mode, or too many
         mixes, or modes that differ in more than what a backward replays.
         """
-        other = np.delete(cuts.seconds[0], INPUT_GRAD, axis=2)
-        differ = np.where(cuts.runs[0][..., None], other - other.min(axis=1, keepdims=True), 0.0)
-        one_way: Bools = cuts.runs[0].sum(axis=1) <= 1
-        if one_way.all() or not cuts.runs[0].any(axis=1).all() or differ.any():
+        other = np.where(cuts.runs[..., None], np.delete(cuts.seconds, INPUT_GRAD, axis=3), np.nan)
+        if len(cuts.same.modes) < 2 or not cuts.runs.any(axis=2).all():
+            return None
+        if (np.nanmax(other, axis=2) > np.nanmin(other, axis=2)).any():
             return None
         kinds = np.array(cuts.kinds)
         kind_at = np.searchsorted(kinds, np.array(cuts.same.pattern))
@@ -45,33 +48,28 @@ class MixedFolds(FoldedCuts):
         """[way] which pair of words; `places` as in `Edges`."""
         first = self.words.of[places[1] - places[0], places[0]]
         second = self.words.of[places[3] - places[2], places[2]]
-        found: Ints = first * self.mixes.listed.words + second
+        found: Ints = first * self.listed.words + second
         return found
 
     def added(self, rank: int, often: Floats) -> Floats:
-        """[pair of words] what a rank recomputes at least in a chain with so many backwards,
+        """[row, pair of words] what a rank recomputes at least in a chain with so many backwards,
         [chunk].
         """
-        return self.mixes.added(rank, *often[self.chunks(rank)].tolist())
-
-    def added_of(self, edges: Sequence[Edges], often: Floats) -> list[Floats]:
-        """Of each rank [edge] the same."""
-        return [
-            self.added(rank, often)[self.pairs(edge.places)] for rank, edge in enumerate(edges)
-        ]
+        both = often[self.chunks(rank)].tolist()
+        return np.array([each.added(rank, *both) for each in self.mixes])
 
     def _terms_of(self, rank: int) -> Terms:
         """The chains of a rank in the modes that take least; what they recompute is added."""
-        lines = self._lines_of(rank)
+        lines, chunks = self._lines_of(rank), self.chunks(rank)
         rest, around, own = self._seconds_of(rank, lines)
         fixed, parts = self._updated(rank, rest, parts_of(around, own.min(axis=4)))
         kept = self._longest_of(parts, fixed, rank)
         often = [lines[at % len(lines)].often[:, INPUT_GRAD] for at in kept.tolist()]
-        known = {each[self.chunks(rank)].tobytes(): self.added(rank, each) for each in often}
-        self._added[rank] = np.array([known[each[self.chunks(rank)].tobytes()] for each in often])
-        none = np.zeros((0, 4, 1, self.layers + 1))
+        known = {each[chunks].tobytes(): self.added(rank, each) for each in often}
+        self._added[rank] = np.array([known[each[chunks].tobytes()] for each in often])
+        none = np.zeros((0, 4, len(self.mixes), self.layers + 1))
         return Terms(*self._at(fixed[kept], parts[kept]), none[:, 0, :, 0], none)
 
     def _beyond(self, rank: int, places: Ints) -> Floats:
-        each: Floats = self._added[rank][:, None, self.pairs(places)]
+        each: Floats = self._added[rank][:, :, self.pairs(places)]
         return each

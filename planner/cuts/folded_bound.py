@@ -74,9 +74,7 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
     return low_s
 
 
-def _game(
-    whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int
-) -> tuple[float, Mean]:
+def _game(whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int) -> tuple[float, Mean]:
     rounds = min(most, 1 + GAME_UNITS // (paths.work // WAYS + whole.step))
     found = paths.game(below_s, rounds)
     whole.work += paths.work // WAYS + whole.step * paths.played

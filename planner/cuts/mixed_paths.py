@@ -53,7 +53,7 @@ class MixedPaths(FoldedPaths):
         """[chunk, kind, mode] the layers of a cut with the mixes that take least in a chain with so
         many backwards; `places` of each rank as in `Edges`.
         """
-        mixes = self.mixed.mixes
+        mixes = self.mixed.mixes[0]
         found = np.zeros((len(often), *mixes.listed.mixes.shape[1:]), np.int64)
         for rank, each in enumerate(places):
             pair, points = self.mixed.pairs(each[:, None])[0], mixes.points[rank]
@@ -65,7 +65,10 @@ class MixedPaths(FoldedPaths):
 
     def _seconds_of(self, mean: BackwardMean) -> list[Floats]:
         each = self.folded.seconds_of(self.edges, Mean(mean.layer, mean.fixed))
-        more = self.mixed.added_of(self.edges, mean.often)
+        more = [
+            self.mixed.added(rank, mean.often)[0, self.mixed.pairs(edge.places)]
+            for rank, edge in enumerate(self.edges)
+        ]
         return [fastest + added for fastest, added in zip(each, more, strict=True)]
 
     def _first_weights(self) -> Floats:

@@ -53,7 +53,7 @@ BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2
 WIDE, STEP, MORE = 0.9702, 500_000, 9_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
-STEPS, PACE = 6, 1.5  # a pace is of so many steps
+STEPS, PACE = 3, 1.5  # a pace is of so many steps
 GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells, in each round
 BEST = 4  # one part in so many of the budget is for the best plan's layout
@@ -365,7 +365,9 @@ class FreeCutBounds:
         problem, _ = self.proof.problem(row, variant)
         of_mode = dict(zip(problem.modes, layers.T.tolist(), strict=True))
         none = [0] * len(layers)
-        each = zip(layers.sum(axis=1).tolist(), *(of_mode.get(x, none) for x in (1, 2)), strict=True)
+        each = zip(
+            layers.sum(axis=1).tolist(), *(of_mode.get(x, none) for x in (1, 2)), strict=True
+        )
         plan = evaluate(problem, tuple(Stage(*stage) for stage in each))
         step_s = self.proof.judged_s(row, variant, plan) * SETTLED
         if plan and step_s < self.limit_s:
