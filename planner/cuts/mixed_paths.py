@@ -6,8 +6,6 @@ under any weights of chains, of the mixes with which it fits those that take lea
 plan.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
@@ -17,14 +15,6 @@ from meshplan.planner.bounds.mixed_folds import MixedFolds
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.whole_cuts import least_seconds
-
-
-class BackwardMean(NamedTuple):
-    """A mean of chains as `Mean`, each layer in its fastest mode, and [chunk] its backwards."""
-
-    layer: Floats
-    fixed: Floats
-    often: Floats
 
 
 class MixedPaths(FoldedPaths):
@@ -39,10 +29,9 @@ class MixedPaths(FoldedPaths):
         self.step_s, self.fastest = np.inf, np.zeros((0, 0))
         self.program = program
         mean = self._weighed(self._weights)
-        super().__init__(program, folded, Mean(mean.layer, mean.fixed))
-        self.mean = mean
+        super().__init__(program, folded, mean)
 
-    def shortest(self, mean: BackwardMean) -> tuple[float, Ints]:
+    def shortest(self, mean: Mean) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk, kind, mode] the layers of its path."""
         self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))
@@ -63,8 +52,8 @@ class MixedPaths(FoldedPaths):
             found[chunks] = mixes.listed.mixes[points.mixes[first + int(takes.argmin())]]
         return found
 
-    def _seconds_of(self, mean: BackwardMean) -> list[Floats]:
-        each = self.folded.seconds_of(self.edges, Mean(mean.layer, mean.fixed))
+    def _seconds_of(self, mean: Mean) -> list[Floats]:
+        each = self.folded.seconds_of(self.edges, mean)
         more = [
             self.mixed.added(rank, mean.often)[0, self.mixed.pairs(edge.places)]
             for rank, edge in enumerate(self.edges)
@@ -72,14 +61,15 @@ class MixedPaths(FoldedPaths):
         return [fastest + added for fastest, added in zip(each, more, strict=True)]
 
     def _first_weights(self) -> Floats:
-        return self._weights
+        first: Floats = self._weights
+        return first
 
-    def _weighed(self, weights: Floats) -> BackwardMean:
+    def _weighed(self, weights: Floats) -> Mean:
         lines = self.program.lines[: len(weights)]
         layer, fixed = least_seconds(self.program.cuts, lines)
         often = weights @ np.array([line.often[:, INPUT_GRAD] for line in lines])
         mean = np.tensordot(weights, layer, axes=1)[None]
-        return BackwardMean(mean, np.array([weights @ fixed]), often)
+        return Mean(mean, np.array([weights @ fixed]), often)
 
     def _learn(self, path: Ints) -> None:
         self.played += 1

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
@@ -358,7 +358,7 @@ class FreeCutBounds:
                 self._offer(int(alike.rows[at]), alike.variant, layers)
         return found_s, whole.halved
 
-    def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
+    def _offer(self, row: int, variant: Variant, layers: Floats | Ints) -> None:
         """A cut, [chunk, mode] layers, that may be faster, where it fits; then bounds are wanted
         up to its step alone.
         """

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import pytest
 from nightly import cases
 from played_layouts import Played, played
 
