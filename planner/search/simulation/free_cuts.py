@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_prices import AskedPrices
@@ -41,11 +40,11 @@ from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
-from meshplan.planner.problem.stage_problem import StagePlan, evaluate
+from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
-from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -163,7 +162,7 @@ class FreeCutBounds:
         other layout is let go by it, since what closes a wide gap may raise it again.
         """
         self._kept = BUDGET - BUDGET // BEST
-        best = self._of_the_best()
+        best = self._layouts.of_the_best(self._alike)
         if best:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
@@ -234,18 +233,6 @@ class FreeCutBounds:
             own = bounds[end - len(at) : end]
             each.bounds[at] = np.clip(own, each.bounds[at], self.aim_s)
             each.changed()
-
-    def _of_the_best(self) -> Alike | None:
-        """The best plan's layout alone, where a list limits its cuts."""
-        best = self.proof.ranked()[0]
-        row = self.proof.row_of(best)
-        for each in self._alike:
-            if each.variant == best.variant and row in each.rows:
-                own = each.rows == row
-                return Alike(
-                    each.variant, each.shape, each.rows[own], each.bounds[own], each.layers
-                )
-        return None
 
     @property
     def _open_s(self) -> float:
@@ -363,12 +350,7 @@ class FreeCutBounds:
         up to its step alone.
         """
         problem, _ = self.proof.problem(row, variant)
-        of_mode = dict(zip(problem.modes, layers.T.tolist(), strict=True))
-        none = [0] * len(layers)
-        each = zip(
-            layers.sum(axis=1).tolist(), *(of_mode.get(x, none) for x in (1, 2)), strict=True
-        )
-        plan = evaluate(problem, tuple(Stage(*stage) for stage in each))
+        plan = plan_of(problem, layers)
         step_s = self.proof.judged_s(row, variant, plan) * SETTLED
         if plan and step_s < self.limit_s:
             self._faster.append((row, variant, plan))
