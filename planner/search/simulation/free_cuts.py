@@ -31,10 +31,8 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
-from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
 from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
@@ -44,6 +42,7 @@ from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
+from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -55,12 +54,12 @@ WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
-GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
+PACKED = 100  # each rank of a layout that is packed
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 ROUND, CELLS = 25_000, 2  # a round of a program; cells that cost one unit in each
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
-FOLDED = 6  # layouts of a V shape that are bounded at once
+FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
@@ -78,7 +77,8 @@ class EveryCut(NamedTuple):
 class FreeCutBounds:
     """The layouts of `proof` that may be faster if they are cut as no list says.
 
-    limit_s   what is not below it is of no interest
+    limit_s   what is not below it is of no interest: the best step, or that of a faster plan that
+              was found on the way
     found_s   the least of it and of the bounds that are final
     aim_s     what bounds are wanted up to: that, or less where only a gap that is wide is closed
     _kept     what of the budget is left to what comes after
@@ -97,7 +97,6 @@ class FreeCutBounds:
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
-        self._folded: Alike | None = None
 
     def settled(self) -> EveryCut:
         """The bound, and what was found."""
@@ -194,14 +193,14 @@ class FreeCutBounds:
         """What has the smallest bound is begun, packed, and solved."""
         self._ask_all()
         while self._goes_on():
-            alike, at = self._next()
+            alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
+            at = int(np.where(alike.solved, np.inf, alike.bounds).argmin())
             if not alike.begun[at]:
                 self._begin(alike, at)
             elif not alike.packed[at]:
                 self._pack(alike)
             elif alike.shape[:2] in self._loose and not alike.folded[at]:
                 self._fold(alike)
-                self._folded = alike
             else:
                 self._solve(alike, at)
                 self._ask_all()
@@ -223,25 +222,8 @@ class FreeCutBounds:
             if each.shape[:2] == first.shape[:2] and each.open_s < self.aim_s:
                 ways.setdefault(each.variant, []).append(each)
         for alike in ways.values():
-            self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
-
-    def _ask_others(self, alike: list[Alike], by: Multipliers | None, cap_kib: int) -> None:
-        """Multipliers of the chains that every step has, of layouts of one variant with equally
-        many ranks.
-        """
-        some = [np.flatnonzero(~each.solved & (each.bounds < self.aim_s)) for each in alike]
-        rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
-        cuts = self._layouts.cuts(alike[0].variant, rows)
-        self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(rows)
-        if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
-            return
-        price = by.memory * self.aim_s / cap_kib
-        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.aim_s), 0
-        for each, at in zip(alike, some, strict=True):
-            end += len(at)
-            own = bounds[end - len(at) : end]
-            each.bounds[at] = np.clip(own, each.bounds[at], self.aim_s)
-            each.changed()
+            cap_kib = cuts.same.prices.cap_kib
+            self._left -= ask_others(self._layouts, alike, answer.by, cap_kib, self.aim_s)
 
     @property
     def _open_s(self) -> float:
@@ -299,18 +281,6 @@ class FreeCutBounds:
         alike.folded[some] = True
         alike.changed()
         self._left -= FOLD * alike.shape[1] * (1 + len(some) // 4) + folded.work // WAYS
-
-    def _next(self) -> tuple[Alike, int]:
-        """What has the smallest bound; but of what was folded last that comes first, once: what it
-        shows to be faster than the plan lowers what all bounds are wanted up to.
-        """
-        alike, self._folded = self._folded, None
-        if alike and (alike.folded & ~alike.solved).any():
-            bounds = np.where(alike.folded & ~alike.solved, alike.bounds, np.inf)
-            if bounds.min() < self.aim_s:
-                return alike, int(bounds.argmin())
-        alike = min(self._alike, key=lambda each: (each.open_s, abs(each.shape[2] - USUAL)))
-        return alike, int(np.where(alike.solved, np.inf, alike.bounds).argmin())
 
     def _solve(self, alike: Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""
@@ -395,22 +365,5 @@ class FreeCutBounds:
 
     def _ask_all(self) -> None:
         while self._asked:
-            self._ask(self._asked.pop(0))
-
-    def _ask(self, asked: Asked) -> None:
-        """Of all that is open and has the same order of actions."""
-        lines, by = asked.lines, asked.by
-        for alike in self._alike:
-            if alike.shape != asked.shape or alike.open_s >= self.aim_s:
-                continue
-            some = np.flatnonzero(~alike.solved & (alike.bounds < self.aim_s))
-            cuts = self._layouts.cuts(alike.variant, alike.rows[some])
-            if by.memory.shape != cuts.room_kib.shape[1:]:
-                continue
-            price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
-            order = by.order * asked.limit_s
-            own = AskedPrices(cuts, by.lines, price, lines, order).bounds_s(self.aim_s)
-            bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
-            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.aim_s)
-            alike.changed()
-            self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(some)
+            asked = self._asked.pop(0)
+            self._left -= ask(self._layouts, self._alike, asked, self.aim_s)
