@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
-from meshplan.planner.bounds.first_chains import first_lines
+from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_lines import folded_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
@@ -69,7 +69,7 @@ class Edges(NamedTuple):
     many: int
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """Chains of a rank, with each price of memory: [line, row] the rest, and [line, end, row,
     place] what a place adds as that where its first chunk begins, where that ends, where its second
     one begins, and where that ends. And what it lacks under each cover, in KiB alike.
@@ -131,7 +131,7 @@ class FoldedCuts:
         """Of each rank [edge] what its layers take in a mean of chains of the only layout."""
         found, first_s = list[Floats](), self._until(mean.layer[0])  # [chunk, place]
         for rank, each in enumerate(edges):
-            (first, second), at = self._chunks(rank), each.places
+            (first, second), at = self.chunks(rank), each.places
             seconds = first_s[first, at[1]] - first_s[first, at[0]]
             found.append(seconds + first_s[second, at[3]] - first_s[second, at[2]])
         return found
@@ -162,9 +162,10 @@ class FoldedCuts:
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
         longest = before.longest[:, ways.of]
         terms = self._terms[rank]
-        for fixed, at in zip(terms.fixed, terms.at, strict=True):
+        beyond = self._beyond(rank, np.array([begun, ways.ends, ways.begins, ended]))
+        for fixed, at, more in zip(terms.fixed, terms.at, beyond, strict=True):
             value = at[0][:, begun] + at[1][:, ways.ends] + at[2][:, ways.begins]
-            value += at[3][:, ended] + fixed[:, None]
+            value += at[3][:, ended] + fixed[:, None] + more
             np.maximum(longest, value, out=longest)
         for fixed, at in zip(terms.room, terms.held, strict=True):
             lacks = at[1][:, ways.ends] + at[0][:, begun] + at[2][:, ways.begins] + at[3][:, ended]
@@ -175,12 +176,16 @@ class FoldedCuts:
         longest = np.where(below, longest, np.inf)[:, some]
         sums = before.sums[:, :, ways.of[some]]
         for at, mean in enumerate(means):
-            first, second = (self._until(mean.layer[:, chunk]) for chunk in self._chunks(rank))
+            first, second = (self._until(mean.layer[:, chunk]) for chunk in self.chunks(rank))
             sums[at] += first[:, ways.ends[some]] - first[:, begun[some]]
             sums[at] += second[:, ended[some]] - second[:, ways.begins[some]]
         sums[:, ~below[:, some]] = np.inf
         kept = _Ways(ways.of[some], ways.ends[some], ways.begins[some])
         return self._least_of_each(kept, longest, sums)
+
+    def _beyond(self, rank: int, places: Ints) -> Floats:
+        """[line, row, way] seconds beyond what the terms of a rank say; `places` as in `Edges`."""
+        return np.zeros((len(self._terms[rank].fixed), 1, 1))
 
     def _least_of_each(self, ways: _Ways, longest: Floats, sums: Floats) -> _Reached:
         """Of ways with as many layers on both sides the least of each row."""
@@ -197,7 +202,7 @@ class FoldedCuts:
             np.minimum.reduceat(sums[:, :, order], first, axis=2),
         )  # fmt: skip
 
-    def _chunks(self, rank: int) -> list[int]:
+    def chunks(self, rank: int) -> list[int]:
         """Those of a rank."""
         return [rank, 2 * self.ranks - 1 - rank]
 
@@ -207,27 +212,31 @@ class FoldedCuts:
         np.cumsum(layer[..., self._kind_at], axis=-1, out=found[..., 1:])
         return found
 
-    def _terms_of(self, rank: int) -> _Terms:
-        fixed, parts = self._updated(rank, *self._paid(rank, *self._lines_of(rank)))
+    def _terms_of(self, rank: int) -> Terms:
+        paid = self._paid(rank, *self._seconds_of(rank, self._lines_of(rank)))
+        fixed, parts = self._updated(rank, *paid)
         kept, cuts = self._longest_of(parts, fixed, rank), self.cuts
         kib = np.array([self._kib(rank, cover) for cover in range(cuts.room_kib.shape[1])])
         nothing = np.zeros((len(kib), 3, *cuts.runs.shape[:2]))
-        held = _parts(nothing, np.where(cuts.runs[:, None], kib, np.inf).min(axis=4))
-        return _Terms(
+        held = parts_of(nothing, np.where(cuts.runs[:, None], kib, np.inf).min(axis=4))
+        return Terms(
             *self._at(fixed[kept], parts[kept]),
             *self._at(-cuts.room_kib[:, :, rank].T.astype(float), held),
         )
 
-    def _lines_of(self, rank: int) -> tuple[Floats, Floats, Floats]:
-        """The chains of a rank: [line, row] the rest, [line, part, row, kind] seconds of a layer
-        before, between and behind its chunks, and [line, row, chunk of the rank, kind, mode] on
-        them.
-        """
+    def _lines_of(self, rank: int) -> list[Line]:
+        """The chains of a rank."""
         same = self.cuts.same
         shape = same.schedule, same.pp, same.vpp, int(same.m[0])
         lines = [line for line in first_lines(*shape) if line.rank == rank]
-        lines += folded_lines(same.schedule, same.pp, shape[3])[rank]
-        first, second = self._chunks(rank)
+        return [*lines, *folded_lines(same.schedule, same.pp, shape[3])[rank]]
+
+    def _seconds_of(self, rank: int, lines: Sequence[Line]) -> tuple[Floats, Floats, Floats]:
+        """Chains of a rank: [line, row] the rest, [line, part, row, kind] seconds of a layer
+        before, between and behind its chunks, and [line, row, chunk of the rank, kind, mode] on
+        them.
+        """
+        first, second = self.chunks(rank)
         is_there = np.array([rank > 0, rank < self.ranks - 1, rank > 0], float)
         like = [max(first - 1, 0), first + 1, min(second + 1, 2 * self.ranks - 1), first, second]
         seconds, fixed = self.cuts.seconds_of_each(lines, like)
@@ -240,10 +249,10 @@ class FoldedCuts:
         """The chains of a rank in the modes that take least, and the longest of these with prices
         of memory.
         """
-        every, fixed = [_parts(around, own.min(axis=4))], [rest]
+        every, fixed = [parts_of(around, own.min(axis=4))], [rest]
         for at in self._longest_of(every[0], rest, rank) if len(self.cuts.same.modes) > 1 else ():
             for paid, room in self._paying(rank, own[at]):
-                every.append(_parts(np.repeat(around[at : at + 1], len(paid), axis=0), paid))
+                every.append(parts_of(np.repeat(around[at : at + 1], len(paid), axis=0), paid))
                 fixed.append(rest[at] - room)
         return np.concatenate(fixed), np.concatenate(every)
 
@@ -284,7 +293,7 @@ class FoldedCuts:
 
     def _kib(self, rank: int, cover: int) -> Floats:
         """[row, chunk of the rank, kind, mode] KiB of a layer."""
-        held, late = (each[cover][self._chunks(rank)] for each in self.cuts.held())
+        held, late = (each[cover][self.chunks(rank)] for each in self.cuts.held())
         return self.cuts.kib_of(held, late, np.ones(2))
 
     def _paying(self, rank: int, own: Floats) -> Iterator[tuple[Floats, Floats]]:
@@ -300,7 +309,7 @@ class FoldedCuts:
             yield least, price * cuts.room_kib[:, cover, rank]
 
 
-def _parts(around: Floats, own: Floats) -> Floats:
+def parts_of(around: Floats, own: Floats) -> Floats:
     """[line, part, row, kind] seconds of a layer, of what is `around` the chunks of a rank [line,
     part, row, kind] and on them [line, row, chunk of the rank, kind].
     """

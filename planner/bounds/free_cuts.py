@@ -84,10 +84,13 @@ class Drift(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest."""
+    """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest; where layers
+    are in their fastest modes, [chunk] how many backwards it has.
+    """
 
     layer: Floats
     fixed: Floats
+    often: Floats = np.zeros(0)
 
 
 class FreeCuts:

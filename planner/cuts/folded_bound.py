@@ -8,33 +8,74 @@ cuts    all cuts that these leave, if they are few, one after the other
 """
 
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
+from meshplan.planner.bounds.free_cuts import Mean, Multipliers
+from meshplan.planner.bounds.mixed_folds import MixedFolds
 from meshplan.planner.cuts.folded_paths import FoldedPaths
+from meshplan.planner.cuts.mixed_paths import MixedPaths
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 
-FOLD, WAYS = 12_000, 6  # units of work of a rank; ways that cost one unit
+FOLD, WAYS = 12_000, 12  # units of work of a rank; ways that cost one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths at most; units of work
 MOST_CUTS = 20_000  # that are listed
+FIRST, TRIES, ROUNDS = 0.25, 6, 10  # part of the way; limits; shortest paths of each
+NEAR = 2e-3  # of a bound: so near its limits are told apart
 
 
 def folded_bound_s(whole: WholeLayers) -> float:
     """The bound, the limit where nothing is below it."""
     program, below_s = whole.program, whole.below_s
-    ways, answer = FoldedCuts(program.cuts), program.answer()
+    mixed, answer = MixedFolds.of(program.cuts, program.most, below_s), program.answer()
     means = [program.cuts.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
+    ways = mixed or FoldedCuts(program.cuts)
     found_s = float(ways.bounds_s(below_s, program.most, means)[0])
     whole.work += FOLD * program.cuts.same.pp + ways.work // WAYS
-    if not means or not 0 < found_s < below_s:
+    if not answer.by or not 0 < found_s < below_s:
         return found_s
+    if mixed:
+        return _mixed_s(whole, mixed, answer.by, found_s)
     return max(found_s, _paths_s(whole, FoldedPaths(program, ways, means[0])))
 
 
 def _paths_s(whole: WholeLayers, paths: FoldedPaths) -> float:
     """The same by the best weights of chains, and by what cuts these leave."""
-    rounds = min(GAME, 1 + GAME_UNITS // (paths.work // WAYS + whole.step))
-    found_s, mean = paths.game(whole.below_s, rounds)
-    whole.work += paths.work // WAYS + whole.step * paths.played
+    found_s, mean = _game(whole, paths, whole.below_s, GAME)
     if found_s >= whole.below_s:
         return found_s
     sums = [paths.sums(paths.mean), paths.sums(mean)]
     layers = paths.below(sums, whole.below_s, MOST_CUTS)
     return whole.played_s(layers, [paths.mean, mean], found_s)
+
+
+def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: float) -> float:
+    """The same where ranks recompute whole layers. A cut below some limit has ranks below it, so
+    the game over these alone says more, and its cuts take less. Limits are tried from near the
+    bound to where the game proves nothing.
+    """
+    high_s, whole.halved = whole.below_s, True
+    middle_s = low_s + FIRST * (high_s - low_s)
+    for _ in range(TRIES):
+        before = mixed.work
+        ranks_s = float(mixed.bounds_s(middle_s, whole.program.most)[0])
+        whole.work += (mixed.work - before) // WAYS
+        game_s = middle_s
+        if 0 < ranks_s < middle_s:
+            paths = MixedPaths(whole.program, mixed, by)
+            game_s, _ = _game(whole, paths, middle_s, ROUNDS)
+            whole.cuts.append((paths.step_s, paths.fastest))
+        low_s = max(low_s, min(ranks_s, middle_s), game_s)
+        if low_s < middle_s:
+            high_s = middle_s
+        elif high_s == whole.below_s > middle_s:
+            middle_s = high_s  # nothing is known to be open
+            continue
+        if high_s - low_s < NEAR * low_s:
+            break
+        middle_s = (low_s + high_s) / 2
+    return low_s
+
+
+def _game(whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int) -> tuple[float, Mean]:
+    rounds = min(most, 1 + GAME_UNITS // (paths.work // WAYS + whole.step))
+    found = paths.game(below_s, rounds)
+    whole.work += paths.work // WAYS + whole.step * paths.played
+    return found

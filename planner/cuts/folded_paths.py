@@ -39,7 +39,7 @@ class FoldedPaths(PathGame):
 
     def sums(self, mean: Mean) -> Sums:
         """The sums of a mean of chains."""
-        seconds = self.folded.seconds_of(self.edges, mean)
+        seconds = self._seconds_of(mean)
         left = [np.zeros(self.edges[-1].many)]
         for before, edge, each in zip(
             self.edges[-2::-1], self.edges[:0:-1], seconds[:0:-1], strict=True
@@ -50,19 +50,26 @@ class FoldedPaths(PathGame):
             left.append(least)
         return Sums(seconds, left[::-1], float(mean.fixed[0]))
 
+    def _seconds_of(self, mean: Mean) -> list[Floats]:
+        """Of each rank [edge] seconds."""
+        return self.folded.seconds_of(self.edges, mean)
+
     def shortest(self, mean: Mean) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk] the layers of its path."""
         self.work += sum(len(edge.of) for edge in self.edges)
-        return self._least(self.sums(mean))
+        total, ways = self._least(self.sums(mean))
+        places = [edge.places[:, way] for edge, way in zip(self.edges, ways, strict=True)]
+        return total, _in_order(np.array([each[[1, 3]] - each[[0, 2]] for each in places])[None])[0]
 
-    def _least(self, sums: Sums) -> tuple[float, Ints]:
-        at, total, held = 0, 0.0, list[Ints]()
+    def _least(self, sums: Sums) -> tuple[float, list[int]]:
+        """The least sum, and of each rank the edge of its path."""
+        at, total, ways = 0, 0.0, list[int]()
         for edge, each, ahead in zip(self.edges, sums.seconds, sums.ahead, strict=True):
             first, last = np.searchsorted(edge.of, [at, at + 1])
             way = first + int((each[first:last] + ahead[edge.to[first:last]]).argmin())
             total, at = total + float(each[way]), int(edge.to[way])
-            held.append(edge.places[[1, 3], way] - edge.places[[0, 2], way])
-        return total + sums.fixed, _in_order(np.array(held)[None])[0]
+            ways.append(way)
+        return total + sums.fixed, ways
 
     def below(self, every: Sequence[Sums], limit_s: float, most: int) -> Ints | None:
         """[cut, chunk] all cuts whose sums are below a limit; None where there are more than

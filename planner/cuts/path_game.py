@@ -35,7 +35,7 @@ class PathGame(ABC):
 
     def game(self, limit_s: float, rounds: int) -> tuple[float, Mean]:
         """A bound of all paths, the limit where it reaches that; and the mean that proves it."""
-        paths, tried, alone = list[Ints](), np.ones(1), False
+        paths, tried, alone = list[Ints](), self._first_weights(), False
         found_s, near, best = -np.inf, tried, self.mean
         gained = [found_s]
         for _ in range(rounds):
@@ -58,6 +58,10 @@ class PathGame(ABC):
             alone = known
             tried = weights if known else (weights + _grown(near, weights)) / 2
         return min(found_s * SAFETY, limit_s), best
+
+    def _first_weights(self) -> Floats:
+        """Those that are tried first."""
+        return np.ones(1)
 
     def _learn(self, path: Ints) -> None:
         self.played += 1

@@ -70,8 +70,8 @@ class WholeLayers:
     ended     whether time or budget has ended, by the units of work that were spent
     work      these units
     step      those of a cut that is played
-    fastest   [chunk] the layers of the cut that takes least by its own chains, where that is known
-              and below the limit
+    cuts      the fastest cuts that were played: the longest chain, and [chunk, mode] layers
+    halved    whether limits were halved already
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class WholeLayers:
     ) -> None:
         self.program, self.below_s, self.ended = program, below_s, ended
         self.work, self.step = 0, PLAYED + ACTION * actions_of(program.shape)
-        self.fastest: Ints | None = None
+        self.cuts, self.halved = list[tuple[float, Floats | Ints]](), False
 
     def played_s(self, layers: Ints | None, means: Sequence[Mean], found_s: float) -> float:
         """The bound by all cuts that may be below the limit, [cut, chunk] layers; `found_s` where
@@ -95,7 +95,9 @@ class WholeLayers:
             self.work += self.step + layers.size
             if self.ended(self.work):
                 break
-        self.fastest = None if every.fastest is None else layers[every.fastest]
+        if every.fastest is not None:
+            modes = np.arange(len(self.program.cuts.same.modes)) == 0
+            self.cuts.append((found_s, layers[every.fastest][:, None] * modes))
         return found_s
 
 

@@ -29,23 +29,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.planner.bounds.asked_prices import AskedPrices
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
-from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
 from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
-from meshplan.planner.problem.stage_problem import StagePlan, evaluate
+from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
-from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, alone, know
-from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
+from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
@@ -56,7 +54,7 @@ WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
-GROUP, PACKED = 8_000, 100  # layouts that are alike; each of their ranks
+PACKED = 100  # each rank of a layout that is packed
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 ROUND, CELLS = 25_000, 2  # a round of a program; cells that cost one unit in each
 BEST = 4  # one part in so many of the budget is for the best plan's layout
@@ -79,12 +77,12 @@ class EveryCut(NamedTuple):
 class FreeCutBounds:
     """The layouts of `proof` that may be faster if they are cut as no list says.
 
-    limit_s   what is not below it is of no interest
+    limit_s   what is not below it is of no interest: the best step, or that of a faster plan that
+              was found on the way
     found_s   the least of it and of the bounds that are final
     aim_s     what bounds are wanted up to: that, or less where only a gap that is wide is closed
     _kept     what of the budget is left to what comes after
     _loose_s  the least bound of what was solved with nothing left to prove more of it
-    _plan_s   the limit, or the least step of a faster cut that was found
     """
 
     def __init__(self, proof: Simulated) -> None:
@@ -95,7 +93,7 @@ class FreeCutBounds:
         self._steps = StepPace()
         self._last: WorkPace | None = None
         self._more, self._loose = MORE, set[tuple[str, int]]()
-        self._loose_s, self._plan_s = math.inf, self.limit_s
+        self._loose_s = math.inf
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
@@ -155,12 +153,12 @@ class FreeCutBounds:
 
     def _go_on(self) -> None:
         """Settle all, as long as the pace says that this can be done."""
-        can_be = min(self._loose_s, self._rest_s) >= self._plan_s
-        many = [int((each.bounds < self._plan_s).sum()) for each in self._alike]
+        can_be = min(self._loose_s, self._rest_s) >= self.limit_s
+        many = [int((each.bounds < self.limit_s).sum()) for each in self._alike]
         enough = np.count_nonzero(many) * EACH[0] + sum(many) * EACH[1] <= LAST
-        if can_be and enough and self._wide_s <= self._least_s < self._plan_s:
+        if can_be and enough and self._wide_s <= self._least_s < self.limit_s:
             self._again(min(self.found_s, self.aim_s), math.inf)
-            self.found_s = self.aim_s = self._plan_s
+            self.found_s = self.aim_s = self.limit_s
             self._left, self._last = LAST, WorkPace(LAST, self._lack_s)
             self._raise()
 
@@ -181,7 +179,7 @@ class FreeCutBounds:
         other layout is let go by it, since what closes a wide gap may raise it again.
         """
         self._kept = BUDGET - BUDGET // BEST
-        best = self._of_the_best()
+        best = self._layouts.of_the_best(self._alike)
         if best:
             self._pack(best, np.arange(1))
             self._solve(best, 0)
@@ -224,30 +222,8 @@ class FreeCutBounds:
             if each.shape[:2] == first.shape[:2] and each.open_s < self.aim_s:
                 ways.setdefault(each.variant, []).append(each)
         for alike in ways.values():
-            self._ask_others(alike, answer.by, cuts.same.prices.cap_kib)
-
-    def _ask_others(self, alike: list[Alike], by: Multipliers | None, cap_kib: int) -> None:
-        """Multipliers of the chains that every step has, of layouts of one variant with equally
-        many ranks.
-        """
-        some = [np.flatnonzero(~each.solved & (each.bounds < self.aim_s)) for each in alike]
-        rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
-        cuts = self._layouts.cuts(alike[0].variant, rows)
-        self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(rows)
-        if by is None or by.memory.shape != cuts.room_kib.shape[1:]:
-            return
-        price = by.memory * self.aim_s / cap_kib
-        bounds, end = AskedPrices(cuts, by.lines, price).bounds_s(self.aim_s), 0
-        for each, at in zip(alike, some, strict=True):
-            end += len(at)
-            own = bounds[end - len(at) : end]
-            each.bounds[at] = np.clip(own, each.bounds[at], self.aim_s)
-            each.changed()
-
-    def _of_the_best(self) -> Alike | None:
-        """The best plan's layout alone, where a list limits its cuts."""
-        best = self.proof.ranked()[0]
-        return alone(self._alike, best.variant, self.proof.row_of(best))
+            cap_kib = cuts.same.prices.cap_kib
+            self._left -= ask_others(self._layouts, alike, answer.by, cap_kib, self.aim_s)
 
     @property
     def _open_s(self) -> float:
@@ -271,7 +247,7 @@ class FreeCutBounds:
         """Whether all can be, with what is left; true where that is not what is tried."""
         if self._last is None:
             return True
-        return self._loose_s >= self._plan_s and self._last.is_enough(self._left, self._lack_s)
+        return self._loose_s >= self.limit_s and self._last.is_enough(self._left, self._lack_s)
 
     @property
     def _lack_s(self) -> float:
@@ -310,16 +286,17 @@ class FreeCutBounds:
         """Bound one layout by its own program, as far as it is below what is found."""
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
-        low_s, high_s = float(alike.bounds[at]), self.aim_s
+        low_s, high_s, halved = float(alike.bounds[at]), self.aim_s, False
         if low_s < high_s:
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
             program = FreeCutProgram(cuts, self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if low_s < high_s and not self.proof.tally.late:
-                low_s = max(low_s, self._whole_s(program, high_s, alike, at))
+                whole_s, halved = self._whole_s(program, high_s, alike, at)
+                low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)
             self._lines[alike.shape] = program.lines
-        for _ in range(HALVINGS if low_s < high_s else 0):
+        for _ in range(HALVINGS if low_s < high_s and not halved else 0):
             if self._ended:
                 break
             middle_s = (low_s + high_s) / 2
@@ -332,13 +309,17 @@ class FreeCutBounds:
         enough_s = self.aim_s if self._last else min(self._wide_s, self.aim_s)
         alike.solved[at] = low_s >= enough_s or not self._ended
         alike.changed()
-        if not self._ended and low_s < min(self.aim_s, self._plan_s):
+        if not self._ended and low_s < self.aim_s:
             self._loose_s = min(self._loose_s, low_s)
         if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
 
-    def _whole_s(self, program: FreeCutProgram, below_s: float, alike: Alike, at: int) -> float:
-        """What the whole layers of chunks prove of steps below some limit."""
+    def _whole_s(
+        self, program: FreeCutProgram, below_s: float, alike: Alike, at: int
+    ) -> tuple[float, bool]:
+        """What the whole layers of chunks prove of steps below some limit, and whether they halved
+        it.
+        """
         folded = alike.shape[0] in V_SHAPED
         if folded:
             self._loose.add(alike.shape[:2])
@@ -347,19 +328,24 @@ class FreeCutBounds:
         )
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
         self._left -= whole.work
-        if whole.fastest is not None:
-            self._offer(int(alike.rows[at]), alike.variant, whole.fastest)
-            self._plan_s = min(self._plan_s, found_s)
-        return found_s
+        for step_s, layers in sorted(whole.cuts, key=lambda each: each[0]):
+            if step_s < self.limit_s:
+                self._offer(int(alike.rows[at]), alike.variant, layers)
+        return found_s, whole.halved
 
-    def _offer(self, row: int, variant: Variant, layers: Ints) -> None:
-        """A cut that is faster, where it fits with as little recomputed as pins allow."""
+    def _offer(self, row: int, variant: Variant, layers: Floats | Ints) -> None:
+        """A cut, [chunk, mode] layers, that may be faster, where it fits; then bounds are wanted
+        up to its step alone.
+        """
         problem, _ = self.proof.problem(row, variant)
-        mode = problem.modes[0]
-        stages = (Stage(n, n * (mode == 1), n * (mode == 2)) for n in layers.tolist())
-        plan = evaluate(problem, tuple(stages))
-        if plan:
+        plan = plan_of(problem, layers)
+        step_s = self.proof.judged_s(row, variant, plan) * SETTLED
+        if plan and step_s < self.limit_s:
             self._faster.append((row, variant, plan))
+            self._wide_s = step_s * WIDE
+            wide = self.aim_s < self.found_s
+            self.limit_s, self.found_s = step_s, min(self.found_s, step_s)
+            self.aim_s = min(self.aim_s, self._wide_s if wide else step_s)
 
     def _proved_s(
         self, program: FreeCutProgram, below_s: float, shape: Shape | None = None
@@ -379,22 +365,5 @@ class FreeCutBounds:
 
     def _ask_all(self) -> None:
         while self._asked:
-            self._ask(self._asked.pop(0))
-
-    def _ask(self, asked: Asked) -> None:
-        """Of all that is open and has the same order of actions."""
-        lines, by = asked.lines, asked.by
-        for alike in self._alike:
-            if alike.shape != asked.shape or alike.open_s >= self.aim_s:
-                continue
-            some = np.flatnonzero(~alike.solved & (alike.bounds < self.aim_s))
-            cuts = self._layouts.cuts(alike.variant, alike.rows[some])
-            if by.memory.shape != cuts.room_kib.shape[1:]:
-                continue
-            price = by.memory * asked.limit_s / cuts.same.prices.cap_kib
-            order = by.order * asked.limit_s
-            own = AskedPrices(cuts, by.lines, price, lines, order).bounds_s(self.aim_s)
-            bounds = np.maximum(own, cuts.bounds_s(lines, by, asked.limit_s, alike.most[some]))
-            alike.bounds[some] = np.clip(bounds, alike.bounds[some], self.aim_s)
-            alike.changed()
-            self._left -= GROUP + cuts.runs[0].size * cuts.same.chunks * len(some)
+            asked = self._asked.pop(0)
+            self._left -= ask(self._layouts, self._alike, asked, self.aim_s)

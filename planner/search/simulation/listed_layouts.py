@@ -4,15 +4,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
-from meshplan.planner.search.simulation.alike_layouts import Alike
+from meshplan.planner.search.simulation.alike_layouts import Alike, alone
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
@@ -54,6 +56,11 @@ class ListedLayouts:
                 bounds = each.bounds[np.searchsorted(each.rows, rows)]
                 yield Alike(each.variant, each.shape, rows, bounds, each.layers)
 
+    def of_the_best(self, every: Sequence[Alike]) -> Alike | None:
+        """The best plan's layout alone, where a list limits its cuts."""
+        best = self.proof.ranked()[0]
+        return alone(every, best.variant, self.proof.row_of(best))
+
     def cuts(self, variant: Variant, rows: Ints) -> PackedCuts:
         """The cuts of some rows that are run as one variant."""
         same = run_as(self.proof.space, self._prices, rows, variant)
@@ -87,3 +94,11 @@ class ListedLayouts:
         if not proof.setting.engine.kernels.counts_passes:
             return proof.open.prices
         return LeastHeld(proof.prices, proof.space.layouts, proof.setting, self.rows)
+
+
+def plan_of(problem: StageProblem, layers: Floats | Ints) -> StagePlan | None:
+    """The plan of a cut, [chunk, mode] layers; None where it does not fit."""
+    of_mode = dict(zip(problem.modes, layers.T.tolist(), strict=True))
+    none = [0] * len(layers)
+    each = zip(layers.sum(axis=1).tolist(), *(of_mode.get(x, none) for x in (1, 2)), strict=True)
+    return evaluate(problem, tuple(Stage(*map(int, stage)) for stage in each))

@@ -1,0 +1,75 @@
+"""Bounds of V shapes whose ranks recompute whole layers, against every cut and mix of small models
+and by hand.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from nightly import cases
+from played_layouts import Played, played
+
+from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.planner.bounds.first_chains import first_lines
+from meshplan.planner.bounds.folded_cuts import FoldedCuts
+from meshplan.planner.bounds.folded_mixes import Words
+from meshplan.planner.bounds.mixed_folds import MixedFolds
+from meshplan.planner.cuts.folded_bound import folded_bound_s
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.mixed_paths import MixedPaths
+from meshplan.planner.cuts.whole_cuts import WholeLayers
+
+CLOSE = 1 + 1e-9
+
+
+def mixing(seeds: int) -> Iterator[tuple[int, Played, FreeCutProgram, float]]:
+    """Layouts of V shapes whose layers may run in several modes, each below several limits."""
+    for seed in range(seeds):
+        for each in played(seed):
+            same = each.cuts.same
+            if same.schedule not in V_SHAPED or len(same.modes) == 1:
+                continue
+            reached_s = each.least_s if math.isfinite(each.least_s) else 100.0
+            for times in (0.97, 1 + 1e-7, 1.3):
+                shape = same.schedule, same.pp, same.vpp, int(same.m[0])
+                program = FreeCutProgram(each.cuts, reached_s * times, first_lines(*shape))
+                yield seed, each, program, reached_s * times
+
+
+def test_no_cut_and_mix_of_a_v_shape_is_faster_than_its_bounds() -> None:
+    """Rank after rank, by the game over cuts and mixes, and by limits that are tried. Bounds of
+    whole layers are nowhere below those of prices of memory, and often above; some are the step.
+    """
+    above, close = 0, 0
+    for seed, (cuts, least_s, _), program, limit_s in mixing(cases(40, nightly=200)):
+        answers = list(program.answers(limit_s))
+        most, below_s = program.most, min(least_s, limit_s)
+        folds = MixedFolds.of(cuts, most, limit_s)
+        assert folds, seed
+        priced_s, mixed_s = (x.bounds_s(limit_s, most)[0] for x in (FoldedCuts(cuts), folds))
+        assert mixed_s <= below_s * CLOSE, seed
+        above += mixed_s > priced_s * 1.001
+        if answers[-1].by and 0 < mixed_s < limit_s:
+            paths = MixedPaths(program, folds, answers[-1].by)
+            assert paths.game(limit_s, 10)[0] <= below_s * CLOSE, seed
+        whole = WholeLayers(program, limit_s, lambda work: False)
+        found_s = folded_bound_s(whole)
+        assert found_s <= below_s * CLOSE, seed
+        assert not whole.cuts or min(whole.cuts, key=lambda x: x[0])[0] > 0
+        close += found_s >= below_s * 0.999
+    assert above > 3
+    assert close > 3
+
+
+def test_words_and_their_mixes() -> None:
+    """Of the model a a b with two modes: 4 kinds of runs, of one and two layers, and none; a run of
+    two layers recomputes none, its first, or both.
+    """
+    words = Words(np.array([0, 0, 1]), (2, 2), 2)
+    assert words.of.tolist() == [[0, 0, 0, 0], [1, 1, 2, 0], [3, 4, 0, 0]]
+    listed = words.listed()
+    ab = listed.mixes[listed.word == words.of[2, 1]].tolist()
+    assert sorted(ab) == sorted(
+        [[[1, 0], [1, 0]], [[0, 1], [1, 0]], [[0, 1], [0, 1]]]  # [kind, mode]
+    )
+    assert (listed.mixes.sum(axis=(1, 2)) == np.array([0, 1, 1, 2, 2])[listed.word]).all()
