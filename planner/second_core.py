@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Generic, TypeVar
 
+from meshplan.planner.free_pages import give_back_freed
+
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 Other = TypeVar("Other")
@@ -154,6 +156,7 @@ class Begun(Generic[Done]):
         """What the forked process answers."""
         if first:
             yield (first.work(),)
+            give_back_freed()
         done = dict[int, Done]()
         while os.read(self._queue, NUMBER):
             done[len(done)] = self.pieces[len(done)]()
