@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Generic, TypeVar
 
+from meshplan.planner.free_pages import give_back_freed
+
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 Other = TypeVar("Other")
@@ -135,11 +137,12 @@ class Later(Generic[Done]):
 class Begun(Generic[Done]):
     """Pieces that a forked process does, one after the other, while something else is done here: it
     has the second processor until it is done with them. Before them it does `first`, for which
-    somebody else waits. What follows is `done`, or `end`.
+    somebody else waits: meanwhile pieces are begun here, from the last, which takes least. What
+    follows is `done`, or `end`.
     """
 
     def __init__(self, *pieces: Callable[[], Done], first: Later[Any] | None = None) -> None:
-        self.pieces, self._child = pieces, 0
+        self.pieces, self._child, self._here = pieces, 0, dict[int, Done]()
         if not pieces or not is_idle():
             return
         self._queue = _queue_of(len(pieces))
@@ -153,27 +156,44 @@ class Begun(Generic[Done]):
         """What the forked process answers."""
         if first:
             yield (first.work(),)
-        yield _taken(_called, self.pieces, self._queue)
+            give_back_freed()
+        done = dict[int, Done]()
+        while os.read(self._queue, NUMBER):
+            done[len(done)] = self.pieces[len(done)]()
+        yield done
 
     def first_sent(self) -> tuple[Any] | None:
-        """The answer of `first`, waited for; None where there is none. It is asked once."""
-        found: tuple[Any] | None = _next_sent(self._reading) if self._child else None
+        """The answer of `first`, None where there is none. It is asked once."""
+        if not self._child:
+            return None
+        self._begin_here(until=self._has_sent)
+        found: tuple[Any] | None = _next_sent(self._reading)
         return found
+
+    def _begin_here(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Do pieces from the last, as many as `until` leaves time for: the other process takes them
+        from the first, and each of both a number for each from the queue.
+        """
+        while not until() and os.read(self._queue, NUMBER):
+            at = len(self.pieces) - 1 - len(self._here)
+            self._here[at] = self.pieces[at]()
+
+    def _has_sent(self, wait_s: float = 0.0) -> bool:
+        return bool(select.select([self._reading], [], [], wait_s)[0])
 
     def done(self) -> list[Done]:
         """What each piece gives: those that the other process has not begun are done here."""
         if not self._child:
             return done_beside(*self.pieces)
-        done = _taken(_called, self.pieces, self._queue)
-        done |= _sent(*self._let_go()) or {}
+        self._begin_here()
+        done = self._here | (_sent(*self._let_go()) or {})
         return [done[at] if at in done else piece() for at, piece in enumerate(self.pieces)]
 
     def done_by(self, deadline: float) -> list[Done] | None:
         """`done` of the other process, if it has all of them by the deadline; nothing is begun
         here.
         """
-        wait_s = max(0.0, deadline - time.perf_counter())
-        if not self._child or not select.select([self._reading], [], [], wait_s)[0]:
+        if not self._child or not self._has_sent(max(0.0, deadline - time.perf_counter())):
             return None
         return self.done()
 

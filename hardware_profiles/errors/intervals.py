@@ -195,13 +195,14 @@ def _shipped(what: Quantity, of_states: bool) -> Evidence:
 
 def interval(evidence: Evidence, asked: Asked) -> Interval:
     """What `evidence` says of one prediction."""
-    told = _told(evidence, _like(asked, UNLIKE if evidence.what == "step_time" else 1.0))
+    like = _like(asked, UNLIKE if evidence.what == "step_time" else 1.0)
+    told = _told(evidence, like)
     outside = told.by_engine.outside(asked)
     errors = [told.near]
     errors += [told.sources] * bool(outside)
     errors += [told.strangers] * bool(outside and told.by_any.outside(asked))
     if asked.between_nodes and evidence.between_nodes:
-        errors += [told.between_nodes]
+        errors += [_between_nodes(evidence, like)]
         outside += (BETWEEN_NODES,) * (not _own_of(evidence.between_nodes, asked.engine, asked.gpu))
     skew = evidence.spreads.get(asked.model, ALIKE).skew
     longer, shorter = max(errors) * skew, max(errors) / skew
@@ -268,17 +269,15 @@ def _width(precision: str) -> str:
 class Told:
     """What left-out runs say of one engine on one GPU family: 80th percentiles of errors.
 
-    near           of its `runs` there with the sources that they borrow
-    sources        of the sources alone
-    strangers      of sources whose engine has no constants of its own
-    between_nodes  of what exchanges experts' tokens between nodes, 0 where no run does
+    near       of its `runs` there with the sources that they borrow
+    sources    of the sources alone
+    strangers  of sources whose engine has no constants of its own
     """
 
     runs: int
     near: float
     sources: float
     strangers: float
-    between_nodes: float
     by_engine: Covered
     by_any: Covered
 
@@ -290,7 +289,7 @@ def _told(evidence: Evidence, like: Like) -> Told:
     strangers = _strangers(known)
     told = Told(
         len(own), _quantile(evidence, own, sources, like), _quantile(evidence, [], sources, like),
-        _quantile(evidence, [], strangers, like), _between_nodes(evidence, like),
+        _quantile(evidence, [], strangers, like),
         _covered_by(evidence, fitted_as(like.engine)), _covered_by(evidence, ANY_ENGINE),
     )  # fmt: skip
     if evidence.times is None:
@@ -318,8 +317,11 @@ def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], li
     return own, [ratio for ratio in _whole_sources(known) if _of_fitted_engine(ratio)]
 
 
+@cache
 def _between_nodes(evidence: Evidence, like: Like) -> float:
-    """What runs that exchange experts' tokens between nodes say, with what they borrow."""
+    """What runs that exchange experts' tokens between nodes say, with what they borrow: the 80th
+    percentile of errors, 0 where no run does.
+    """
     own = _own_of(evidence.between_nodes, like.engine, like.gpu)
     sources = [ratio for ratio in _whole_sources(evidence.between_nodes) if ratio not in own]
     others = _whole_sources(evidence.known)

@@ -8,7 +8,9 @@ may have been mended since. So its first step time is kept for ever in `fits/fir
 """
 
 import csv
+from dataclasses import fields
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -54,7 +56,7 @@ def ratios() -> tuple[Ratio, ...]:
     """Every ratio that ships."""
     with FILE.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
-    return tuple(_ratio(dict(zip(header, row, strict=True))) for row in rows)
+    return tuple(map(_ratio, map(itemgetter(*map(header.index, COLUMNS)), rows)))
 
 
 @cache
@@ -71,11 +73,14 @@ def first_step_times() -> dict[str, float]:
     return {first.run: first.step_time for first in firsts()}
 
 
-def _ratio(row: dict[str, str]) -> Ratio:
+COLUMNS = tuple(field.name for field in fields(Ratio))
+
+
+def _ratio(cells: tuple[str, ...]) -> Ratio:
+    """Of a row's cells in `COLUMNS`: a command reads some thousand rows."""
+    run, engine, gpu, suite, left_out, gpus, precision, model, step_time, reserved, away = cells
     return Ratio(
-        run=row["run"], engine=row["engine"], gpu=row["gpu"], suite=row["suite"],
-        left_out=row["left_out"], gpus=int(row["gpus"]), precision=row["precision"],
-        model=row["model"], step_time=float(row["step_time"]),
-        reserved=float(row["reserved"]) if row["reserved"] else None,
-        between_nodes=row.get("between_nodes") == "True",
+        run=run, engine=engine, gpu=gpu, suite=suite, left_out=left_out, gpus=int(gpus),
+        precision=precision, model=model, step_time=float(step_time),
+        reserved=float(reserved) if reserved else None, between_nodes=away == "True",
     )  # fmt: skip

@@ -40,7 +40,9 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,11 +186,15 @@ def needs() -> tuple[Need, ...]:
     """All that ships."""
     with FILE.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
-    return tuple(_need(dict(zip(header, row, strict=True))) for row in rows)
+    return tuple(map(_need, map(itemgetter(*map(header.index, COLUMNS)), rows)))
 
 
-def _need(row: dict[str, str]) -> Need:
+COLUMNS = tuple(field.name for field in fields(Need))
+
+
+def _need(cells: tuple[str, ...]) -> Need:
+    """Of a row's cells in `COLUMNS`: a command reads some thousand rows."""
+    engine, gpu, suite, low, high, room = cells
     return Need(
-        engine=row["engine"], gpu=row["gpu"], suite=row["suite"], low=float(row["low"]),
-        high=float(row["high"]), room=float(row["room"]),
-    )  # fmt: skip
+        engine=engine, gpu=gpu, suite=suite, low=float(low), high=float(high), room=float(room)
+    )

@@ -26,6 +26,7 @@ import numpy as np
 from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.cuts import budget as costs
+from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
@@ -205,10 +206,12 @@ def _simulated(
     closed form.
     """
     rows = source_of_rows(run.space, run.coefficients, question.setting, fits=bool(run.best))
+    give_back_freed()
     proof = _proof_of(run, question, simulate, rows, k)
     open_s, beyond_s = _settled(run, question, proof, deadline)
     deadline = proof.tally.deadline  # Ctrl-C ends what would follow
     every_cut = Later(lambda: FreeCutBounds(proof).settled())
+    give_back_freed()
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
             run.tell.now(partial(_proved, run, proof, open_s, every_cut))

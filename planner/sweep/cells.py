@@ -6,6 +6,7 @@ than a cluster has, tokens that are no whole sequences, a precision that one of 
 that cell's answer.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -30,6 +31,7 @@ from meshplan.planner.case.seal import content_hash
 from meshplan.planner.report.fit import miss_line
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded
+from meshplan.planner.until import done_by
 
 MOST_CELLS = 5_000
 PRICING = ("costmodels", "hardware_profiles", "planner")
@@ -44,7 +46,8 @@ class Answer(Frozen):
     INFEASIBLE  nothing fits, proved           UNKNOWN   the time limit came before any plan
     REFUSED     the combination is no question
 
-    lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal
+    lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal,
+                   or the time limit came before it was found
     ended_by_time  the search's time limit came before its work was done
     """
 
@@ -69,7 +72,8 @@ class Answer(Frozen):
     @property
     def final(self) -> bool:
         """Whether the same search would say the same again."""
-        return self.proved or (self.plan is not None and not self.ended_by_time)
+        answered = self.proved or self.plan is not None
+        return self.status == "OPTIMAL" or (answered and not self.ended_by_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +200,24 @@ def answer(asked: Asked, time_limit_s: float | None) -> Answer:
     except SearchEnded as error:
         return Answer(status="UNKNOWN", reason=str(error))
     except NoLayoutFits as error:
-        miss = nearest_miss(asked.question)
-        if miss is None:
-            return Answer(status="INFEASIBLE", reason=str(error))
-        said, lacking = miss_line(miss, asked.question.cluster.gpu), miss.lacking_bytes
-        return Answer(status="INFEASIBLE", reason=said, lacking_bytes=lacking)
+        return _refused(asked, str(error), time_limit_s)
     ended = time_limit_s is not None and result.wall_s >= time_limit_s
     return Answer(status=result.status, plan=plan_of(asked, result), ended_by_time=ended)
+
+
+def _refused(asked: Asked, error: str, time_limit_s: float | None) -> Answer:
+    """Why there is no plan: what the nearest miss lacks, if that is found in as long again as the
+    search was given.
+    """
+    deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
+    found = done_by(lambda: nearest_miss(asked.question), deadline)
+    if found is None:
+        said = f"{error} (the time limit left out what comes nearest)"
+        return Answer(status="INFEASIBLE", reason=said, ended_by_time=True)
+    if (miss := found.answer) is None:
+        return Answer(status="INFEASIBLE", reason=error)
+    said, lacking = miss_line(miss, asked.question.cluster.gpu), miss.lacking_bytes
+    return Answer(status="INFEASIBLE", reason=said, lacking_bytes=lacking)
 
 
 def key_of(asked: Asked) -> str:

@@ -1,6 +1,7 @@
 """What the page shows, as JSON: the numbers of a plan file and the lines that `plan` prints."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
@@ -173,14 +174,17 @@ def _plan(asked: Asked, found: PricedLayout) -> Plan:
 def solve_document(
     request: SolveRequest, progress: Callable[[Progress], None] | None
 ) -> dict[str, Any]:
-    """The best layout with its proof and the sliders that show it, or why nothing fits."""
+    """The best layout with its proof and the sliders that show it, or why nothing fits, as far as
+    that is found in as long again as the search was given.
+    """
     asked = question_of(request.job, tuple(request.pins.items()))
     try:
         result = solve(asked.question, TOP, request.time_limit_s, progress)
     except SearchEnded as error:
         return {"infeasible": [str(error)]}
     except NoLayoutFits as error:
-        why = explain_misfit(asked.question, most_gpus=most_asked(asked.question))
+        most, deadline = most_asked(asked.question), time.perf_counter() + request.time_limit_s
+        why = explain_misfit(asked.question, most_gpus=most, deadline=deadline)
         return {"infeasible": [str(error), *misfit_lines(asked.question, why)]}
     plan = plan_of(asked, result)
     assert plan.search is not None

@@ -11,6 +11,7 @@ from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
 from meshplan.costmodels.seconds.chunk_traffic import beside_chunks
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
+from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
@@ -80,14 +81,17 @@ def rows_below(
     """
     known = np.array(sorted(set(planned)), np.int64)
     rows = source.below(limit_s)
-    if len(rows) > 2 * BLOCK:  # few of them may fit, and a block of prices has a cost of its own
+    is_long = len(rows) > 2 * BLOCK
+    if is_long:  # few of them may fit, and a block of prices has a cost of its own
         many = blocks(len(rows), GLANCE)
         parts = [rows[first : first + many.step] for first in many]
         rows = np.concatenate(done_of_each(source.that_fit, parts))
+        give_back_freed()
     firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> RowsBelow:
-        some = source.that_fit(rows[first : first + firsts.step])
+        some = rows[first : first + firsts.step]
+        some = some if is_long else source.that_fit(some)
         part, prices = space.take(some), source.of_each(some)
         passes = pass_seconds(part.layouts, setting)
         below = np.flatnonzero(bounds_of_rows(part, passes) < limit_s)

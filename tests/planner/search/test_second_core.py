@@ -159,13 +159,21 @@ BEGUN = """
 import json, os, sys, time
 from meshplan.planner.second_core import Begun, Later, is_idle
 
+def needed():
+    if has > 1:
+        os.read(told_last, 1)  # until the last piece was begun
+    return os.getpid()
+
 def piece(number):
     def find():
         if number == 0 and os.getpid() != own:
             os.write(tell, b".")
             os.read(told_on, 1)  # until the others were begun here
-        if number == 2:
+        if number == 1 and has > 1:
+            os.read(told, 1)  # until the first piece was begun
             os.write(tell_on, b".")
+        if number == 2:
+            os.write(tell_last, b".")
         if number == 0 and os.getpid() != own and len(sys.argv) > 2:
             raise MemoryError  # only where it is forked
         return number, os.getpid()
@@ -174,15 +182,14 @@ def piece(number):
 own, cores = os.getpid(), int(sys.argv[1])
 told, tell = os.pipe()
 told_on, tell_on = os.pipe()
+told_last, tell_last = os.pipe()
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:cores])
 has = len(os.sched_getaffinity(0))
 Begun()
 idle_still = is_idle()
-later, other = Later(os.getpid), Later(os.getpid)
+later, other = Later(needed), Later(os.getpid)
 begun = Begun(*map(piece, range(3)), first=later)
 first = later.done(), other.done()
-if has > 1:
-    os.read(told, 1)  # the first piece is begun
 idle = is_idle()
 done = begun.done()
 begun.end()  # there is nothing to end
@@ -197,8 +204,9 @@ print(json.dumps([has, own, idle_still, idle, first, done, is_idle(), ended_s]))
 @pytest.mark.parametrize(("cores", "fails"), [(1, False), (2, False), (2, True)])
 def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
     """It does the first, those that it has not begun are done here, and so is what fails there. It
-    answers what is needed later before the first has ended, and not what it was not given. What is
-    ended is not waited for. No pieces need no process.
+    answers what is needed later before the first has ended, and not what it was not given; while
+    that is waited for the last is begun here. What is ended is not waited for. No pieces need no
+    process.
     """
     found = subprocess.run(
         [sys.executable, "-c", BEGUN, str(cores), *["fails"] * fails],

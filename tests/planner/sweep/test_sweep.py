@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from sweeps import JOB, SMALL, Planner, counted_planner, run, swept
 
 import meshplan.planner.cli.sweep
 import meshplan.planner.report.picture
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.sweep import cells
 
 
 @pytest.fixture
@@ -72,6 +75,28 @@ def test_a_cell_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
     assert misfit["layout"] is misfit["mfu"] is None
     assert plan["status"] == "OPTIMAL"
     assert plan["cheapest"] is plan["knee"] is plan["front"] is True
+
+
+def test_a_time_limit_ends_why_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest miss that takes longer than the limit is left out, and is asked again by a later
+    sweep; one that is found in time is not.
+    """
+    asked = ask(
+        Arguments(
+            model="llama-3.1-70b", gpus=8, cluster="dgx-h100", engine="megatron", global_batch=64
+        )
+    )
+    in_time = cells.answer(asked, 60.0)
+    assert in_time.lacking_bytes
+    assert in_time.final
+    monkeypatch.setattr(cells, "nearest_miss", lambda _: time.sleep(30))
+    started = time.monotonic()
+    ended = cells._refused(asked, "nothing fits", 0.05)
+    assert time.monotonic() - started < 10
+    assert ended.status == "INFEASIBLE"
+    assert ended.lacking_bytes is None
+    assert ended.reason == "nothing fits (the time limit left out what comes nearest)"
+    assert not ended.final
 
 
 def test_nothing_fits_anywhere() -> None:

@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from meshplan.planner.cli.main import exit_code
+from meshplan.planner.search import footprint
+from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.ui import answers
 from meshplan.planner.ui.guard import TOKEN_HEADER, Access
+from meshplan.planner.ui.requests import SolveRequest
 from meshplan.planner.ui.server import LOOPBACK, Server, listen
 
 ACCESS = Access(port=8577, token="secret")
@@ -47,6 +52,24 @@ def test_solved_layout_prices_as_in_the_plan(client: TestClient) -> None:
     assert shown["layout"] == found["plan"]["layout"]
     assert shown["prediction"] == found["plan"]["prediction"]
     assert found["proof"][0].startswith("OPTIMAL: under the event simulation")
+
+
+def test_why_nothing_fits_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for as long again as the search was given, and the answer says what that left
+    out.
+    """
+    request = SolveRequest.model_validate({"job": JOB, "choice": {}, "time_limit_s": 0.2})
+    monkeypatch.setattr(answers, "solve", nothing_fits)
+    monkeypatch.setattr(footprint, "nearest_miss", lambda *_: time.sleep(30))
+    started = time.monotonic()
+    found = answers.solve_document(request, None)
+    assert time.monotonic() - started < 10
+    assert any(line.startswith("the time limit left out: ") for line in found["infeasible"])
+
+
+def nothing_fits(*_: Any) -> None:
+    """A search that finds no layout."""
+    raise NoLayoutFits("no layout fits")
 
 
 def test_runner_up_prices_as_in_the_plan(client: TestClient) -> None:

@@ -1,0 +1,46 @@
+"""Freed pages go back to the system where a process is large, and only there."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from meshplan.planner import free_pages
+
+FREED = """
+import json, sys
+import numpy as np
+from meshplan.planner import free_pages
+
+free_pages.LARGE_BYTES = int(sys.argv[1])
+parts = [np.ones(8192) for _ in range(2048)]  # 64 KiB each, from the heap
+del parts[:-1]  # the last one keeps what lies below it from being given back
+before = free_pages.resident_bytes()
+free_pages.give_back_freed()
+print(json.dumps([before, free_pages.resident_bytes()]))
+"""
+FREED_BYTES = 2047 * 8192 * 8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is given back")
+@pytest.mark.parametrize(("large", "gives_back"), [(0, True), (2**40, False)])
+def test_what_is_free_is_given_back_by_a_large_process(large: int, gives_back: bool) -> None:
+    """128 MiB of small arrays below one that stays."""
+    if free_pages._trim() is None:
+        pytest.skip("not glibc")
+    found = subprocess.run(
+        [sys.executable, "-c", FREED, str(large)], capture_output=True, text=True, check=True
+    )
+    before, after = json.loads(found.stdout)
+    assert (before - after > 0.8 * FREED_BYTES) == gives_back
+
+
+def test_another_library_has_nothing_to_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything done on another system."""
+    monkeypatch.setattr(free_pages, "LARGE_BYTES", 0)
+    monkeypatch.setattr(free_pages, "_trim", lambda: None)
+    free_pages.give_back_freed()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(free_pages, "resident_bytes", lambda: pytest.fail("not asked"))
+    free_pages.give_back_freed()
