@@ -168,8 +168,8 @@ class State(Frozen):
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward,
                         and each rank norms and scales all of its own
-    all_reduces_shards  ZeRO-1 and 2 send buckets of gradients by all_reduce, and each rank keeps its
-                        shards of the sums
+    all_reduces_shards  ZeRO-1 and 2 send buckets of gradients by all_reduce, and each rank keeps
+                        its shards of the sums
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients

@@ -201,7 +201,7 @@ class WeightTraffic:
 
     @property
     def _sums_buckets(self) -> Condition:
-        """Whether ZeRO-1 and 2 send gradients by all_reduce; sums beside bf16 gradients go apart."""
+        """Whether ZeRO-1 and 2 send gradients by all_reduce; sums beside 16-bit ones do not."""
         zero = self.sharding.zero_stage
         return (zero < 3) & (self.sharding.sums == 0) & self.state.all_reduces_shards
 
