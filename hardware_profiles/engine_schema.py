@@ -168,6 +168,8 @@ class State(Frozen):
     unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward,
                         and each rank norms and scales all of its own
+    all_reduces_shards  ZeRO-1 and 2 send buckets of gradients by all_reduce, and each rank keeps
+                        its shards of the sums
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
@@ -223,6 +225,7 @@ class State(Frozen):
     ends_in_one_unit: bool = False
     unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
+    all_reduces_shards: bool = False
     frees_gradients: bool = False
     receives_apart: bool = False
     step_copies: bool = False

@@ -273,13 +273,25 @@ def _collectives_on(link: str) -> list[dict[str, Any]]:
 @cache
 def usual_cluster(gpu: str, gpus_per_node: int = 1) -> Cluster:
     """The cluster whose nodes a GPU is usually found in; one of nodes that several share, with the
-    GPU as it is there, where the usual ones hold one. Raises `UnknownProfile`.
+    GPU as it is there, where the usual ones hold one; with the links of a board of four, where
+    nodes of four have such a board. Raises `UnknownProfile`.
     """
     name = _resolve(gpu, gpu_names(), _index()["gpu_alias"], "GPU")
     if gpus_per_node > 1 and name in _index()["shared_node_of"]:
         return load_cluster(_index()["shared_node_of"][name])
     cluster = load_cluster(_index()["node_of"][name])
-    return cluster.model_copy(update={"gpu": load_gpu(name), "kernels": load_kernels(name)})
+    node = _board_of_four(name) if gpus_per_node == 4 else None
+    return cluster.model_copy(update={
+        "gpu": load_gpu(name), "kernels": load_kernels(name), "node": node or cluster.node,
+    })  # fmt: skip
+
+
+def _board_of_four(gpu: str) -> Link | None:
+    """The links of a board where each of four GPUs is wired to the other three, if `gpu` comes on
+    one.
+    """
+    name = _index()["board_of_four"].get(gpu)
+    return load_cluster(name).node.model_copy(update={"meshed": 4}) if name else None
 
 
 NETWORK_EFFICIENCY = 0.85

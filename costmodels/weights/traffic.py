@@ -4,7 +4,8 @@ The n ranks that hold the same weights are cut into shard groups of s, which ZeR
 the n / s copies of each shard (HSDP; elsewhere s = n, and s = 1 without ZeRO). Of P bytes
 
     gradients   reduce_scatter of P in the shard group, then all_reduce of P / s over the copies
-                (all_reduce of P under ZeRO-1 if the engine does so, after the backward)
+                (all_reduce of P under ZeRO-1 if the engine does so, after the backward, and under
+                ZeRO-1 and 2 if it sums whole buckets)
     weights     all_gather of P in the shard group
 
 and each of these two groups has its own place: shard groups are neighbours, copies s apart.
@@ -199,6 +200,12 @@ class WeightTraffic:
         return (self.sharding.zero_stage == 1) & self.state.zero_1_reduces_late
 
     @property
+    def _sums_buckets(self) -> Condition:
+        """Whether ZeRO-1 and 2 send gradients by all_reduce; sums beside 16-bit ones do not."""
+        zero = self.sharding.zero_stage
+        return (zero < 3) & (self.sharding.sums == 0) & self.state.all_reduces_shards
+
+    @property
     def _scatters(self) -> Condition:
         return shards_gradients(self.state, self.sharding)
 
@@ -246,10 +253,11 @@ class WeightTraffic:
     def _scatter_s(self, parameters: RankParameters) -> Number:
         each, groups = self._sent_bytes, (self.dense.shard, self.expert.shard)
         scattered = self._sum_s("reduce_scatter", parameters, each, groups)
-        if not self.state.zero_1_reduces_late:
+        state = self.state
+        if not (state.zero_1_reduces_late or state.all_reduces_shards):
             return scattered
         whole = self._sum_s("all_reduce", parameters, each, groups)
-        return where(self.reduces_late, whole, scattered)
+        return where(self.reduces_late | self._sums_buckets, whole, scattered)
 
     def _copies_s(self, parameters: RankParameters) -> Number:
         shard = RankParameters(

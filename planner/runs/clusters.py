@@ -91,10 +91,11 @@ NVL72_RANKS = 64
 INTERCONNECTS = {
     "efa": ("aws-p5", "aws-p6-b300"), "omni-path": ("jean-zay-a100", "jean-zay-v100"),
     "alps": ("alps-gh200",), "a3 mega": ("gcp-a3-mega",), "a3 high": ("gcp-a3-high",),
-    "h100-80gb-8": ("gcp-a3-high",),
+    "h100-80gb-8": ("gcp-a3-high",), "slingshot": ("perlmutter",),
 }  # fmt: skip
 """Words of a row's interconnect, and the clusters that they name, each for its GPU. h100-80gb is
-A3 High's accelerator (Google Cloud, Compute Engine, "Networking and GPU machines").
+A3 High's accelerator (Google Cloud, Compute Engine, "Networking and GPU machines"). A100 of 80 GB
+on Slingshot are Perlmutter's (NERSC, "Perlmutter architecture").
 """
 
 

@@ -15,6 +15,7 @@ from meshplan.hardware_profiles.load import (
     cluster_names,
     compose_cluster,
     load_cluster,
+    usual_cluster,
 )
 from meshplan.hardware_profiles.schema import CurveFit, CurvePoint
 from meshplan.hardware_profiles.toml_io import read_toml
@@ -131,3 +132,27 @@ def test_composed_names_take_a_bandwidth_as_it_is_written_elsewhere() -> None:
     assert load_cluster("h100-sxm:8:400Gb/s") == load_cluster("h100-sxm:8:400Gb")
     with pytest.raises(UnknownProfile, match="cannot be read"):
         load_cluster("h100-sxm:8:400Gb/s/x")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "of_four"),
+    [
+        pytest.param("a100-80gb-sxm", True, id="HGX A100 4-GPU"),
+        pytest.param("h100-sxm", True, id="HGX H100 4-GPU"),
+        pytest.param("b200", False, id="no board of four"),
+        pytest.param("a100-80gb-pcie", False, id="no NVLink"),
+    ],
+)
+def test_four_in_a_node_are_wired_pair_by_pair(gpu: str, *, of_four: bool):
+    """Two of four use one of three links; a node of eight has a switch, and keeps its own links."""
+    four, eight = usual_cluster(gpu, 4), usual_cluster(gpu, 8)
+    assert (four.node.meshed == 4) == of_four
+    assert four.node == eight.node or of_four
+    assert eight.node == usual_cluster(gpu).node
+    assert four.gpu.name == eight.gpu.name == gpu
+
+
+def test_two_of_perlmutters_four_reach_what_was_measured():
+    """A third of four ranks' all-reduce; the slopes of two were 66 to 81e9 bytes/s."""
+    node = load_cluster("perlmutter").node
+    assert 66e9 < node.bus_bandwidth.all_reduce / (node.meshed - 1) < 81e9

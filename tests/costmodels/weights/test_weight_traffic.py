@@ -210,12 +210,14 @@ def setting_of(models, cluster: Cluster, batch: int, *, hides: float) -> Setting
     ],
 )
 def test_gradients_of_accumulation_by_hand(models, cluster: Cluster, zero: int, reductions: int):
-    """With nothing hidden: times (n-1)/n of the gradients' bytes over the network's rate."""
+    """With nothing hidden: twice (n-1)/n of the gradients' bytes over the network's rate, as each
+    bucket is summed on all ranks, and a tree's 2 (1 + log2 n) hops, which are fewer than a ring's.
+    """
     setting = setting_of(models, cluster, 8 * 16, hides=0.0)
     step = StepModel(setting, Layout(data_parallel=8, zero_stage=zero, stages=even_stages(8, 1)))
     held = float(step.rank_parameters[0].dense)
-    wire_s = reductions * 7 / 8 * 2.0 * held / 100e9  # 200 GB/s a node, held to 100 inside
-    hops_s = 7 * 10e-6 * (16 * 10 if zero == 2 else 1)  # 8 layers and both ends, or one buffer
+    wire_s = reductions * 2 * 7 / 8 * 2.0 * held / 100e9  # 200 GB/s a node, held to 100 inside
+    hops_s = 8 * 10e-6 * (16 * 10 if zero == 2 else 1)  # 8 layers and both ends, or one buffer
     assert step.time().data_s == pytest.approx(wire_s + hops_s, rel=1e-9)
 
 

@@ -30,6 +30,21 @@ def test_efa_names_the_machine_of_the_card() -> None:
     assert cluster_of(ROW | efa | {"gpu": "b200"}).name == "dgx-b200"
 
 
+def test_slingshot_names_perlmutter_for_its_card_alone() -> None:
+    """A100 of 80 GB; GH200 and A100 of 40 GB on Slingshot are other machines'."""
+    slingshot = {"interconnect": "NVLink3; 4x200 Gb/s Slingshot", "gpus_per_node": "4"}
+    assert cluster_of(ROW | slingshot | {"gpu": "a100-80gb-sxm"}).name == "perlmutter"
+    assert cluster_of(ROW | slingshot | {"gpu": "a100-40gb-sxm"}).name == "aws-p4d"
+    assert cluster_of(ROW | slingshot | {"gpu": "gh200"}).name == "alps-gh200"
+
+
+def test_a_network_that_the_job_measured_comes_after_its_cards() -> None:
+    """Two cards of 25 GB/s a node, of which sockets reach 5.5: 0.85 of 5.5 for the whole node."""
+    text = "NVLink3; 2x200 Gb/s Slingshot by TCP sockets; 5.5 GB/s per node measured"
+    row = ROW | {"gpu": "a100-40gb-sxm", "gpus_per_node": "4", "interconnect": text}
+    assert cluster_of(row).network.bus_bandwidth.all_gather == pytest.approx(0.85 * 5.5e9)
+
+
 def test_a_stalling_network_is_reproduced() -> None:
     """A job that measured 6.4 GB/s over 512 ranks in all_gather and 13 in all_reduce: 1 GiB takes
     it as long as it said, and the usual network's rates stand beside the stall.

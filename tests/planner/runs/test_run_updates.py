@@ -13,6 +13,7 @@ from rows import engine_of
         pytest.param("HF transformers + FSDP", "2025", "", True, id="adamw_torch"),
         pytest.param("HF transformers + FSDP", "2026", "", False, id="adamw_torch_fused"),
         pytest.param("HF transformers + DeepSpeed", "2024", "", False, id="DeepSpeed's own Adam"),
+        pytest.param("prime-rl (FSDP2)", "2026", "", True, id="called without fused"),
         pytest.param("PyTorch FSDP2 (own loop)", "2026", "", True, id="a loop of its own"),
         pytest.param("torchtitan", "2024", "fused_step", False, id="its row says fused"),
         pytest.param("torchtitan", "2025", "operator_step", True, id="its row says not"),
