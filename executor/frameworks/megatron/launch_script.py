@@ -63,6 +63,7 @@ from meshplan.executor.frameworks.shell.launches import (
     launches,
     left_open,
     needed,
+    said_by_output,
 )
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import (
@@ -130,9 +131,10 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     cases = [_command(words) for words in commands]
     cases = [
         replace(each, waits=script.waits, files=script.files, of_job=of_job,
+                printed=tuple(said_by_output(words)),
                 program=(kept := needed(each.program, start, _SAID_BY)),
                 left=frozenset(each.program.keys() - kept.keys()))
-        for each in cases
+        for each, words in zip(cases, commands, strict=True)
     ]  # fmt: skip
     reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
@@ -215,6 +217,7 @@ class _Command:
     left   what the program takes, and an option says instead
     files  what the script writes by here-documents
     of_job GPUs that the job's document asks for
+    printed  arguments that the output of a command says
     """
 
     name: str
@@ -224,6 +227,7 @@ class _Command:
     left: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     of_job: Fact | None = None
+    printed: tuple[Fact, ...] = ()
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -270,7 +274,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
-    unread = [*in_file, *optimizer_unread(values, "--optimizer")]
+    unread = [*command.printed, *in_file, *optimizer_unread(values, "--optimizer")]
     _add_default_batch(command, facts)
     if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)

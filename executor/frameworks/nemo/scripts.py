@@ -16,7 +16,13 @@ from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import first_of, is_launched, launches, left_open
+from meshplan.executor.frameworks.shell.launches import (
+    first_of,
+    is_launched,
+    launches,
+    left_open,
+    said_by_output,
+)
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, Start
@@ -95,7 +101,7 @@ def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str,
         found |= override(str(word.value), word.line)
     given = arguments(words)
     by_name, more = of_recipe(given, found)
-    unread = (*more, *_composed(given), *_program(words), *_groups(words))
+    unread = (*more, *_composed(given), *_program(words), *_groups(words), *said_by_output(words))
     found |= by_name
     return Run(found, gpus_of(Values(started(words) | given), text), unread, notes, waits)
 

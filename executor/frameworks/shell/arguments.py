@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -46,6 +46,8 @@ class FlagArguments(Arguments):
         fact = Values.get(self, *names)
         if fact is None:
             return None
+        if is_output(fact.value):  # the arguments behind the switch
+            raise UnreadableConfig(f"{shown(fact.value)} says arguments: {NOT_RUN}", fact.line)
         return Fact(str(fact.value).lower() not in ("false", "0"), fact.line)
 
 

@@ -7,30 +7,20 @@ environment and the script's own arguments are unknown: empty in conditions, nam
 words of a command.
 
 Source: GNU Bash manual 5.2, chapter 3. The tests compare with what bash does.
-Leaves out: sourced files that lie elsewhere, `read` but of a here-string, `trap`, subshells' own
-variables, job control.
+Leaves out: sourced files that lie elsewhere, `read` but of a here-string or here-document, `trap`,
+job control.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.array_jobs import array_tasks
+from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
-from meshplan.executor.frameworks.shell.expand import (
-    MAX_CHARS,
-    MAX_TOKENS,
-    Expander,
-    Part,
-    Text,
-    Variables,
-    is_unset,
-    line_of,
-    plain,
-    shown_text,
-)
+from meshplan.executor.frameworks.shell.expand import MAX_TOKENS, Expander
 from meshplan.executor.frameworks.shell.given import (
     exported_names,
     read_here,
@@ -40,7 +30,18 @@ from meshplan.executor.frameworks.shell.given import (
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.record import Script, joined
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
-from meshplan.executor.frameworks.shell.words import Word, split_words
+from meshplan.executor.frameworks.shell.text import formatted
+from meshplan.executor.frameworks.shell.variables import (
+    Part,
+    Text,
+    Variables,
+    is_unset,
+    line_of,
+    plain,
+    shown_text,
+    without_line_ends,
+)
+from meshplan.executor.frameworks.shell.words import Word, document, split_words
 from meshplan.executor.frameworks.shell.work import COMMAND_WORK, shared_work
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -49,16 +50,21 @@ MAX_STEPS = 20_000  # commands followed in one script
 MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
 OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
-_DECLARES = ("export", "local", "readonly", "declare", "typeset")
+_STARTS = ("bash", "sh", "zsh", "sbatch", "ssh")
+"""Commands that run a script which they are sent."""
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
 
 class _Stops(Exception):
-    """`exit`, `return`, `break` or `continue` was reached."""
+    """`return`, `break` or `continue` was reached."""
 
     def __init__(self, word: str) -> None:
         super().__init__(word)
         self.word = word
+
+
+class _Exits(_Stops):
+    """`exit` was reached, which ends a shell."""
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None, path: str = "") -> Script:
@@ -99,6 +105,9 @@ class _Follower:
         self.path, self.sourced, self.exported = path, 0, set[str]()
         self.script, self.variables = Script(), Variables()
         self.expander = Expander(self.variables)
+        self.expander.called = self._called
+        self.assignments = Assignments(self.expander)
+        self.printing: list[Text | None] | None = None  # what a function prints into `$( )`
         self.functions: dict[str, syntax.Node] = {}
         self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
@@ -130,6 +139,23 @@ class _Follower:
         return self._loop(node)
 
     def _block(self, block: syntax.Block) -> bool:
+        if block.alone:
+            with suppress(_Exits), self._own_shell():
+                return self._list(block)
+            return True
+        return self._list(block)
+
+    @contextmanager
+    def _own_shell(self) -> Iterator[None]:
+        """What is set within it is gone behind it."""
+        held = self.variables.copied()
+        self.expander.work.spend(len(held.values), 1)
+        try:
+            yield
+        finally:
+            self.variables.become(held)
+
+    def _list(self, block: syntax.Block) -> bool:
         status = True
         for joint, node in block.items:
             if joint == ";" or (joint == "&&") == status:
@@ -157,10 +183,15 @@ class _Follower:
         subject = self.expander.text(node.subject)
         if is_unset(subject):
             self.variables.guesses[node.line] = shown_text(subject)
-        for patterns, body in node.clauses:
-            if any(fnmatchcase(plain(subject), plain(self.expander.text(p))) for p in patterns):
-                return self._maybe(body)
-        return True
+        entered, status = False, True
+        for patterns, body, end in node.clauses:
+            texts = (plain(self.expander.text(each)) for each in patterns)
+            if entered or any(fnmatchcase(plain(subject), text) for text in texts):
+                status = self._maybe(body)
+                if end == ";;":
+                    break
+                entered = end == ";&"
+        return status
 
     def _loop(self, node: syntax.For | syntax.While) -> bool:
         rounds = self._rounds(node)
@@ -186,7 +217,8 @@ class _Follower:
                 if self.run(node.condition) == node.until:
                     return
                 yield
-                if len(self.script.commands) > recorded and not commands.decides(node.condition):
+                runs = len(self.script.commands) > recorded or commands.reads(node.condition)
+                if runs and not commands.decides(node.condition):
                     return  # the condition is a command, whose answer is unknown: one round
         elif node.arithmetic is not None:
             yield from self._counted(node)
@@ -216,12 +248,11 @@ class _Follower:
         count = next((at for at, part in enumerate(node.parts) if not syntax.assigns(part)), None)
         if count is None:
             for part in node.parts:
-                self._assign(part)
+                self.assignments.assign(part)
             return True
         first = node.parts[count]
-        if isinstance(first, Word) and first.bare in _DECLARES:
-            for part in filter(syntax.assigns, node.parts[count + 1 :]):
-                self._assign(part)
+        if isinstance(first, Word) and first.bare in DECLARES:
+            self.assignments.declare(first.bare, node.parts[count + 1 :])
             if first.bare == "export":
                 self.exported |= exported_names(node.parts[count + 1 :])
             return True
@@ -235,16 +266,68 @@ class _Follower:
         for part in node.parts[:count]:
             name = syntax.name_of(part)
             before.setdefault(name, self.variables.values.get(name))
-            self._assign(part)
+            self.assignments.assign(part)
         self.own = before.keys()
         try:
             name, sent = plain(words[0]) if words else "", node.sent
-            if sent.given is not None and name == "read":
-                return read_here(self.variables, words[1:], self.expander.text(sent.given))
+            if name in ("read", "mapfile", "readarray"):
+                return read_here(self.variables, name, words[1:], self._sent(sent))
             write_files(self.expander, words, sent, self.script.files)
+            if self.printing is not None and name in _PRINTS:
+                self.printing += self._said(name, words, sent)
+            if (inner := self._given_script(name, words, sent)) is not None:
+                with suppress(_Exits), self._own_shell():
+                    return self._nested([inner], node.line)
             return self._command(words, node.line)
         finally:
             self._restore(before if words else {})
+
+    def _sent(self, sent: syntax.Redirected) -> Text | None:
+        """The text of a here-string or a here-document that a command is sent."""
+        if sent.given is not None:
+            return self.expander.text(sent.given)
+        return None if sent.document is None else self.expander.text(document(sent.document))
+
+    def _said(self, name: str, words: list[Text], sent: syntax.Redirected) -> list[Text | None]:
+        """What a command prints, nothing where it goes elsewhere, None where that is not known."""
+        if sent.target or sent.longer or (sent.elsewhere and sent.elsewhere.raw == "2"):
+            return []
+        if name in ("echo", "log"):
+            blank, end = (Part(" ", 1),), (Part("\n", 1),)
+            rest = [part for word in words[1:] for part in (*word, *blank)]
+            return [(*rest[: -1 if rest else None], *end)]
+        if name == "printf" and len(words) > 1 and not any(map(is_unset, words)):
+            text = formatted(plain(words[1]), [plain(word) for word in words[2:]])
+            return [None if text is None else (Part(text, 1),)]
+        if name == "cat" and len(words) == 1:
+            return [self._sent(sent)]
+        return [None] if name in ("cat", "ls", "git", "printf", "exec") else []
+
+    def _called(self, words: list[Text], line: int) -> Text | None:
+        """What a function prints, where the words call one that only prints text."""
+        if not words or plain(words[0]) not in self.functions:
+            return None
+        outer, self.printing, recorded = self.printing, [], len(self.script.commands)
+        with suppress(_Exits, _Stops), self._own_shell():
+            self._call(plain(words[0]), words[1:], line)
+        said, self.printing = self.printing, outer
+        ran = len(self.script.commands) > recorded
+        for each in (self.script.commands, self.script.beside, self.script.exported):
+            del each[recorded:]
+        if ran or any(each is None for each in said):
+            return None
+        return without_line_ends([part for each in said if each for part in each])
+
+    def _given_script(self, name: str, words: list[Text], sent: syntax.Redirected) -> Text | None:
+        """The script that `bash` or `sbatch` is sent, or that this one wrote before."""
+        if name not in _STARTS:
+            return None
+        files = (self.script.files.get(shown_text(word)) for word in words[1:])
+        written = next((text for text in files if text is not None), None)
+        if written is not None:
+            return (Part(written, line_of(words[0], 1)),)
+        reads = all(plain(word).startswith("-") for word in words[1:]) or name == "ssh"
+        return self._sent(sent) if reads else None
 
     def _restore(self, before: dict[str, list[Text] | None]) -> None:
         """Assignments before a command hold for that command only."""
@@ -253,37 +336,6 @@ class _Follower:
                 self.variables.values.pop(name, None)
             else:
                 self.variables.values[name] = items
-
-    def _assign(self, part: Word | syntax.Array) -> None:
-        known = self.variables
-        if isinstance(part, syntax.Array):
-            items = [text for word in part.words for text in self.expander.fields(word)]
-            old = known.values.get(part.name, []) if part.append else []
-            known.values[part.name] = (old + items)[:MAX_TOKENS]
-            known.arrays.add(part.name)
-            return
-        match = syntax.ASSIGN.match(part.raw)
-        assert match is not None
-        name, index, append = match[1], match[2], bool(match[3])
-        value = self.expander.text(commands.after_equals(part, match.end()))
-        old = list(known.values.get(name, []))
-        at = self._index(index, old) if index else 0
-        if at is None:
-            return
-        at = min(at, len(old))  # a hole in an array is closed: its elements are what counts
-        old += [()] * (at == len(old))
-        old[at] = old[at] + value if append else value
-        if sum(len(each.text) for each in old[at]) > MAX_CHARS:
-            raise UnreadableConfig(f"{name} grows over {MAX_CHARS} characters", part.line)
-        known.values[name] = old if index or name in known.arrays else [old[0]]
-
-    def _index(self, index: str, old: list[Text]) -> int | None:
-        try:
-            at = self.expander.number(index)
-        except NotArithmetic:
-            return None
-        at += len(old) if at < 0 else 0
-        return at if 0 <= at < MAX_TOKENS else None
 
     def _command(self, words: list[Text], line: int) -> bool:
         if not words or not (name := shown_text(words[0])):
@@ -301,7 +353,8 @@ class _Follower:
     def _call(self, name: str, arguments: list[Text], line: int) -> bool:
         self._deeper(line)
         try:
-            return self._until_return(arguments, lambda: self.run(self.functions[name]))
+            with self.assignments.function():
+                return self._until_return(arguments, lambda: self.run(self.functions[name]))
         finally:
             self.calls -= 1
 
@@ -325,9 +378,9 @@ class _Follower:
 
     def _builtin(self, name: str, words: list[Text], line: int) -> bool:
         if name in ("exit", "return", "break", "continue"):
-            if name != "exit" or not self.conditional:
-                raise _Stops(name)
-            return True
+            if name == "exit" and self.conditional:
+                return True
+            raise _Exits(name) if name == "exit" else _Stops(name)
         if name in ("true", "false"):
             return name == "true"
         if name == "eval":
@@ -340,11 +393,13 @@ class _Follower:
             self.variables.arguments = words[2:]
         elif name == "unset":
             for word in words[1:]:
-                self.variables.values.pop(plain(word), None)
+                self.variables.forget(plain(word))
+        elif self.assignments.builtin(name, words[1:], line):
+            return True
         elif name in ("source", "."):
             return self._source(words[1:], line)
         elif (inner := commands.inline(words)) is not None:
-            return self._nested([inner], line)
+            return self._in_shell(*inner, line)
         elif name not in _PRINTS:
             facts = [Fact(shown_text(word), line_of(word, line)) for word in words]
             self.script.commands.append(facts[:MAX_TOKENS])
@@ -374,6 +429,15 @@ class _Follower:
             return True
         arguments = words[1:] or self.variables.arguments
         return self._until_return(arguments, lambda: self._inside(inner, line))
+
+    def _in_shell(self, text: Text, arguments: list[Text], line: int) -> bool:
+        """Follow what `bash -c` is given, in a shell that knows what is exported."""
+        with suppress(_Exits), self._own_shell():
+            known, names = self.variables, self.exported | self.own
+            known.values = {name: known.values[name] for name in names & known.values.keys()}
+            known.arguments, known.maps, known.arrays = arguments, {}, set()
+            return self._nested([text], line)
+        return True
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""
