@@ -2,7 +2,7 @@
 
 What the script does not say (an environment variable, an argument, the output of a command) counts
 as empty in conditions, as in an empty environment, and stays visible (`$TP`) in the words of a
-command. The output of a command is not taken as empty where a default stands for nothing.
+command. The output of a command is not nothing where a default stands (`${TP:-4}`).
 
 Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion, 3.5.7 Word Splitting.
 Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than compute (`computed`).
@@ -11,7 +11,6 @@ Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than co
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
 from meshplan.executor.frameworks.shell.pipelines import printed
@@ -49,9 +48,7 @@ class _Atom:
 
 
 class Expander:
-    """Expands words by `variables`. `called`: what a function of the script prints, None where the
-    words call none or more than text is printed.
-    """
+    """Expands words by `variables`. `called`: what a function of the script prints, else None."""
 
     def __init__(self, variables: Variables) -> None:
         self.variables, self.work = variables, work_here()
@@ -275,8 +272,8 @@ class Expander:
     def _output(self, command: str, line: int, *, quoted: bool) -> list[_Atom]:
         """The output of the few commands that only compute; of all others it is unknown."""
         if spaced := SPACED.fullmatch(command.strip()):
-            atoms = self._word(spaced[1], line, quoted=False)
-            return [_Atom(atom.part and _spaced(atom.part), splits=not quoted) for atom in atoms]
+            parts = [atom.part for atom in self._word(spaced[1], line, quoted=False)]
+            return [_Atom(part and _spaced(part), splits=not quoted) for part in parts]
         self.depth += 1
         try:
             if self.depth > MAX_DEPTH:
@@ -294,8 +291,9 @@ class Expander:
         if match is None:
             return None
         body = re.sub(r"^\t+", "", match[4], flags=re.M) if match[1] == "<<-" else match[4]
-        kept: Literal["single", "double"] = "single" if match[2] else "double"
-        return self.text(document(Word((Piece(body.rstrip("\n"), kept, line),), line)))
+        text = body.rstrip("\n")
+        piece = Piece(text, "single", line) if match[2] else Piece(text, "double", line)
+        return self.text(document(Word((piece,), line)))
 
     def _pipeline(self, command: str, line: int) -> Text | None:
         """What commands print that only compute, or one function of the script; else None."""
