@@ -45,6 +45,8 @@ from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 MARK = "--per_device_train_batch_size"
+_DASHED = "--per-device-train-batch-size"
+"""The same, as `HfArgumentParser` takes it too (transformers 5.23, hf_argparser.py)."""
 _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
@@ -66,7 +68,7 @@ _SAID_BY = {
 
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's batch and no launch of a format of its own."""
-    return name.endswith(SCRIPTS) and MARK in text
+    return name.endswith(SCRIPTS) and (MARK in text or _DASHED in text)
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -80,7 +82,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
 
 
 def _is_mark(word: str) -> bool:
-    return word.partition("=")[0] == MARK
+    return word.partition("=")[0] in (MARK, _DASHED)
 
 
 def _case(words: list[Fact], script: Script, path: str, text: str, start: Start | None) -> Reading:
