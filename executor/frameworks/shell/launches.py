@@ -13,7 +13,8 @@ from meshplan.planner.case.reading import Fact, Start
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
 _OUTPUT = re.compile(r"\$\((?!\()")
 NOT_RUN = "no command is run: write them into the script"
-_STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
+_STARTED = re.compile(r"\$(?!\{\w+\.)\{?([A-Za-z_]\w*|[1-9]\d?)\b")
+"""Not `${oc.env:TP}` and `${model.x}`, which OmegaConf resolves and no shell."""
 _NO_FLAGS = {"PWD", "HOME", "USER", "HOSTNAME", "RANDOM", "UID", "SLURM_JOB_ID", "SLURM_JOBID"}
 """What a shell or Slurm sets itself, which is never a flag."""
 _SHOWN = 6  # of what a script is started with
