@@ -38,7 +38,7 @@ from meshplan.executor.launch.written import FILES as WRITTEN
 from meshplan.executor.launch.written import file_text, write_file
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
-from meshplan.planner.text_files import write_text
+from meshplan.planner.text_files import check_writable, write_text
 
 EngineName = Literal[
     "native", "torchtitan", "megatron", "nanotron", "accelerate", "deepspeed", "transformers"
@@ -131,11 +131,14 @@ def _file_for_launcher(order: Order, plan: Plan, settings: RunSettings) -> str:
 
 
 def _check_trace(order: Order, plan: Plan) -> None:
-    """Raise `CannotRun` for a trace of what records none."""
+    """Raise `CannotRun` for a trace of what records none, and `CannotWrite` before the run for one
+    that could not be written after it.
+    """
     if order.trace and (order.top > 1 or plan.engine != "native"):
         raise CannotRun(
             "--trace is of one run by the native engine: leave out --top, and add --engine native"
         )
+    check_writable(order.trace, read=[order.plan])
 
 
 def _on_engine(plan: Plan, order: Order) -> Plan:

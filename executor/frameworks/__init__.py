@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from meshplan.executor.frameworks import calling, refused
+from meshplan.executor.frameworks import calling, jobs, refused
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
@@ -172,10 +172,18 @@ CALLING = Format(
 """A script whose launch is in another one beside it, or in one that this calls, `LEVELS` deep."""
 
 
+JOB = Format(
+    "job",
+    lambda name, text: jobs.claims(name, text, _reader),
+    lambda text, path, start: jobs.read(text, path, start, _reader),
+)
+"""A job's document whose command starts a trainer."""
+
+
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
     every: tuple[Format, ...] = (
-        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), CALLING, SCRIPT
+        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), CALLING, JOB, SCRIPT
     )  # fmt: skip
     return next((each for each in every if each.claims(name, text)), None)
 

@@ -22,7 +22,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                   "a Python program; check its model by an inline plan"),
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
-        "a Python program; check the overrides that it is run with, or its dumped YAML"),
+        "a Python program; check run_config.yaml, which a checkpoint of it holds, or the script "
+        "that runs it with overrides such as model.tensor_model_parallel_size=2"),
     "a test case of a NeMo 2 recipe": (
         (r"MODEL_ARGS:[ \t]*$", r"[ \t]+trainer\.(?:num_nodes|devices|strategy)\b"),
         "the recipe, a Python program, has the model; check a plan of the same layout"),
@@ -128,7 +129,9 @@ _NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
-        "check the configuration that it names, with what its --SECTION.KEY=VALUE options replace"),
+        "check the configuration that it names (of --module M --config C the function C in "
+        "torchtitan/models/M/config_registry.py), with what its --SECTION.KEY=VALUE options "
+        "replace"),
     "a launch script of Megatron-Bridge's performance recipes": (
         rf"{_BY}[^\s#]*scripts/performance/(?:run_script|setup_experiment)\.py\b",
         "its recipes, which are programs, set recompute, stages and precision; check the "

@@ -66,9 +66,15 @@ def _of_host(log: Path) -> Iterator[Failure]:
 
 
 def _message(path: Path) -> str:
-    """The exception in an `error.json`; torch writes a bare string where it has no traceback."""
-    message = json.loads(path.read_text(encoding="utf-8"))["message"]
-    return message if isinstance(message, str) else str(message["message"])
+    """The exception in an `error.json`; torch writes a bare string where it has no traceback. Of a
+    file that is cut off, as on a full disk, the end of the rank's stderr.
+    """
+    try:
+        message = json.loads(path.read_text(encoding="utf-8"))["message"]
+        return message if isinstance(message, str) else str(message["message"])
+    except (ValueError, KeyError, TypeError):
+        said = read_tail(path.with_name("stderr.log"))
+        return f"its error file is cut off (is the disk full?): {said}".rstrip(": ")
 
 
 def read_tail(path: Path, lines: int = TAIL_LINES) -> str:

@@ -76,6 +76,11 @@ def check_data(path: Path) -> None:
         raise CannotRun(f"--data {path}: {error.strerror}; give a flat file of tokens") from None
     if empty:
         raise CannotRun(f"--data {path}: empty; give a flat file of tokens")
+    if path.stat().st_size % 2:
+        raise CannotRun(
+            f"--data {path}: an odd number of bytes; its tokens must be numbers of 2 or 4 bytes "
+            "(uint16 up to a vocabulary of 65536, else uint32)"
+        )
 
 
 def check_host(

@@ -25,10 +25,11 @@ from typing import Literal
 
 from meshplan.executor.engine.parts.coordinates import Coordinates
 from meshplan.executor.engine.watch.record import StepRecord, read_record
+from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.profile.statistics import summarise
 from meshplan.hardware_profiles.schema import Frozen
-from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.text_files import write_text
 
 
 class ComparedPart(Frozen):
@@ -111,13 +112,24 @@ def finite(value: float) -> float | None:
 
 
 def read_records(folder: Path, world_size: int) -> list[list[StepRecord]]:
-    """The steps that every rank wrote so far, by rank; a line cut off by a kill is left out."""
-    ranks = []
-    for rank in range(world_size):
-        path = folder / f"rank{rank}.jsonl"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        ranks.append([read_record(line) for line in text.split("\n")[:-1]])
-    return ranks
+    """The steps that every rank wrote so far, by rank; a line cut off by a kill is left out. Raises
+    `RankFailed` for a line that no rank writes.
+    """
+    return [_steps(folder / f"rank{rank}.jsonl") for rank in range(world_size)]
+
+
+def _steps(path: Path) -> list[StepRecord]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    steps = []
+    for at, line in enumerate(lines, start=1):
+        try:
+            steps.append(read_record(line.decode("utf-8")))
+        except (ValueError, TypeError, KeyError):
+            raise RankFailed(
+                f"{path}, line {at} is no step record: the file was changed, or its disk is full "
+                "or failed; run again with another --out"
+            ) from None
+    return steps
 
 
 def measured_fields(
@@ -233,9 +245,9 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
 
 
 def write_result(result: RunResult, path: Path) -> None:
-    """Write atomically, errors of the parts included."""
+    """Write atomically, errors of the parts included; raises `CannotWrite`."""
     document = result.model_dump(mode="json")
     for part, written in zip(result.parts, document["parts"], strict=True):
         written["error"] = part.error
     document["inside_band"] = result.inside_band
-    write_whole(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -1,6 +1,7 @@
 """One run of a plan, watched step by step; and a tournament of several."""
 
 import datetime
+import json
 import os
 import time
 from collections.abc import Callable
@@ -138,10 +139,35 @@ def run_watched(plan: Plan, settings: RunSettings, out: Path, start: Start) -> R
     happens.
 
     Raises what `start` raises, after writing what was measured until then, `RankFailed` if a rank
-    hangs or the training diverges, and `CannotRun` if `out` cannot be made.
+    hangs or the training diverges, and `CannotRun` if `out` cannot be made or a run goes on in it.
     """
+    if settings.placement.nodes == 1:
+        check_ended(out)
     prepare(plan, out)
     return _watched(plan, settings, out, start)
+
+
+def check_ended(out: Path) -> None:
+    """Raise `CannotRun` while another command of this host runs a plan in `out`, whose records a
+    second run would remove.
+    """
+    try:
+        said = json.loads((out / RESULT_FILE).read_bytes())
+        running, pid = said["status"] == "running", int(said["starter_pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # no run before, or a file that no run wrote
+    if running and pid != os.getpid() and _is_starter(pid):
+        raise CannotRun(
+            f"a run goes on in {out} (process {pid}): let it end, or give another folder with --out"
+        )
+
+
+def _is_starter(pid: int) -> bool:
+    """Whether the process `pid` of this host is a command of ours; its number may be used anew."""
+    try:
+        return b"meshplan" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def prepare(plan: Plan, out: Path) -> None:

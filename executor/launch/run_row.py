@@ -13,10 +13,10 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.units import GIB
 from meshplan.executor.launch.results import RunResult
-from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import run_of
+from meshplan.planner.text_files import write_text
 
 FILE = "runs.csv"
 SCHEDULE_WORDS = {"interleaved_1f1b": "interleaved", "zb_h1": "zb", "zb_v": "zb-v",
@@ -33,7 +33,7 @@ def write_row(plan: Plan, result: RunResult, gpu: str, folder: Path) -> Path | N
     writer = csv.DictWriter(text, fieldnames=list(row), lineterminator="\n")
     writer.writeheader()
     writer.writerow(row)
-    write_whole(path, text.getvalue())
+    write_text(path, text.getvalue())
     return path
 
 

@@ -21,7 +21,7 @@ from meshplan.executor.launch.torchrun import (
     shell_command,
     signals_raise,
 )
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.planner.text_files import CannotWrite, write_text
 
 POLL_S = 5.0
 SILENT_S = 300.0  # the controller may be restarted, and does not answer meanwhile
@@ -109,10 +109,26 @@ def submit(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
     check_free(out)
     out.mkdir(parents=True, exist_ok=True)
     script = out / SCRIPT_FILE
-    write_whole(script, batch_script(job, extra, out))
-    number = _said(["sbatch", "--parsable", str(script)]).split(";")[0]
-    write_whole(out / NUMBER_FILE, f"{number}\n")
+    write_text(script, batch_script(job, extra, out))
+    write_text(out / NUMBER_FILE, "")  # what cannot be kept must not be submitted
+    try:
+        number = _said(["sbatch", "--parsable", str(script)]).split(";")[0]
+    except SlurmFailed:
+        (out / NUMBER_FILE).unlink()
+        raise
+    _keep(number, out / NUMBER_FILE)
     return number
+
+
+def _keep(number: str, path: Path) -> None:
+    """Write the number of a job that runs by now; without it nobody finds the job again."""
+    try:
+        write_text(path, f"{number}\n")
+    except CannotWrite as error:
+        raise SlurmFailed(
+            f"Slurm job {number} was submitted, and its number cannot be kept: {error}; cancel it "
+            f"with: scancel {number}"
+        ) from None
 
 
 def check_free(out: Path) -> None:

@@ -14,8 +14,8 @@ from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.launch.run import PLAN_FILE, RunSettings, job_of, prepare
 from meshplan.executor.launch.start import Launcher
 from meshplan.hardware_profiles.schema import Gpu
-from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.text_files import write_text
 
 KEYS = {Launcher.skypilot: skypilot.KEYS, Launcher.kubeflow: kubeflow.KEYS}
 FILES = {Launcher.skypilot: skypilot.FILE, Launcher.kubeflow: kubeflow.FILE}
@@ -79,7 +79,7 @@ def write_file(
     launcher = settings.starter.launcher
     file = out / FILES[launcher]
     prepare(plan, out)
-    write_whole(file, text)
+    write_text(file, text)
     commands = (
         kubeflow.next_commands(given, file)
         if launcher is Launcher.kubeflow

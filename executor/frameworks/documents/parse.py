@@ -90,13 +90,23 @@ def _yaml_value(node: yaml.Node, seen: list[int]) -> Any:
     return node.value if quoted else _scalar(node.value)
 
 
+_YAML_1_1 = ((re.compile(r"[-+]?0[0-7_]+"), 8), (re.compile(r"[-+]?0x[0-9a-fA-F_]+"), 16),
+             (re.compile(r"[-+]?0b[01_]+"), 2))  # fmt: skip
+
+
 def _scalar(text: str) -> Any:
-    """A plain scalar by YAML 1.2's core schema (`1e9` is a number there), other text as it is."""
+    """A plain scalar: whole numbers as PyYAML's loaders have them, which frameworks use (`010` is
+    8 there: yaml.org/type/int, 2005), others by YAML 1.2's core schema (`1e9` is a number there,
+    and of OmegaConf), other text as it is.
+    """
     low = text.lower()
     if low in ("", "~", "null"):
         return None
     if low in _TRUE | _FALSE:
         return low in _TRUE
+    for pattern, base in _YAML_1_1:
+        if len(text) <= MAX_DIGITS and pattern.fullmatch(text):
+            return int(text.replace("_", ""), base)
     return number(text)
 
 

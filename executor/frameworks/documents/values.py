@@ -15,6 +15,11 @@ from meshplan.planner.case.reading import Fact, IllegalConfig, UnreadableConfig
 T = TypeVar("T")
 
 
+YES, NO = ("true", "yes", "on", "t", "y", "1"), ("false", "no", "off", "f", "n", "0")
+"""What transformers' `string_to_bool` (hf_argparser.py, 5.23) and pydantic take as true, and not.
+"""
+
+
 class Values:
     """Typed access to facts; remembers which names were asked for, to report the others."""
 
@@ -67,12 +72,13 @@ class Values:
         return Fact(value, fact.line)
 
     def flag(self, *names: str) -> Fact | None:
-        """A boolean (also as text: people quote it)."""
+        """A boolean (also as text: people quote it, and command lines have nothing else)."""
         fact = self.get(*names)
         if fact is None or isinstance(fact.value, bool):
             return fact
-        if isinstance(fact.value, str) and fact.value.lower() in ("true", "false", "1", "0"):
-            return Fact(fact.value.lower() in ("true", "1"), fact.line)
+        text = fact.value.lower() if isinstance(fact.value, str) else None
+        if text in YES + NO:
+            return Fact(text in YES, fact.line)
         raise UnreadableConfig(
             f"{names[0]} must be true or false, not {shown(fact.value)}", fact.line
         )

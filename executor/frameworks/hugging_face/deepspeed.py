@@ -46,7 +46,14 @@ from meshplan.executor.frameworks.hugging_face.script import (
 )
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+from meshplan.planner.case.reading import (
+    CannotSay,
+    Exported,
+    Fact,
+    IllegalConfig,
+    Reading,
+    UnreadableConfig,
+)
 
 FILE = "ds_config.json"
 LAUNCHER_FILE = "accelerate.yaml"
@@ -305,10 +312,18 @@ def _replicas(facts: dict[str, Fact]) -> Fact | None:
 
 
 def _precision(values: Values) -> Fact | None:
+    """The format that is enabled; raises `IllegalConfig` for two, which DeepSpeed does not start
+    (runtime/config.py: bfloat16 and fp16 modes cannot be simultaneously enabled).
+    """
+    on: dict[str, Fact] = {}
     for name, ours in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
         enabled = values.flag(name + ".enabled")
         if enabled and enabled.value:
-            return Fact(ours, enabled.line)
+            on.setdefault(ours, Fact(ours, enabled.line))
+    if len(on) > 1:
+        raise IllegalConfig("bf16 and fp16 are both enabled: DeepSpeed takes one", on["fp16"].line)
+    if on:
+        return next(iter(on.values()))
     names = [name + ".enabled" for name in ("bf16", "bfloat16", "fp16") if values.has(name)]
     auto = any(values.get(name) is None for name in names)
     return None if auto else Fact("fp32", 1)

@@ -38,12 +38,15 @@ from meshplan.executor.frameworks.shell.launches import (
     launches,
     left_open,
     needed,
+    said_by_output,
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 MARK = "--per_device_train_batch_size"
+_DASHED = "--per-device-train-batch-size"
+"""The same, as `HfArgumentParser` takes it too (transformers 5.23, hf_argparser.py)."""
 _TRAINER = replace(
     next(each for each in TRAINERS if each.name == "hf-trainer"),
     lists=("hf_program_keys.toml", "hf_trainer_keys.toml"),
@@ -65,7 +68,7 @@ _SAID_BY = {
 
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's batch and no launch of a format of its own."""
-    return name.endswith(SCRIPTS) and MARK in text
+    return name.endswith(SCRIPTS) and (MARK in text or _DASHED in text)
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -79,7 +82,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
 
 
 def _is_mark(word: str) -> bool:
-    return word.partition("=")[0] == MARK
+    return word.partition("=")[0] in (MARK, _DASHED)
 
 
 def _case(words: list[Fact], script: Script, path: str, text: str, start: Start | None) -> Reading:
@@ -95,7 +98,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     trainer = _trainer_of(words[at], stated)
     reading = read_values(trainer, values, near, named)
     gpus = gpus_of(Values(launcher), text)
-    unread += other_training(words[at])
+    unread += (*other_training(words[at]), *said_by_output(words))
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)

@@ -48,7 +48,12 @@ from meshplan.executor.frameworks.shell.arguments import (
     launcher_arguments,
 )
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
+from meshplan.executor.frameworks.shell.launches import (
+    first_of,
+    left_open,
+    needed,
+    said_by_output,
+)
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.config_files import text_of
@@ -152,8 +157,8 @@ def _case(
         *reading.notes,
         *assumed,
     )
-    return replace(reading, path=path, facts=found, notes=notes,
-                   unread=(*other_training(words[at]), *unread, *reading.unread))  # fmt: skip
+    unread = (*other_training(words[at]), *said_by_output(words), *unread, *reading.unread)
+    return replace(reading, path=path, facts=found, notes=notes, unread=unread)
 
 
 def _said_by(trainer: Trainer) -> dict[str, str]:

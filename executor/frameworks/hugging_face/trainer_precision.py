@@ -17,7 +17,7 @@ A launcher's `mixed_precision` decides before any of these.
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
-from meshplan.planner.case.reading import Fact
+from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _SWITCHES = (
     ("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"), ("fp16", "fp16"),
@@ -26,14 +26,31 @@ _SWITCHES = (
 _NEITHER = "neither bf16 nor fp16 is on"
 
 
+_ON, _OFF = ("full", "auto"), ("none", "null")
+"""Words of the switches beside true and false; axolotl's `auto` is bf16 where the GPU has it."""
+
+
 def stated_precision(values: Values) -> Fact | None:
-    """The format of the switch that is on."""
-    for name, word in _SWITCHES:
-        values.get(name)
-        stated = values.found.get(name)  # axolotl's `auto`: bf16 where the GPU has it
-        if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
-            return Fact(word, stated.line)
-    return None
+    """The format of the switch that is on. Raises `UnreadableConfig` for a word that says neither,
+    and `IllegalConfig` where bf16 and fp16 are both true, which `TrainingArguments` refuses.
+    """
+    on = {word: fact for name, word in _SWITCHES if (fact := _switched_on(values, name))}
+    both = [on[word] for word in ("bf16", "fp16") if word in on and on[word].value is True]
+    if len(both) > 1:
+        raise IllegalConfig("bf16 and fp16 are both on: the trainer takes one", both[-1].line)
+    return next((Fact(word, fact.line) for word, fact in on.items()), None)
+
+
+def _switched_on(values: Values, name: str) -> Fact | None:
+    values.get(name)
+    stated = values.found.get(name)
+    if stated is None or stated.value is None or str(stated.value).lower() in _OFF:
+        return None
+    if str(stated.value).lower() in _ON:
+        return stated
+    whole = Fact(str(stated.value), stated.line)  # 1 of a YAML file is true too
+    flag = Values({name: whole}).flag(name)
+    return Fact(True, stated.line) if flag and flag.value else None
 
 
 def left_open(trainer: str, values: Values, *, freezes: bool) -> tuple[Fact, str]:

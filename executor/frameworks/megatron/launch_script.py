@@ -54,6 +54,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     FlagArguments,
     arguments,
     launcher_arguments,
+    second_values,
 )
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, job_of
@@ -63,10 +64,12 @@ from meshplan.executor.frameworks.shell.launches import (
     launches,
     left_open,
     needed,
+    said_by_output,
 )
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import (
     Fact,
+    IllegalConfig,
     NothingToRead,
     Reading,
     Start,
@@ -130,9 +133,10 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     cases = [_command(words) for words in commands]
     cases = [
         replace(each, waits=script.waits, files=script.files, of_job=of_job,
+                printed=tuple(said_by_output(words)),
                 program=(kept := needed(each.program, start, _SAID_BY)),
                 left=frozenset(each.program.keys() - kept.keys()))
-        for each in cases
+        for each, words in zip(cases, commands, strict=True)
     ]  # fmt: skip
     reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
@@ -215,6 +219,8 @@ class _Command:
     left   what the program takes, and an option says instead
     files  what the script writes by here-documents
     of_job GPUs that the job's document asks for
+    printed  arguments that the output of a command says
+    second   the second value of each argument that has one
     """
 
     name: str
@@ -224,6 +230,8 @@ class _Command:
     left: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     of_job: Fact | None = None
+    printed: tuple[Fact, ...] = ()
+    second: Mapping[str, Fact] = field(default_factory=dict)
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -236,7 +244,8 @@ def _command(words: list[Fact]) -> _Command:
         at, found = -1, arguments(words)
     if at < 0:
         return _Command("", launcher_arguments(words), found)
-    return _Command(str(words[at].value), launcher_arguments(words[: at + 1]), found)
+    second = second_values(words[at + 1 :])
+    return _Command(str(words[at].value), launcher_arguments(words[: at + 1]), found, second=second)
 
 
 def _check_program(name: str, found: Mapping[str, Fact]) -> None:
@@ -256,8 +265,27 @@ _SUMS = (
 )
 
 
+_SIZES = frozenset(
+    (*COUNTS.values(), "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+     "num_query_groups", "kv_channels", "max_position_embeddings")
+)  # fmt: skip
+"""Arguments of one whole number."""
+
+
+def _check_one_value(command: _Command) -> None:
+    """Raise `IllegalConfig` for a size with a second value, which Megatron's parser refuses."""
+    for name, word in command.second.items():
+        if name in _SIZES:
+            option = name.replace("_", "-")
+            raise IllegalConfig(
+                f"--{option} takes one value, and {shown(word.value)} stands behind it, which "
+                "Megatron's parser refuses", word.line,
+            )  # fmt: skip
+
+
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
     _check_program(command.name, command.program)
+    _check_one_value(command)
     values = FlagArguments(command.program, command.waits)
     by_deepspeed = values.on("deepspeed")
     config = model_config_of(values)
@@ -270,7 +298,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
-    unread = [*in_file, *optimizer_unread(values, "--optimizer")]
+    unread = [*command.printed, *in_file, *optimizer_unread(values, "--optimizer")]
     _add_default_batch(command, facts)
     if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)

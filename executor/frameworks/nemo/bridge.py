@@ -44,6 +44,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     optimizer_unread,
     training_facts,
 )
+from meshplan.executor.frameworks.nemo.core_fields import in_megatrons_words
 from meshplan.executor.frameworks.nemo.devices import gpus_of_file
 from meshplan.executor.frameworks.nemo.mixed_precision import MIXED, NARROW_RECIPES, OWN_FIELDS
 from meshplan.executor.frameworks.nemo.overrides import (
@@ -141,6 +142,9 @@ def _reading(run: Run, path: str) -> Reading:
     nemo = is_nemo(found)
     check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
+    in_part: tuple[str, ...] = ()
+    if not nemo:
+        plain, in_part = in_megatrons_words(plain, found)
     unread += _left_open(plain)
     unread += [] if nemo else [*_elsewhere(found), *lengths(found), *of_towers(found)]
     values = _entries(plain, run)
@@ -168,7 +172,7 @@ def _reading(run: Run, path: str) -> Reading:
         placement=placement,
         recompute=recompute,
         gradient_bytes=2.0 if nemo and sums_narrow(found) else 0.0,
-        model_config=config,
+        model_config=None if in_part else config,
         expert_tensor_follows=True,
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
@@ -177,7 +181,8 @@ def _reading(run: Run, path: str) -> Reading:
         if nemo and run.waits is None
         else left_to_recipe(plain if nemo else found),
         notes=(
-            *run.notes, *assumed, *notes, *noted, *beside, *values.suspects(COUNTS.values()),
+            *run.notes, *in_part, *assumed, *notes, *noted, *beside,
+            *values.suspects(COUNTS.values()),
         ),
         unread=(
             *run.unread, *unread, *of_adapters, *model_unread(values), *not_understood, *of_trainer,

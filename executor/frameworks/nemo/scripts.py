@@ -16,7 +16,13 @@ from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import first_of, is_launched, launches, left_open
+from meshplan.executor.frameworks.shell.launches import (
+    first_of,
+    is_launched,
+    launches,
+    left_open,
+    said_by_output,
+)
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, Start
@@ -95,7 +101,8 @@ def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str,
         found |= override(str(word.value), word.line)
     given = arguments(words)
     by_name, more = of_recipe(given, found)
-    unread = (*more, *_composed(given), *_program(words), *_groups(words))
+    unread = (*more, *_composed(given), *_program(words), *_groups(words), *said_by_output(words),
+              *_not_taken(words))  # fmt: skip
     found |= by_name
     return Run(found, gpus_of(Values(started(words) | given), text), unread, notes, waits)
 
@@ -129,6 +136,20 @@ def _named_by(recipe: Fact, found: Mapping[str, Fact]) -> tuple[dict[str, Fact],
     if "muon" in parts and "optimizer.optimizer" not in found:
         by_name["optimizer.optimizer"] = Fact("muon", recipe.line)
     return by_name, unread
+
+
+_NO_OVERRIDE = re.compile(r"(~|--)(?:\w+\.)+\w+(?:=.*)?", re.S)
+
+
+def _not_taken(words: Iterable[Fact]) -> Iterator[Fact]:
+    """Words that take a field away (`~model.x`), or that Hydra's grammar refuses (`--model.x=1`):
+    NVIDIA-NeMo/Megatron-Bridge hands what its parser does not know to Hydra's.
+    """
+    whys = {"~": "takes a field of the recipe away, which is not read",
+            "--": "Hydra takes no dashes: write it without them"}  # fmt: skip
+    for word in words:
+        if match := _NO_OVERRIDE.fullmatch(str(word.value)):
+            yield Fact(f"{shown(word.value)} ({whys[match[1]]})", word.line)
 
 
 def _program(words: Iterable[Fact]) -> Iterator[Fact]:

@@ -1,9 +1,10 @@
 """The `--flag value` arguments of a command, by name."""
 
+import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -11,6 +12,10 @@ _LISTS = (
     *("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type"),
     "target_modules",
 )
+
+
+_WHOLE = re.compile(r"\s*[-+]?\d[\d_]*\s*")
+"""What Python's `int` takes, which Megatron's parser calls: neither `8.0` nor `1e3`."""
 
 
 class Arguments(Values):
@@ -42,10 +47,23 @@ class FlagArguments(Arguments):
 
     dash = "-"
 
+    def count(self, *names: str, least: int = 1) -> Fact | None:
+        fact = self.get(*names)
+        if fact is not None and not _WHOLE.fullmatch(str(fact.value)):
+            name = next(name for name in names if self.found.get(name) is fact)
+            raise UnreadableConfig(
+                f"--{name.replace('_', '-')} must be a whole number, not {shown(fact.value)}",
+                fact.line,
+            )
+        number = fact and Fact(str(fact.value).strip(), fact.line)
+        return Values({names[0]: number} if number else {}).count(names[0], least=least)
+
     def flag(self, *names: str) -> Fact | None:
         fact = Values.get(self, *names)
         if fact is None:
             return None
+        if is_output(fact.value):  # the arguments behind the switch
+            raise UnreadableConfig(f"{shown(fact.value)} says arguments: {NOT_RUN}", fact.line)
         return Fact(str(fact.value).lower() not in ("false", "0"), fact.line)
 
 
@@ -63,6 +81,22 @@ def arguments(words: list[Fact]) -> dict[str, Fact]:
         flag, _, value = text[2:].partition("=")
         name, line = flag.strip().replace("-", "_"), word.line
         collected = [value] if value else []
+    return found
+
+
+def second_values(words: list[Fact]) -> dict[str, Fact]:
+    """The word behind the value of a flag that has more than one, by the flag's name."""
+    found: dict[str, Fact] = {}
+    name, values = "", 0
+    for word in words:
+        text = str(word.value)
+        if text.startswith("--"):
+            flag, equals, _ = text[2:].partition("=")
+            name, values = flag.strip().replace("-", "_"), int(bool(equals))
+        elif text != "\\" and "$" not in text:
+            values += 1
+            if name and values == 2:
+                found[name] = word
     return found
 
 

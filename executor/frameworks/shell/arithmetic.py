@@ -1,7 +1,7 @@
 """Whole-number arithmetic of the shell: `$((...))`, `((...))` and `-eq`.
 
 Operators by how tightly they bind, as in C; division goes towards zero; a name is its variable.
-Source: GNU Bash manual 5.2, 6.5 Shell Arithmetic. Leaves out: bit operations, other bases.
+Source: GNU Bash manual 5.2, 6.5 Shell Arithmetic. Leaves out: bases above 36.
 """
 
 import operator
@@ -10,11 +10,15 @@ from collections.abc import Callable
 
 MOST = 2**63
 _TOKEN = re.compile(
-    r"\s*(?:(\d+)|([A-Za-z_]\w*)|(\*\*|\+\+|--|[-+*/%]=|<=|>=|==|!=|&&|\|\||[-+*/%<>!()?:=,]))"
+    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+(?:#\w+)?)|([A-Za-z_]\w*)"
+    r"|(\*\*|\+\+|--|(?:<<|>>|[-+*/%&|^])=|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!()?:=,&|^~]))"
 )
 _BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"||": lambda a, b: int(bool(a or b))},
     {"&&": lambda a, b: int(bool(a and b))},
+    {"|": operator.or_},
+    {"^": operator.xor},
+    {"&": operator.and_},
     {"==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b)},
     {
         "<": lambda a, b: int(a < b),
@@ -22,9 +26,11 @@ _BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
         "<=": lambda a, b: int(a <= b),
         ">=": lambda a, b: int(a >= b),
     },
+    {"<<": lambda a, b: a << _shift(b), ">>": lambda a, b: a >> _shift(b)},
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": lambda a, b: _divided(a, b), "%": lambda a, b: a - b * _divided(a, b)},
 )
+_ASSIGNS = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
 _MOST_NESTED = 50
 
 
@@ -36,6 +42,12 @@ def _divided(a: int, b: int) -> int:
     if b == 0:
         raise NotArithmetic("division by 0")
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _shift(by: int) -> int:
+    if not 0 <= by < 64:
+        raise NotArithmetic(f"a shift by {by}")
+    return by
 
 
 def evaluate(text: str, value_of: Callable[[str], int], assign: Callable[[str, int], None]) -> int:
@@ -78,12 +90,12 @@ class _Evaluator:
 
     def _assignment(self) -> int:
         ahead = self.tokens[self.at : self.at + 2]
-        if len(ahead) == 2 and ahead[1] in ("=", "+=", "-=", "*=", "/=", "%="):
+        if len(ahead) == 2 and ahead[1] in _ASSIGNS:
             self.at += 2
             name, value = ahead[0], self._assignment()
-            if ahead[1] != "=":
-                level = next(level for level in _BINARY if ahead[1][0] in level)
-                value = level[ahead[1][0]](self.value_of(name), value)
+            if (sign := ahead[1][:-1]) != "":
+                level = next(level for level in _BINARY if sign in level)
+                value = _bounded(level[sign](self.value_of(name), value))
             self.assign(name, value)
             return value
         return self._choice()
@@ -121,14 +133,14 @@ class _Evaluator:
 
     def _unary(self) -> int:
         signs = []
-        while sign := self._next("-", "+", "!"):
+        while sign := self._next("-", "+", "!", "~"):
             signs.append(sign)
         if step := self._next("++", "--"):
             value = self._stepped(self._next(), step)
         else:
             value = self._atom()
         for sign in reversed(signs):
-            value = {"-": -value, "+": value, "!": int(not value)}[sign]
+            value = {"-": -value, "+": value, "!": int(not value), "~": ~value}[sign]
         return value
 
     def _stepped(self, name: str, step: str) -> int:
@@ -143,14 +155,27 @@ class _Evaluator:
             if not self._next(")"):
                 raise NotArithmetic("`(` is never closed")
             return value
-        if token.isdecimal():
-            return int(token, 8) if re.fullmatch(r"0[0-7]+", token) else _bounded(int(token))
+        if token[:1].isdecimal():
+            return _bounded(_number(token))
         if not token.isidentifier():
             raise NotArithmetic(f"`{token}` is out of place")
         value = self.value_of(token)
         if step := self._next("++", "--"):
             self._stepped(token, step)
         return value
+
+
+def _number(token: str) -> int:
+    """`0x20`, `040` and `2#100000` are 32 as `32` is."""
+    base, mark, digits = token.partition("#")
+    try:
+        if mark:
+            return int(digits, int(base))
+        if token[:2].lower() == "0x":
+            return int(token, 16)
+        return int(token, 8 if re.fullmatch(r"0[0-7]+", token) else 10)
+    except ValueError:
+        raise NotArithmetic(token[:60]) from None
 
 
 def _bounded(value: int) -> int:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.expand import Part, Text, plain
+from meshplan.executor.frameworks.shell.variables import Part, Text, plain
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 
 MAX_BRACED = 1_001  # one more than a loop may have rounds
@@ -30,21 +30,29 @@ def decides(condition: syntax.Block) -> bool:
     )
 
 
+def reads(condition: syntax.Block) -> bool:
+    """Whether a condition is `read` of what the script does not say."""
+    first = condition.items[0][1] if condition.items else None
+    words = first.parts if isinstance(first, syntax.Simple) else ()
+    named = (part.bare for part in words if isinstance(part, Word) and not syntax.assigns(part))
+    return next(named, "") == "read"
+
+
 def is_count(words: list[Text]) -> bool:
     """Whether the first word is a small number."""
     return bool(words) and re.fullmatch(r"\d{1,4}", plain(words[0])) is not None
 
 
-def inline(words: list[Text]) -> Text | None:
-    """The script of `bash -c SCRIPT`, also behind a launcher such as srun; of another program's
-    `-c`, a text that begins as a command that trains does.
+def inline(words: list[Text]) -> tuple[Text, list[Text]] | None:
+    """The script of `bash -c SCRIPT NAME A B` and its arguments, also behind a launcher such as
+    srun; of another program's `-c`, a text that begins as a command that trains does.
     """
     for at, word in enumerate(words[:-2]):
         following = plain(words[at + 1])
         if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
-            return words[at + 2]
+            return words[at + 2], words[at + 4 :]
         if following == "-c" and _TRAINS.match(plain(words[at + 2])):
-            return words[at + 2]
+            return words[at + 2], []
     return None
 
 

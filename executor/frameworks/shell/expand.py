@@ -1,21 +1,30 @@
 """What the words of a shell script become: variables, arrays, arithmetic, splitting at blanks.
 
-A value is text in parts, each with the line that wrote it. A part that is `unset` stands for
-something that the script does not say (an environment variable, an argument, the output of a
-command): it counts as empty in conditions, as in an empty environment, and stays visible (`$TP`)
-in the words of a command.
+What the script does not say (an environment variable, an argument, the output of a command) counts
+as empty in conditions, as in an empty environment, and stays visible (`$TP`) in the words of a
+command. The output of a command is not nothing where a default stands (`${TP:-4}`).
 
 Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion, 3.5.7 Word Splitting.
 Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than compute (`computed`).
 """
 
 import re
-import shlex
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
-from meshplan.executor.frameworks.shell.text import SPACED, change_of, computed
-from meshplan.executor.frameworks.shell.words import Piece, Word, closing, split_words
+from meshplan.executor.frameworks.shell.pipelines import printed
+from meshplan.executor.frameworks.shell.text import SPACED, change_of
+from meshplan.executor.frameworks.shell.variables import (
+    Part,
+    Text,
+    Variables,
+    is_unset,
+    line_of,
+    plain,
+    shown_text,
+)
+from meshplan.executor.frameworks.shell.words import Piece, Word, closing, document, split_words
 from meshplan.executor.frameworks.shell.work import work_here
 from meshplan.planner.case.reading import UnreadableConfig
 
@@ -27,31 +36,7 @@ MAX_DEPTH = 10  # of defaults inside defaults
 _NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
 _BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#])(?:\[([^\]]*)\])?(.*)", re.S)
 _DEFAULT = re.compile(r"(:?[-=+?])(.*)", re.S)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Text with the line that wrote it; `unset` text stands for something unknown."""
-
-    text: str
-    line: int
-    unset: bool = False
-
-
-Text = tuple[Part, ...]
-
-
-@dataclass(slots=True)
-class Variables:
-    """Variables by name: one value, or the elements of an array. `arguments` are `$1`, `$2`, ...
-
-    guesses  line and name of each unknown value that decided a condition
-    """
-
-    values: dict[str, list[Text]] = field(default_factory=dict)
-    arrays: set[str] = field(default_factory=set)
-    arguments: list[Text] = field(default_factory=list)
-    guesses: dict[int, str] = field(default_factory=dict)
+_DOCUMENT = re.compile(r"\s*cat\s+(<<-?)\s*(['\"]?)(\w+)\2[ \t]*\n(.*\n|)[ \t]*\3\s*", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +47,13 @@ class _Atom:
     splits: bool = False
 
 
-def plain(text: Text) -> str:
-    """As a condition takes it: what is not set is empty."""
-    return "".join(part.text for part in text if not part.unset)
-
-
-def shown_text(text: Text) -> str:
-    """As a message or a flag takes it: what is not set is named."""
-    return "".join(part.text for part in text)
-
-
-def is_unset(text: Text) -> bool:
-    """Whether any of it is unknown."""
-    return any(part.unset for part in text)
-
-
-def line_of(text: Text, otherwise: int) -> int:
-    """The line that wrote the start of it."""
-    return text[0].line if text else otherwise
-
-
 class Expander:
-    """Expands words by `variables`."""
+    """Expands words by `variables`. `called`: what a function of the script prints, else None."""
 
     def __init__(self, variables: Variables) -> None:
         self.variables, self.work = variables, work_here()
         self.depth = 0
+        self.called: Callable[[list[Text], int], Text | None] = lambda _words, _line: None
 
     def fields(self, word: Word) -> list[Text]:
         """The words that the shell makes of one: none, one or several."""
@@ -154,6 +120,9 @@ class Expander:
             return [(Part(str(len(self.variables.arguments)), 1),)]
         if name == "?":  # no command is run, and each is taken to have succeeded
             return [(Part("0", 1),)]
+        name = self.variables.aliases.get(name, name)
+        if name in self.variables.maps:
+            return list(self.variables.maps[name].values())
         return self.variables.values.get(name)
 
     def _value(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
@@ -173,12 +142,12 @@ class Expander:
         if mark == "!" and not rest and index is None:
             return self._indirect(name, raw, line, quoted=quoted)
         items = self.items(name)
-        listed = items is not None and not any(plain(item).startswith("[") for item in items)
-        if mark == "!" and not rest and index in ("@", "*") and items and listed:
-            return _several([(Part(str(at), line),) for at in range(len(items))], quoted=quoted)
+        if mark == "!" and not rest and index in ("@", "*") and items:
+            keys = self.variables.maps.get(name) or map(str, range(len(items)))
+            return _several([(Part(key, line),) for key in keys], quoted=quoted)
         every = index in ("@", "*") or (index is None and name in ("@", "*"))
         if index is not None and not every and items is not None:
-            items = self._element(items, index)
+            items = self._element(name, items, index)
         if mark == "#":
             return [_Atom(Part(str(_length(items, every=every)), line))]
         if mark or (default := _DEFAULT.fullmatch(rest)) is None:
@@ -193,7 +162,7 @@ class Expander:
         *, quoted: bool, every: bool,
     ) -> list[_Atom]:  # fmt: skip
         sign, word = default[1], default[2]
-        nothing = items is None or (sign[0] == ":" and not any(map(plain, items)))
+        nothing = items is None or (sign[0] == ":" and not any(map(_may_say, items)))
         if sign[-1] == "+":
             return [] if nothing else self._word(word, line, quoted=quoted)
         if not nothing:
@@ -229,7 +198,16 @@ class Expander:
             return _unknown(raw, line, quoted=quoted)
         return _atoms(known[0], quoted=quoted)
 
-    def _element(self, items: list[Text], index: str) -> list[Text] | None:
+    def key(self, index: str) -> str | None:
+        """The key of an element of an associative array; None where it is not known."""
+        text = self.text(Word(tuple(split_words(index)[0].pieces), 1)) if index.strip() else ()
+        return None if is_unset(text) else plain(text)
+
+    def _element(self, name: str, items: list[Text], index: str) -> list[Text] | None:
+        name = self.variables.aliases.get(name, name)
+        if name in self.variables.maps:
+            found = self.variables.maps[name].get(self.key(index) or "")
+            return None if found is None else [found]
         try:
             at = self.number(index)
         except NotArithmetic:
@@ -294,26 +272,50 @@ class Expander:
     def _output(self, command: str, line: int, *, quoted: bool) -> list[_Atom]:
         """The output of the few commands that only compute; of all others it is unknown."""
         if spaced := SPACED.fullmatch(command.strip()):
-            atoms = self._word(spaced[1], line, quoted=False)
-            return [_Atom(atom.part and _spaced(atom.part), splits=not quoted) for atom in atoms]
-        unknown = [_Atom(Part(f"$({command})", line, unset=True))]
+            parts = [atom.part for atom in self._word(spaced[1], line, quoted=False)]
+            return [_Atom(part and _spaced(part), splits=not quoted) for part in parts]
         self.depth += 1
         try:
             if self.depth > MAX_DEPTH:
                 raise UnreadableConfig(_too_deep(), line)
-            expanded = _joined(self._piece(Piece(command, "double", line)))
+            said = self._document(command, line) or self._pipeline(command, line)
         finally:
             self.depth -= 1
-        if is_unset(expanded) or re.search(r"[|;&<>`]", command):
-            return unknown
-        try:
-            words = shlex.split(plain(expanded))
-        except ValueError:
-            return unknown
-        said = computed(words)
         if said is None:
-            return unknown
-        return [_Atom(Part(said, line), splits=not quoted)]
+            return [_Atom(Part(f"$({command})", line, unset=True))]
+        return _atoms(said, quoted=quoted)
+
+    def _document(self, command: str, line: int) -> Text | None:
+        """What `cat <<EOF` prints, less the line ends behind it."""
+        match = _DOCUMENT.fullmatch(command)
+        if match is None:
+            return None
+        body = re.sub(r"^\t+", "", match[4], flags=re.M) if match[1] == "<<-" else match[4]
+        text = body.rstrip("\n")
+        piece = Piece(text, "single", line) if match[2] else Piece(text, "double", line)
+        return self.text(document(Word((piece,), line)))
+
+    def _pipeline(self, command: str, line: int) -> Text | None:
+        """What commands print that only compute, or one function of the script; else None."""
+        stages: list[list[Text]] = [[]]
+        for word in split_words(command.strip(), [(0, line)]):
+            if word.operator and word.raw != "|":
+                return None
+            if word.operator:
+                stages.append([])
+            else:
+                stages[-1] += self.fields(word)
+        if len(stages) == 1 and (said := self.called(stages[0], line)) is not None:
+            return said
+        if any(is_unset(word) for stage in stages for word in stage) or not all(stages):
+            return None
+        text = printed([[plain(word) for word in stage] for stage in stages])
+        return None if text is None else (Part(text, line),)
+
+
+def _may_say(text: Text) -> bool:
+    """Whether it is more than nothing, as the output of a command may be that is not run."""
+    return any(part.text and not (part.unset and part.text[:2] != "$(") for part in text)
 
 
 def _spaced(part: Part) -> Part:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from meshplan.executor.frameworks.shell.expand import (
-    Expander,
+from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.syntax import Array, Redirected, assigns, name_of
+from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
     Variables,
@@ -19,7 +20,6 @@ from meshplan.executor.frameworks.shell.expand import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.syntax import Array, Redirected, assigns, name_of
 from meshplan.executor.frameworks.shell.words import Word, document
 from meshplan.planner.case.reading import UnreadableConfig
 
@@ -48,25 +48,66 @@ def exported_names(parts: Sequence[Word | Array]) -> set[str]:
     }
 
 
-def read_here(known: Variables, words: list[Text], given: Text) -> bool:
-    """`read` of a here-string: each name takes a field, the last one the rest; after `-a` a name
-    takes all of them. Of what is unknown no name is set.
+_TAKE_VALUES = {"read": "dinNptu"}  # options of `read`; else those of `mapfile`
+
+
+def read_here(known: Variables, command: str, words: list[Text], given: Text | None) -> bool:
+    """`read` and `mapfile` of a here-string or here-document: each name takes a field, the last one
+    the rest; after `-a` a name takes all of them, of `mapfile` all lines. What is read from
+    elsewhere is unknown.
     """
-    flags = "".join(plain(word) for word in words if plain(word).startswith("-"))
-    names = [plain(word) for word in words if not plain(word).startswith("-")]
+    texts = [plain(word) for word in words]
+    options, names = _read_words(texts, _TAKE_VALUES.get(command, "dnOsuCc"))
+    if command != "read":
+        names, options = names[:1] or ["MAPFILE"], options | {"a": ""}
+    names = names or ["REPLY"]
+    if given is None or is_unset(given):
+        for name in names:
+            known.values[name] = [(Part(f"${name}", 1, unset=True),)]
+        return True
     ifs = plain(known.values["IFS"][0]) if known.values.get("IFS") else " \t\n"
-    fields, line = _fields(plain(given), ifs), line_of(given, 1)
+    text, line = plain(given), line_of(given, 1)
+    if command == "read" and options.get("d") != "":
+        text = text.partition(options.get("d", "\n")[:1])[0]
+    fields = _fields(text, ifs) if command == "read" else text.rstrip("\n").split("\n")
     for at, name in enumerate(names):
-        if is_unset(given):
-            known.values.pop(name, None)
-        elif "a" in flags:
+        if "a" in options:
             known.values[name] = [(Part(each, line),) for each in fields]
             known.arrays.add(name)
         else:
-            last = at == len(names) - 1
-            text = ifs[:1].join(fields[at:]) if last else "".join(fields[at : at + 1])
-            known.values[name] = [(Part(text, line),)]
+            taken = _rest(text, ifs, at) if at == len(names) - 1 else "".join(fields[at : at + 1])
+            known.values[name] = [(Part(taken, line),)]
     return True
+
+
+def _read_words(texts: list[str], with_value: str) -> tuple[dict[str, str], list[str]]:
+    """The options of `read` with their values, and the names that it sets."""
+    options: dict[str, str] = {}
+    names: list[str] = []
+    left = list(texts)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-") or names:
+            names.append(word)
+            continue
+        for at, letter in enumerate(word[1:], start=2):
+            takes = letter in with_value
+            value = (word[at:] or (left.pop(0) if left else "")) if takes else ""
+            options[letter] = value
+            if takes:
+                break
+    return options, names
+
+
+def _rest(text: str, ifs: str, taken: int) -> str:
+    """`text` less the first fields that other names have taken, and the blanks around it."""
+    blanks = "".join(char for char in ifs if char.isspace())
+    text = text.strip(blanks) if blanks else text
+    for _ in range(taken):
+        parts = re.split(_separator(ifs), text, maxsplit=1)
+        text = parts[1] if len(parts) > 1 else ""
+    left = _fields(text, ifs)
+    return text if len(left) > 1 else "".join(left)
 
 
 def write_files(
@@ -100,7 +141,12 @@ def _fields(text: str, ifs: str) -> list[str]:
     another as part of it, and nothing follows a last one.
     """
     blanks = "".join(char for char in ifs if char.isspace())
+    fields = re.split(_separator(ifs), text.strip(blanks or "\n"))
+    return fields[:-1] if fields[-1] == "" else fields
+
+
+def _separator(ifs: str) -> str:
+    blanks = "".join(char for char in ifs if char.isspace())
     others = "".join(char for char in ifs if not char.isspace())
     space, mark = (f"[{re.escape(each)}]" for each in (blanks or "\n", others or "\n"))
-    fields = re.split(f"{space}*{mark}{space}*|{space}+", text.strip(blanks or "\n"))
-    return fields[:-1] if fields[-1] == "" else fields
+    return f"{space}*{mark}{space}*|{space}+"

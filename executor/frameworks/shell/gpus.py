@@ -13,13 +13,15 @@ _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchr
 def gpus_of(launcher: Values, text: str, of_job: Fact | None = None) -> Fact | None:
     """GPUs by the launcher's arguments, else by Slurm's headers; raises `IllegalConfig`.
 
-    of_job  those that a job's document asks for: all of them, where the launcher states no number
-            of nodes, because a job's operator says it by the environment (torchrun reads
-            `PET_NNODES`: pytorch torch/distributed/run.py, kubeflow/trainer)
+    of_job  those that a job's document asks for (0: not known how many): all of them, where the
+            launcher states no number of nodes, because a job's operator says it by the environment
+            (torchrun reads `PET_NNODES`: pytorch torch/distributed/run.py, kubeflow/trainer)
     """
     stated = _gpus_of(launcher, text)
     alone = not launcher.found.keys() & {"nnodes", "num_nodes", "nodes", "include"}
-    return of_job if of_job and (stated is None or alone) else stated
+    if of_job is None or not (stated is None or alone):
+        return stated
+    return of_job if of_job.value else None
 
 
 def _gpus_of(launcher: Values, text: str) -> Fact | None:
@@ -142,14 +144,21 @@ def slurm_variables(text: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if _NUMBER.fullmatch(value)}
 
 
+_DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([a-z-]+)|-([NGn]))(?:[= ]\s*)?(\S+)")
+
+
 def _header(text: str) -> tuple[dict[str, str], int]:
-    """Options of `#SBATCH` lines, and the first one's line."""
+    """Options of `#SBATCH` lines, of which the last counts, and the first one's line. sbatch reads
+    none behind a script's first command; a script in a here-document begins with its `#!` anew.
+    """
     header: dict[str, str] = {}
-    line = 1
-    for match in re.finditer(r"^#SBATCH\s+(?:--([a-z-]+)|-([NGn]))(?:[= ]\s*)?(\S+)", text, re.M):
-        header.setdefault(match[1] or _SHORT[match[2]], match[3].strip("\"'"))
-        line = line if line > 1 else text.count("\n", 0, match.start()) + 1
-    return header, line
+    line, in_header = 0, True
+    for at, each in enumerate(text.split("\n"), start=1):
+        in_header = (in_header and (not each.strip() or each.startswith("#"))) or each[:2] == "#!"
+        if in_header and (match := _DIRECTIVE.match(each)):
+            header[match[1] or _SHORT[match[2]]] = match[3].strip("\"'")
+            line = line or at
+    return header, max(line, 1)
 
 
 def _gpus_of_node(header: Mapping[str, str]) -> str | None:

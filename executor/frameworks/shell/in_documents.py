@@ -27,7 +27,9 @@ _NAMED = re.compile(r"\$(\$?)\(([A-Za-z_][\w.-]*)\)")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The script of a job, the variables that its document sets, and the GPUs that it asks for."""
+    """The script of a job, the variables that its document sets, and the GPUs that it asks for, 0
+    where their number is not known.
+    """
 
     script: str
     variables: dict[str, str]

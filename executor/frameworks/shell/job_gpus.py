@@ -6,7 +6,7 @@
                                               pods: as often all that stands below
     leaderWorkerTemplate.size                 not read: no number is known then
 
-None where a number is not plain (a template's `{{ ... }}`), or two documents ask for GPUs.
+Not known where a number is not plain (a template's `{{ ... }}`), or two documents ask for GPUs.
 """
 
 import re
@@ -25,13 +25,17 @@ _MOST = 100_000  # nodes looked at
 
 
 def gpus_of_job(documents: list[yaml.Node | None]) -> Fact | None:
-    """All GPUs, at the line of the first container that asks for some."""
+    """All GPUs, at the line of the first container that asks for some; 0 where some are asked for
+    and their number is not known, None where none are.
+    """
     asked = [[*_asked(document)] for document in documents if document is not None]
     of_one = [facts for facts in asked if facts]
-    if len(of_one) != 1 or any(count is None for count, _ in of_one[0]):
+    if not of_one:
         return None
-    total = sum(count for count, _ in of_one[0] if count is not None)
-    return Fact(total, min(line for _, line in of_one[0])) if total else None
+    counts = [count for count, _ in of_one[0]]
+    known = [count for count in counts if count is not None]
+    is_known = len(of_one) == 1 and len(known) == len(counts)
+    return Fact(sum(known) if is_known else 0, min(line for _, line in of_one[0]))
 
 
 def _asked(document: yaml.Node) -> Iterator[tuple[int | None, int]]:

@@ -5,11 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from meshplan.executor.frameworks.documents.values import shown
 from meshplan.executor.frameworks.shell.record import Script
+from meshplan.executor.frameworks.shell.words import closing
 from meshplan.planner.case.reading import Fact, Start
 
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
-_STARTED = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9]\d?)\b")
+_OUTPUT = re.compile(r"\$\((?!\()")
+NOT_RUN = "no command is run: write them into the script"
+_STARTED = re.compile(r"\$(?!\{\w+\.)\{?([A-Za-z_]\w*|[1-9]\d?)\b")
+"""Not `${oc.env:TP}` and `${model.x}`, which OmegaConf resolves and no shell."""
 _NO_FLAGS = {"PWD", "HOME", "USER", "HOSTNAME", "RANDOM", "UID", "SLURM_JOB_ID", "SLURM_JOBID"}
 """What a shell or Slurm sets itself, which is never a flag."""
 _SHOWN = 6  # of what a script is started with
@@ -36,6 +41,25 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
         said = [Fact(text, fact.line) for fact in values for text in str(fact.value).split()]
         rest += said if any(known(str(word.value)) for word in said) else []
     return [rest] if rest else []
+
+
+def said_by_output(words: list[Fact]) -> list[Fact]:
+    """What is not understood of a launch: arguments that the output of a command is, where they
+    stand as flags do, not as a flag's value.
+    """
+    program = next((at for at, word in enumerate(words) if str(word.value).endswith(".py")), 0)
+    return [
+        Fact(f"arguments that {shown(word.value)} prints ({NOT_RUN})", word.line)
+        for before, word in pairwise(words[program:])
+        if is_output(word.value)
+        and ("=" in str(before.value) or not str(before.value).startswith("--"))
+    ]
+
+
+def is_output(value: object) -> bool:
+    """Whether a word is, as a whole, what a command prints that is not run."""
+    text = str(value)
+    return _OUTPUT.match(text) is not None and closing(text, 1) == len(text)
 
 
 def first_of(cases: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:

@@ -14,7 +14,7 @@ from meshplan.planner.case.reading import UnreadableConfig
 MAX_DEPTH = 80  # commands and blocks inside each other
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 _SENT = {"<<<": "given", "<<": "document", "<<-": "document", ">": "target", ">|": "target",
-         ">>": "longer"}  # fmt: skip
+         ">>": "longer", ">&": "elsewhere"}  # fmt: skip
 _REDIRECTIONS = ("<", ">", ">>", ">&", "<&", "&>", "&>>", "<>", ">|", "<<<", "<<", "<<-")
 _SEPARATORS = (";", "&", "\n")
 
@@ -31,13 +31,14 @@ class Array:
 @dataclass(slots=True)
 class Redirected:
     """A here-string (`<<<`), a here-document (`<<`), and the file that a command writes (`>`) or
-    goes on with (`>>`).
+    goes on with (`>>`), or the other stream that it writes to (`>&`).
     """
 
     given: Word | None = None
     document: Word | None = None
     target: Word | None = None
     longer: Word | None = None
+    elsewhere: Word | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,14 @@ class Not:
 
 @dataclass(slots=True)
 class Block:
-    """Commands one after the other; each with what joins it to the one before: `;`, `&&`, `||`."""
+    """Commands one after the other; each with what joins it to the one before: `;`, `&&`, `||`.
+
+    alone  they run in a shell of their own (`( ... )`, a part of a pipeline): what they set is gone
+           behind it
+    """
 
     items: list[tuple[str, "Node"]] = field(default_factory=list)
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +108,10 @@ class While:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`case word in pattern|pattern) ... ;;`."""
+    """`case word in pattern|pattern) ... ;;`, each clause with what ends it: `;;`, `;&`, `;;&`."""
 
     subject: Word
-    clauses: tuple[tuple[tuple[Word, ...], Block], ...]
+    clauses: tuple[tuple[tuple[Word, ...], Block, str], ...]
     line: int
 
 
@@ -192,11 +198,11 @@ class _Parser:
         first = self._command()
         if not self._operator("|", "|&"):
             return first
-        parts: list[tuple[str, Node]] = [(";", first)]
+        parts: list[tuple[str, Node]] = [(";", Block([(";", first)], alone=True))]
         while self._operator("|", "|&"):
             self._take()
             self._skip("\n")
-            parts.append((";", self._command()))
+            parts.append((";", Block([(";", self._command())], alone=True)))
         return Block(parts)
 
     def _command(self) -> Node:
@@ -301,8 +307,9 @@ class _Parser:
                 word = self._take()
                 patterns += [] if word.operator else [word]
             self._expect(")", "case", line)
-            clauses.append((tuple(patterns), self.block(("esac",))))
-            self._skip(";;", ";&", ";;&")
+            body = self.block(("esac",))
+            end = self._take().raw if self._operator(";;", ";&", ";;&") else ";;"
+            clauses.append((tuple(patterns), body, end))
         self._expect("esac", "case", line)
         return Case(subject, tuple(clauses), line)
 
@@ -323,6 +330,7 @@ class _Parser:
         closer = "}" if opened.raw == "{" else ")"
         body = self.block((closer,))
         self._expect(closer, opened.raw, opened.line)
+        body.alone = opened.raw == "("
         return body
 
     def _test(self) -> Node:

@@ -19,8 +19,8 @@ MAX_NUMBERS = 20_000  # of one `seq`
 
 
 def computed(words: list[str]) -> str | None:
-    """What echo, expr, seq, basename or which prints (of `which`, the program's name is enough);
-    None for every other command.
+    """What echo, printf, expr, seq, basename or which prints (of `which` the program's name is
+    enough); None for every other command.
     """
     if not words:
         return ""
@@ -29,8 +29,11 @@ def computed(words: list[str]) -> str | None:
         return " ".join(rest)
     if (name == "which" and len(rest) == 1) or (name == "command" and rest[:1] == ["-v"]):
         return rest[-1]
-    if name == "basename" and len(rest) == 1:
-        return rest[0].rstrip("/").rpartition("/")[2]
+    if name == "basename" and len(rest) in (1, 2):
+        last = rest[0].rstrip("/").rpartition("/")[2]
+        return last.removesuffix(rest[1]) if rest[1:] and rest[1] != last else last
+    if name == "printf" and rest and not rest[0].startswith("-"):
+        return formatted(rest[0], rest[1:])
     if name == "seq" and 0 < len(rest) <= 3 and all(re.fullmatch(r"-?\d{1,6}", x) for x in rest):
         numbers = [int(x) for x in rest]
         first, step = (numbers[0] if len(rest) > 1 else 1), (numbers[1] if len(rest) > 2 else 1)
@@ -42,6 +45,35 @@ def computed(words: list[str]) -> str | None:
         except NotArithmetic:
             return None
     return None
+
+
+_FORMAT = re.compile(r"%([-+ 0]?\d{0,3}[sdi]|%)|\\([nt\\])")
+
+
+def formatted(pattern: str, arguments: list[str]) -> str | None:
+    """What `printf` makes of its pattern, once for as many arguments as it takes; None for other
+    signs than `%s`, `%d` and `%%`, and where an argument is no number.
+    """
+    if "%" in _FORMAT.sub("", pattern) or "\\" in _FORMAT.sub("", pattern):
+        return None
+    left, text = list(arguments), ""
+    takes = any(not match[0].startswith(("%%", "\\")) for match in _FORMAT.finditer(pattern))
+    try:
+        while True:
+            text += _FORMAT.sub(lambda match: _filled(match, left), pattern)
+            if not left or not takes:
+                return text
+    except ValueError:
+        return None
+
+
+def _filled(match: re.Match[str], left: list[str]) -> str:
+    if match[2]:
+        return {"n": "\n", "t": "\t"}.get(match[2], match[2])
+    if match[1] == "%":
+        return "%"
+    text = left.pop(0) if left else ""
+    return f"%{match[1]}" % (text if match[1].endswith("s") else int(text or "0"))
 
 
 def _no_name(name: str) -> int:

@@ -38,7 +38,12 @@ from meshplan.executor.frameworks.hugging_face.trainer_names import Trainer
 from meshplan.executor.frameworks.hugging_face.trainers import read_values
 from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import first_of, left_open, needed
+from meshplan.executor.frameworks.shell.launches import (
+    first_of,
+    left_open,
+    needed,
+    said_by_output,
+)
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.config_files import text_of
@@ -128,7 +133,8 @@ def _case(
     begun = replace(start or Start(), launched_by=named)
     reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, near, begun)
     notes = (*script.notes, *left_open([words]), *its, *reading.notes)
-    return replace(reading, notes=notes, unread=(*unread, *reading.unread))
+    unread = (*unread, *said_by_output(words), *reading.unread)
+    return replace(reading, notes=notes, unread=unread)
 
 
 def _with_file(

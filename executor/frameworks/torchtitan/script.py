@@ -15,7 +15,12 @@ from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.shell.arguments import arguments, launcher_arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import first_of, left_open, started_with
+from meshplan.executor.frameworks.shell.launches import (
+    first_of,
+    left_open,
+    said_by_output,
+    started_with,
+)
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
@@ -63,7 +68,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
     put(facts, gpus=gpus_of(Values(launcher_arguments(words[:at])), text))
     said = f"line {line}: the configuration {shown(named.value)}, with the options of the command"
     notes = (*script.notes, *left_open([words]), said, *reading.notes)
-    return replace(reading, facts=facts, notes=notes)
+    unread = (*said_by_output(words), *reading.unread)
+    return replace(reading, facts=facts, notes=notes, unread=unread)
 
 
 def _of_file(named: Fact, script: Script, path: str) -> dict[str, Fact]:

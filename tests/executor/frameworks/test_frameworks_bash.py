@@ -19,7 +19,7 @@ command_not_found_handle() {
   local words=("$@") i
   for ((i = 0; i < ${#words[@]}; i++)); do
     if [[ ${words[i]} == bash && ${words[i+1]} == -c ]]; then
-      "$BASH" -c "${words[i+2]}"
+      "$BASH" -c "${words[@]:i+2}"
       return
     fi
   done
@@ -97,6 +97,32 @@ SCRIPTS = {
     "an array that grows": "A=()\nA+=(--a 1)\nA+=(--b)\nA[2]=z\nrun \"${A[@]}\" ${#A[*]}",
     "a string that grows": 'a="--x 1"\na+=" --y 2"\nrun $a\nrun "$a"',
     "exit": "run 1\nexit 0\nrun 2",
+    "a shell of its own": "A=1\n(A=2; run $A)\nrun $A\n(exit 3)\nrun on",
+    "a part of a pipeline": "A=1\necho 2 | { read A; A=3; run $A; }\nrun $A",
+    "names of a function": (
+        "A=1\nB=2\nf() { local A=5; declare B; B=6; C=7; run $A $B; }\nf\nrun $A $B $C"
+    ),
+    "a name for another": "A=1\nf() { local -n r=$1; r=8; }\nf A\nrun $A",
+    "keys": (
+        'declare -A T=([7b]=4 ["70b"]=8)\nT[9b]=2\nk=70b\nrun ${T[$k]} ${T[9b]} ${#T[@]}\n'
+        "T[9b]+=5\nrun ${T[9b]} ${T[none]:-x}"
+    ),
+    "whole numbers": "declare -i A=3+4\nA+=1\nlet B=A*2\nrun $A $B",
+    "what a function prints": (
+        'f() { local x=$1; echo "--a $x"; echo no >&2; }\nrun $(f 3) "$(f 4)"\nB=$(f 5)\nrun $B'
+    ),
+    "a here-document in a variable": "N=4\nread -r -d '' B <<EOF\n--a $N\n  --b\nEOF\nrun $B",
+    "lines of a here-document": "mapfile -t A <<EOF\n--a 1\n--b\nEOF\nrun ${A[@]} ${#A[@]}",
+    "printf": 'printf -v A "%s-%02d" x 3\nrun $A $(printf "%d" 8) $(printf "%s " a b)',
+    "clauses that go on": (
+        "case ab in a*) A=1;& z) A=2;; *) A=3;; esac\nrun $A\n"
+        "case ab in a*) A=4;;& *b) B=5;; *) B=6;; esac\nrun $A $B"
+    ),
+    "bits and bases": (
+        "run $((0x20)) $((2#101)) $((10#08)) $((1 << 4)) $((~5)) $((6 & 3)) $((6 ^ 3 | 8))"
+    ),
+    "a shell with arguments": "A=1\nexport B=2\nbash -c 'run \"$1\" ${A:-none} $B' name 7",
+    "a default beside nothing": 'A=\nrun ${A:-1} ${A-2} ${B-3} x${A:+4}',
 }  # fmt: skip
 
 

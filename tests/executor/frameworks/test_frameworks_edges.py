@@ -154,8 +154,10 @@ def test_attention_of_2023_keeps_its_scores(flags: str, noted: bool) -> None:
     assert any("keeps its scores" in note for note in reading.notes) == noted
 
 
-def test_overrides_in_a_here_document_are_refused() -> None:
+def test_overrides_in_a_here_document_are_read_and_its_program_is_named() -> None:
     """AI-Hypercomputer/gpu-recipes training/a4/wan_14b: of a program that trains on video."""
-    text = "run=$(cat <<- EOM\n  python x.py model.tensor_model_parallel_size=1\nEOM\n)\n"
-    with pytest.raises(UnreadableConfig, match="here-documents"):
-        read_config(text + "torchrun --no-python bash $run\n", "run.sh")
+    text = (
+        "run=$(cat <<- EOM\n  python pretrain_wan.py model.tensor_model_parallel_size=1\nEOM\n)\n"
+    )
+    reading = read_config(text + "torchrun --no-python bash $run\n", "run.sh")
+    assert any("pretrain_wan.py" in str(fact.value) for fact in reading.unread)

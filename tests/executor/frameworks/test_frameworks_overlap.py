@@ -21,7 +21,8 @@ SCRIPT = (
 )
 BRIDGE = (
     "model: {tensor_model_parallel_size: 1, num_layers: 4, hidden_size: 4096, seq_length: 4096,"
-    " num_attention_heads: 32, vocab_size: 32000}\n"
+    " num_attention_heads: 32, vocab_size: 32000, gated_linear_unit: false,"
+    " num_query_groups: null, share_embeddings_and_output_weights: true}\n"
     "train: {micro_batch_size: 1, global_batch_size: 8}\n"
 )
 BOTH, NEITHER = (0.9, 0.9), (0.0, 0.0)

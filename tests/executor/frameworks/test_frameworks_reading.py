@@ -245,7 +245,8 @@ SCRIPT = (
 )
 BRIDGE = (
     "model: {tensor_model_parallel_size: 4, num_layers: 4, hidden_size: 4096, seq_length: 4096,"
-    " num_attention_heads: 32, vocab_size: 32000, sequence_parallel: true}\n"
+    " num_attention_heads: 32, vocab_size: 32000, gated_linear_unit: false,"
+    " num_query_groups: null, share_embeddings_and_output_weights: true, sequence_parallel: true}\n"
     "train: {micro_batch_size: 1, global_batch_size: 8}\n"
 )
 

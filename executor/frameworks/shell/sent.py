@@ -1,0 +1,63 @@
+"""What a command is sent by its redirections, what it prints, and the script that it is given.
+
+Source: GNU Bash manual 5.2, 3.6 Redirections; SchedMD/slurm, man page of sbatch (a script is read
+from standard input where none is named).
+"""
+
+from collections.abc import Mapping
+
+from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.syntax import Redirected
+from meshplan.executor.frameworks.shell.text import formatted
+from meshplan.executor.frameworks.shell.variables import (
+    Part,
+    Text,
+    is_unset,
+    line_of,
+    plain,
+    shown_text,
+)
+from meshplan.executor.frameworks.shell.words import document
+
+_STARTS = ("bash", "sh", "zsh", "sbatch", "ssh")
+"""Commands that run a script which they are sent."""
+
+
+def sent_text(expander: Expander, sent: Redirected) -> Text | None:
+    """The text of a here-string or a here-document that a command is sent."""
+    if sent.given is not None:
+        return expander.text(sent.given)
+    return None if sent.document is None else expander.text(document(sent.document))
+
+
+def printed_by(expander: Expander, words: list[Text], sent: Redirected) -> list[Text | None]:
+    """What a command prints: nothing where it goes elsewhere, None where that is not known."""
+    if sent.target or sent.longer or (sent.elsewhere and sent.elsewhere.raw == "2"):
+        return []
+    name, rest = plain(words[0]), words[1:]
+    if name in ("echo", "log"):
+        blank, end = Part(" ", 1), Part("\n", 1)
+        parts = [part for word in rest for part in (*word, blank)]
+        return [(*parts[:-1], end)]
+    if name == "printf" and rest and not any(map(is_unset, rest)):
+        text = formatted(plain(rest[0]), [plain(word) for word in rest[1:]])
+        return [None if text is None else (Part(text, 1),)]
+    if name == "cat" and not rest:
+        return [sent_text(expander, sent)]
+    return [None] if name in ("cat", "ls", "git", "printf", "exec") else []
+
+
+def given_script(
+    expander: Expander, files: Mapping[str, str], words: list[Text], sent: Redirected
+) -> Text | None:
+    """The script that `bash` or `sbatch` is sent, or that this one wrote before, as `files` has it;
+    None where a command runs none.
+    """
+    name = plain(words[0]) if words else ""
+    if name not in _STARTS:
+        return None
+    written = next((files[n] for n in map(shown_text, words[1:]) if n in files), None)
+    if written is not None:
+        return (Part(written, line_of(words[0], 1)),)
+    reads = name == "ssh" or all(plain(word).startswith("-") for word in words[1:])
+    return sent_text(expander, sent) if reads else None

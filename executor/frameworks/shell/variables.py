@@ -1,0 +1,93 @@
+"""What a followed script knows: its variables, and the text that they hold.
+
+A value is text in parts, each with the line that wrote it. A part that is `unset` stands for
+something that the script does not say (an environment variable, an argument, the output of a
+command).
+
+Source: GNU Bash manual 5.2, 3.4 Shell Parameters, 6.7 Arrays.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Text with the line that wrote it; `unset` text stands for something unknown."""
+
+    text: str
+    line: int
+    unset: bool = False
+
+
+Text = tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class Variables:
+    """Variables by name: one value, or the elements of an array. `arguments` are `$1`, `$2`, ...
+
+    arrays   names that hold several elements
+    maps     associative arrays: elements by key
+    aliases  what `declare -n` makes another name of, by the new name
+    integers names whose values are arithmetic (`declare -i`)
+    guesses  line and name of each unknown value that decided a condition
+    """
+
+    values: dict[str, list[Text]] = field(default_factory=dict)
+    arrays: set[str] = field(default_factory=set)
+    arguments: list[Text] = field(default_factory=list)
+    maps: dict[str, dict[str, Text]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    integers: set[str] = field(default_factory=set)
+    guesses: dict[int, str] = field(default_factory=dict)
+
+    def copied(self) -> Self:
+        """The same, for a shell of its own; what decided conditions there is known here too."""
+        own = {each.name: getattr(self, each.name).copy() for each in fields(self)}
+        own["maps"] = {name: dict(items) for name, items in self.maps.items()}
+        own["guesses"] = self.guesses
+        return type(self)(**own)
+
+    def become(self, other: Self) -> None:
+        """Take what `other` holds."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
+
+    def forget(self, name: str) -> None:
+        """As `unset` does."""
+        for known in (self.values, self.maps, self.aliases):
+            known.pop(name, None)
+        self.arrays.discard(name)
+        self.integers.discard(name)
+
+
+def plain(text: Text) -> str:
+    """As a condition takes it: what is not set is empty."""
+    return "".join(part.text for part in text if not part.unset)
+
+
+def shown_text(text: Text) -> str:
+    """As a message or a flag takes it: what is not set is named."""
+    return "".join(part.text for part in text)
+
+
+def is_unset(text: Text) -> bool:
+    """Whether any of it is unknown."""
+    return any(part.unset for part in text)
+
+
+def line_of(text: Text, otherwise: int) -> int:
+    """The line that wrote the start of it."""
+    return text[0].line if text else otherwise
+
+
+def without_line_ends(parts: list[Part]) -> Text:
+    """The parts as `$( )` takes them: without the line ends behind them."""
+    left = list(parts)
+    while left and not left[-1].unset and not left[-1].text.rstrip("\n"):
+        left.pop()
+    if left and not left[-1].unset:
+        last = left[-1]
+        left[-1] = Part(last.text.rstrip("\n"), last.line)
+    return tuple(left)
