@@ -150,10 +150,14 @@ def test_what_is_missing_is_no_faster_than_is_said(
     assert bool(open_runners_line(plan)) == (not proved)
     assert plan.search is not None
     assert plan.search.kinds_bound_s == found.kinds_bound_s
-    listed = {"cuts": "runners-up listed"}
-    of_lists = plan.model_copy(update={"search": plan.search.model_copy(update=listed)})
-    said = open_runners_line(plan), open_runners_line(of_lists)
-    assert said[1] == said[0] + " if its layers are split as a list says" * (not proved)
+    said = {
+        cuts: open_runners_line(
+            plan.model_copy(update={"search": plan.search.model_copy(update={"cuts": cuts})})
+        )
+        for cuts in ("all", "runners-up listed", "listed")
+    }
+    listed = said["all"] + " if its layers are split as a list says" * (not proved)
+    assert said["runners-up listed"] == said["listed"] == listed
 
 
 @pytest.fixture(name="proof")
