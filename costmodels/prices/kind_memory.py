@@ -14,7 +14,7 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.memory.kept_buffers import gather_buffer_bytes, head_buffer_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
-from meshplan.costmodels.prices.memory import parts_of, received_by_row
+from meshplan.costmodels.prices.memory import late_gradient_bytes, parts_of, received_by_row
 from meshplan.costmodels.prices.tables import Table
 from meshplan.costmodels.ranks.memory import (
     constant_slack_bytes,
@@ -39,15 +39,17 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
     beside = beside + weights.rows(head_gathered_bytes(rank, head))
     empty = setting.engine.legality.layers_count_ends & ~alone  # the first and last stage may be
     loss = work.rows(logits_bytes(work.rank.site)) + 2 * gathered * ~empty + beside
-    held = [weights.rows(scale * rank.state_memory(end).allocated) for end in (embedding, head)]
+    held = weights.stacked(scale * rank.state_memory(end).allocated for end in (embedding, head))
+    if rank.state.frees_gradients:
+        held = held - late_gradient_bytes(layouts, weights)[:, -2:]
     whole, ahead = Rank(setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     outside = context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs
     return {
         "transient_bytes": reserved * (_replays(work) + 2 * gathered[:, None]),
         "head_transient_bytes": reserved * loss,
-        "embedding_state_bytes": held[0],
-        "head_state_bytes": held[1] + work.rows(reserved * head_buffer_bytes(work.rank.site)),
+        "embedding_state_bytes": held[:, 0],
+        "head_state_bytes": held[:, 1] + work.rows(reserved * head_buffer_bytes(work.rank.site)),
         "fixed_bytes": outside
         + reserved * (_outliving(work, alone, empty) + received_by_row(layouts, work)),
     }

@@ -157,12 +157,8 @@ def _states(layouts: Layouts, weights: Table, reserved: float) -> dict[str, Floa
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
     )
     if rank.state.frees_gradients:
-        m, pipelined = layouts.num_micro_batches * 1.0, layouts.pipeline_parallel * 1.0
-        late = comes_late(rank.state, m, pipelined)
-        scale = 1 + weights.setting.tuning.state_slack_fraction
-        gradients = (scale * rank.state_memory(part).gradients for part in parts)
-        absent = np.where(late, 1.0, 0.0)[:, None] * weights.stacked(gradients)
-        held, update = held - absent, update + absent
+        late = late_gradient_bytes(layouts, weights)
+        held, update = held - late, update + late
     return {
         "layer_state_bytes": held[:, :-2],
         "embedding_state_bytes": held[:, -2],
@@ -171,6 +167,17 @@ def _states(layouts: Layouts, weights: Table, reserved: float) -> dict[str, Floa
         "embedding_update_bytes": update[:, -2],
         "head_update_bytes": update[:, -1],
     }
+
+
+def late_gradient_bytes(layouts: Layouts, weights: Table) -> Floats:
+    """[row, part] gradients of each of `parts_of` that are not there at the loss."""
+    rank, scale = weights.rank, 1 + weights.setting.tuning.state_slack_fraction
+    m, pipelined = layouts.num_micro_batches * 1.0, layouts.pipeline_parallel * 1.0
+    gradients = weights.stacked(
+        scale * rank.state_memory(part).gradients for part in parts_of(weights)
+    )
+    late: Floats = np.where(comes_late(rank.state, m, pipelined), 1.0, 0.0)[:, None] * gradients
+    return late
 
 
 def _largest_gathered_bytes(weights: Table) -> Floats:

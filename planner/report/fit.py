@@ -21,6 +21,7 @@ from meshplan.planner.report.tables import indented, memory_bars, memory_legend,
 from meshplan.planner.search.footprint import FEWER, LARGER, NEAREST, Explanation, fitting_layout
 from meshplan.planner.search.least_memory import Fit, NearestMiss
 from meshplan.planner.search.rows.priced_space import Question, space_of
+from meshplan.planner.space.axis_rules import divisors
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
 
@@ -32,6 +33,11 @@ LESS_FREE = "less memory left free"
 """What a deadline may leave out beside `Explanation.ended`."""
 MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
+GPU_AXES = (
+    "data_parallel", "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel",
+    "expert_tensor_parallel",
+)  # fmt: skip
+"""The degrees that divide the number of GPUs."""
 
 
 def print_fit(out: Console, question: Question, fewest: FewestGpus | NoFewer | None) -> None:
@@ -125,7 +131,8 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if NEAREST in why.ended:
         pass
     elif why.nearest is None:
-        lines.append(f"the rule that excludes most of them: {_largest_rule(why)}")
+        most = f"the rule that excludes most of them: {_largest_rule(why)}"
+        lines.append(_no_divisor_line(question) or most)
     else:
         lines.append(miss_line(why.nearest, question.cluster.gpu))
         layout, rules = why.nearest.layout, question.engine.legality
@@ -208,6 +215,16 @@ def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
         f"the nearest miss, {nearest.layout.full_label}, needs {format_bytes(lacks)} ({lacks:,.0f} "
         f"bytes) more than the {filled} of {share} that a plan may fill"
     )
+
+
+def _no_divisor_line(question: Question) -> str:
+    """The pinned degree of which no value divides the number of GPUs; empty where there is none."""
+    for axis in GPU_AXES:
+        pin = question.pins.axes.get(axis)
+        if pin and not any(map(pin.allows, divisors(question.gpus))):
+            gpus = question.counted(question.gpus)
+            return f"pinned: {axis} {pin.text}, by no value of which {gpus} can be divided"
+    return ""
 
 
 def _largest_rule(why: Explanation) -> str:

@@ -5,6 +5,7 @@
 3 maximise throughput   the best layout, the proof, the runners-up and what they lost by
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
         out.print(
             indented(
                 f"{batch:,} sequences divide badly: a batch of {better.global_batch_size:,} is at "
-                f"least {better.faster_fraction:.0%} faster per sequence "
+                f"least {math.floor(100 * better.faster_fraction)}% faster per sequence "
                 f"({format_seconds(better.step_time_s)} a step with {better.label})"
             )
         )

@@ -62,10 +62,12 @@ def open_runners_line(plan: Plan) -> str:
             "not every choice of tp, cp, pp and ep was looked at: a faster one may be missing here"
         )
     slower = bound_s / plan.prediction.step_time_s - 1
+    assert plan.search is not None
+    listed = " if its layers are split as a list says" * (plan.search.cuts not in ("all", None))
     return (
         "not every choice of tp, cp, pp and ep was searched to the end: one that is missing here, "
         "or a faster variant of one that is shown, takes at least "
-        f"{format_seconds(bound_s)} ({slower:+.1%})"
+        f"{format_seconds(bound_s)} ({slower:+.1%}){listed}"
     )
 
 

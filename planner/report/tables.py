@@ -15,6 +15,7 @@ from rich.text import Text
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import (
     GIB,
+    counted,
     format_bytes,
     format_probability,
     format_seconds,
@@ -166,7 +167,8 @@ def fits_line(prediction: Prediction) -> str:
     probable, runs = prediction.fits_probability, prediction.fits_runs
     if probable is None:
         return ""
-    said = f"{runs:,} runs of this engine on this GPU family" if runs else OTHERS
+    own = f"{counted(runs or 0, 'run')} of this engine on this GPU family"
+    said = own if runs else OTHERS
     return f"fits with a probability {format_probability(probable)}, learnt from {said}"
 
 

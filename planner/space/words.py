@@ -44,7 +44,7 @@ BESIDE_LISTED = (
 )
 """Added where they may be faster than a runner-up."""
 BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
-"""Where layers differ: each rank is asked for the most that any of them holds for a moment."""
+"""Each rank is asked for two layers on their way to the host, as large as one that keeps all."""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
 UNLISTED = "left out: degrees that were not listed when the time limit ended the list"
 COUNTED = "a layout fits if all that a rank holds at any moment of the step does"
@@ -84,7 +84,7 @@ def space_words(
     if engine.kernels.counts_passes:
         piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
-    elif setting.has_several_kinds and any(_offloaded(pins)):
+    if any(_offloaded(pins)):
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.costmodels.units import counted, format_bytes, format_seconds
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import MeasuredRun, Plan
 from meshplan.planner.case.reading import Exported
@@ -68,8 +68,9 @@ def _assumed(plan: Plan, case: Case) -> Iterator[str]:
     fit = load_fit(case.engine.name, cluster.gpu.name)
     if fit.rows:
         yield (
-            f"constants of {case.engine.name} on this GPU family: learnt from {fit.rows:,} runs "
-            f"on {fit.date}, median error {fit.error_fraction:.1%}; {fit.source}"
+            f"constants of {case.engine.name} on this GPU family: learnt from "
+            f"{counted(fit.rows, 'run')} on {fit.date}, median error {fit.error_fraction:.1%}; "
+            f"{fit.source}"
         )
     else:
         yield f"no constants were learnt for {case.engine.name} on these GPUs: {fit.source}"

@@ -84,6 +84,16 @@ def test_no_layout_is_legal() -> None:
     assert "without the pin data_parallel 2 one fits" in result.stderr
 
 
+@pytest.mark.parametrize(("tp", "why"), [("8", "pinned: tensor_parallel 8, by no value of which 12 "
+    "GPUs can be divided"), ("4", "the rule that excludes most of them: ")])  # fmt: skip
+def test_a_pin_that_does_not_divide_the_gpus_is_the_reason(tp: str, why: str) -> None:
+    """Of tensor_parallel 1, 2, 3, 4, 6 and 12 the heads exclude as many as the pin 8 does."""
+    result = run("plan", "llama-3.1-70b", "--gpus", "12", "--cluster", "dgx-h100",
+                 "--global-batch", "7", "--tp", tp, "--dp", "3")  # fmt: skip
+    assert result.exit_code == 3
+    assert why in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

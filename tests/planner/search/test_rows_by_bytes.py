@@ -81,6 +81,21 @@ def test_rows_that_may_fit_are_those_whose_least_fits(
     assert set(priced.tolist()) < set(found.tolist()) < set(rows.tolist())
 
 
+@pytest.mark.parametrize("engine", ["accelerate", "nemo", "generic"])
+@pytest.mark.parametrize("model", ["nemotron-h-8b", "deepseek-v2-lite", "gemma-3-12b"])
+def test_the_least_of_kinds_is_no_more_than_is_priced(model: str, engine: str) -> None:
+    """Neither of both ends at the loss nor of a replayed layer, also of a step's only micro-batch,
+    at whose loss some engines hold no gradients: with these counted, rows that fit were refused.
+    """
+    question, space, whole, rows = asked_of(model, engine)
+    at_loss = ("fixed_kib", "embedding_state_kib", "head_state_kib", "head_transient_kib")
+    least = by_kinds(whole, space, question.setting)
+    needs = [sum(getattr(each, name) for name in at_loss) for each in (least, whole)]
+    assert (needs[0] <= needs[1]).all()
+    assert (least.transient_kib <= whole.transient_kib).all()
+    assert (space.layouts.take(rows).num_micro_batches == 1).any()
+
+
 def test_of_many_rows_pipelines_fit_by_their_prices() -> None:
     """Where not all degrees are looked at, rows of several pipeline ranks fit by what is priced,
     rows of one by every moment.

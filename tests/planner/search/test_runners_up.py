@@ -150,6 +150,14 @@ def test_what_is_missing_is_no_faster_than_is_said(
     assert bool(open_runners_line(plan)) == (not proved)
     assert plan.search is not None
     assert plan.search.kinds_bound_s == found.kinds_bound_s
+    said = {
+        cuts: open_runners_line(
+            plan.model_copy(update={"search": plan.search.model_copy(update={"cuts": cuts})})
+        )
+        for cuts in ("all", "runners-up listed", "listed")
+    }
+    listed = said["all"] + " if its layers are split as a list says" * (not proved)
+    assert said["runners-up listed"] == said["listed"] == listed
 
 
 @pytest.fixture(name="proof")

@@ -197,3 +197,18 @@ def test_search_opens_few_of_many(asked: Question, price: Pricer) -> None:
     result = search(asked, price=price)
     assert result.candidates > len(space.layouts) > 100
     assert result.cpsat_solves < result.candidates / 10
+
+
+@pytest.mark.parametrize(
+    ("on_host", "said"), [(None, "fits on"), ("0", "fits on"), ("0,1", "was found that fits on")]
+)
+def test_a_refusal_by_a_bound_of_memory_says_so(on_host: str | None, said: str) -> None:
+    """With activations on the host what ranks are priced to need is more than they may."""
+    model = read_model("llama-3.1-70b")[1]
+    asked = Question(
+        model=model, gpus=1, cluster=load_cluster("dgx-h100"), engine=load_engine("megatron"),
+        training=Training(seq_len=4096, global_batch_size=8),
+        pins=parse_pins({"activation_offload": on_host} if on_host else {}),
+    )  # fmt: skip
+    with pytest.raises(NoLayoutFits, match=f"no layout of llama-3.1-70b {said}"):
+        search(asked)
