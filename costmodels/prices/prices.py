@@ -13,10 +13,11 @@ one. Other schedules are in `planner.problem.closed_form`, with their bounds in 
 (printed by `benchmarks.search.fidelity`).
 
 Approximations: the gradients of an end hide under what the mean rank's layers leave of their
-backward; what a recomputing layer hides of its gradients is spread over the m micro-batches; what
-an overlapped transfer delays the neighbour is left out; host time of a micro-batch is counted in
-the m micro-batches but not in the fill; transients are those of the largest layer kind, whether a
-rank holds it or not.
+backward; traffic once per step has one micro-batch's passes beside it under an interleaved pipeline
+too, whose chunks a row does not say (`seconds.chunk_traffic`); what a recomputing layer hides of
+its gradients is spread over the m micro-batches; what an overlapped transfer delays the neighbour
+is left out; host time of a micro-batch is counted in the m micro-batches but not in the fill;
+transients are those of the largest layer kind, whether a rank holds it or not.
 """
 
 from collections.abc import Callable

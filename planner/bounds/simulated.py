@@ -118,7 +118,9 @@ class Passes:
 
 def passes_beside(found: PassSeconds, same: SamePipeline) -> Floats:
     """[row] `Beside.passes` of layouts run as `same`."""
-    beside = beside_chunks(found.beside_chunks, same.schedule, same.pp, same.vpp, same.m)
+    beside = beside_chunks(
+        found.beside_chunks, same.schedule, same.pp, same.vpp, same.m.astype(float)
+    )
     return np.broadcast_to(np.asarray(beside.passes, float), len(same))
 
 

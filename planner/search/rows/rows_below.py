@@ -148,10 +148,8 @@ def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None 
 def most_passes_beside(space: Space, passes: PassSeconds) -> Floats:
     """[row] `Beside.passes` under any of its variants, at most: with the most chunks."""
     layouts, interleaved = space.layouts, "interleaved_1f1b"
-    pp, m = (
-        each.astype(np.int64) for each in (layouts.pipeline_parallel, layouts.num_micro_batches)
-    )
+    pp, m = layouts.pipeline_parallel.astype(float), layouts.num_micro_batches.astype(float)
     legal = interleaved in space.legality.schedules and space.pins.allows("schedule", interleaved)
-    most = most_chunks(space.model, space.legality, pp)
+    most = most_chunks(space.model, space.legality, layouts.pipeline_parallel.astype(np.int64))
     beside = beside_chunks(passes.beside_chunks and legal, interleaved, pp, most, m)
     return np.where(layouts.virtual_stages == 1, 1.0, beside.passes)
