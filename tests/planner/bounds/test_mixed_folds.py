@@ -12,7 +12,7 @@ from played_layouts import Played, played
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.folded_cuts import FoldedCuts
-from meshplan.planner.bounds.folded_mixes import Words
+from meshplan.planner.bounds.folded_mixes import Words, _falling, _least_so_far
 from meshplan.planner.bounds.mixed_folds import MixedFolds
 from meshplan.planner.cuts.folded_bound import folded_bound_s
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -73,3 +73,15 @@ def test_words_and_their_mixes() -> None:
         [[[1, 0], [1, 0]], [[0, 1], [1, 0]], [[0, 1], [0, 1]]]  # [kind, mode]
     )
     assert (listed.mixes.sum(axis=(1, 2)) == np.array([0, 1, 1, 2, 2])[listed.word]).all()
+
+
+def test_of_mixes_that_keep_no_more_the_one_that_takes_least() -> None:
+    """A mix that keeps more may take longer, so the last that fits is not the fastest."""
+    assert _least_so_far(np.array([3.0, 1.0, 2.0, 1.0, 0.5])).tolist() == [0, 1, 1, 1, 4]
+
+
+def test_mixes_that_others_beat_on_both_chunks_are_left_out() -> None:
+    """In each group what takes less than all before it stays, the first of equal ones."""
+    group, values = np.array([0, 0, 0, 0, 2, 2, 2]), np.array([3.0, 3.0, 1.0, 2.0, 9.0, 4.0, 4.0])
+    kept = [True, False, True, False, True, True, False]
+    assert _falling(group, values).tolist() == kept

@@ -9,6 +9,7 @@ from small_cuts import small_question
 
 from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.planner.answer.answer import solve
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
@@ -81,14 +82,21 @@ def test_what_a_loose_bound_lets_go_of_counts_when_the_bound_is_raised(
 def test_a_faster_cut_recomputes_what_pins_say(
     seed: int, recompute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every layer, though no more memory is needed: the plan is a cut that no list has."""
+    """Every layer, though no more memory is needed: the plan is a cut that no list has. Its step is
+    the limit that bounds are wanted up to.
+    """
     monkeypatch.setattr("meshplan.planner.space.stage_splits.MOST_WAYS", 2)
     offered = list[tuple[int, ...]]()
     offer = FreeCutBounds._offer
 
     def watched(bounds: FreeCutBounds, row: int, variant: Variant, layers: Ints) -> None:
         offered.append(variant.modes)
+        before_s, known = bounds.limit_s, len(bounds._faster)
         offer(bounds, row, variant, layers)
+        plans = bounds._faster[known:]
+        steps = [bounds.proof.judged_s(*plan) * SETTLED for plan in plans]
+        assert bounds.limit_s == min([before_s, *steps])
+        assert max(bounds.found_s, bounds.aim_s) <= bounds.limit_s
 
     monkeypatch.setattr(FreeCutBounds, "_offer", watched)
     q = small_question(seed, 8)
