@@ -37,14 +37,13 @@ from meshplan.costmodels.ranks.memory import (
 )
 from meshplan.costmodels.ranks.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.ranks.rank import Rank
-from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.weights.offload import host_share_bytes, offloads
 
 
 def memory_columns(
-    layouts: Layouts, work: Table, weights: Table, ends: tuple[Cost, Cost]
+    layouts: Layouts, work: Table, weights: Table, ends_saved_bytes: tuple[Number, Number]
 ) -> dict[str, Floats]:
-    """The columns by name; `ends`: the costs of the embedding and of the head."""
+    """The columns by name; `ends_saved_bytes`: of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     gathered = reserved * _largest_gathered_bytes(weights)
     stand_ins = work.rank.stand_in_bytes(work.layer_kinds, with_modules=work.rank.has_modules)
@@ -66,8 +65,8 @@ def memory_columns(
     return columns | {
         "layer_saved_bytes": stays[:, :, None] * saved,
         "transient_bytes": reserved * _replay_bytes(work) + gathered[:, None],
-        "embedding_saved_bytes": work.rows(reserved * ends[0].saved_bytes),
-        "head_saved_bytes": work.rows(reserved * ends[1].saved_bytes),
+        "embedding_saved_bytes": work.rows(reserved * ends_saved_bytes[0]),
+        "head_saved_bytes": work.rows(reserved * ends_saved_bytes[1]),
         "head_transient_bytes": work.rows(reserved * _logits_bytes(work)) + gathered,
         "fixed_bytes": outside,
     }

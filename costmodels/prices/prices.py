@@ -37,6 +37,7 @@ from meshplan.costmodels.prices.memory import (
 from meshplan.costmodels.prices.once_per_step import Once, Room
 from meshplan.costmodels.prices.tables import Table, weight_table, work_table
 from meshplan.costmodels.ranks.beside import Sent, beside
+from meshplan.costmodels.ranks.first_stage import tower_cost
 from meshplan.costmodels.ranks.rendezvous import once_s
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.setting import Setting
@@ -114,7 +115,7 @@ def price(layouts: Layouts, setting: Setting) -> Prices:
 def memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
     """The columns of `Prices` that are bytes of a rank, without the seconds."""
     work, weights = work_table(setting, layouts), weight_table(setting, layouts)
-    return memory_columns(layouts, work, weights, _ends(work))
+    return memory_columns(layouts, work, weights, _ends_saved_bytes(work))
 
 
 def least_memory_bytes(layouts: Layouts, setting: Setting) -> dict[str, Floats]:
@@ -134,7 +135,9 @@ def lowest_memory_bytes(
     are counted, `least_of_kinds` where layers are of several kinds).
     """
     work, weights = work_table(setting, layouts), weight_table(setting, layouts)
-    return memory_columns(layouts, work, weights, _ends(work)) | least(layouts, work, weights)
+    return memory_columns(layouts, work, weights, _ends_saved_bytes(work)) | least(
+        layouts, work, weights
+    )
 
 
 def bytes_of_each_kind(layouts: Layouts, setting: Setting) -> Floats:
@@ -186,6 +189,7 @@ class _Pricing:
             for cost, parameters in zip((self.embedding, self.head), self.parts[-2:], strict=True)
         ]
         once, tuning = self._once_per_step(layers, ends), self.setting.tuning
+        ends_saved_bytes = self.embedding.saved_bytes, self.head.saved_bytes
         held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
         forward_s, input_grad_s, weight_grad_s = self._passes_s()
         return Prices(
@@ -203,7 +207,7 @@ class _Pricing:
             + m * tuning.micro_batch_s
             + once.latency_s,
             capacity_bytes=self.setting.cluster.fillable_bytes,
-            **memory_columns(self.layouts, work, self.weights, (self.embedding, self.head)),
+            **memory_columns(self.layouts, work, self.weights, ends_saved_bytes),
         )
 
     def _layer(self, kind: int) -> list[_Part]:
@@ -282,6 +286,14 @@ def _ends(work: Table) -> tuple[Cost, Cost]:
     """The embedding, and the head with what modules of multi-token prediction are of no stage."""
     embedding, *head = work.rank.ends
     return embedding, head[0] if work.setting.places_modules else sum(head, start=NOTHING)
+
+
+def _ends_saved_bytes(work: Table) -> tuple[Number, Number]:
+    """What `_ends` keep of a micro-batch, without pricing their seconds."""
+    rank, setting = work.rank, work.setting
+    embedding, *head = map(rank.pricer.saved_bytes, rank.end_operations)
+    embedding = embedding + tower_cost(rank.site, rank.pricer, setting).saved_bytes
+    return embedding, head[0] if setting.places_modules else sum(head)
 
 
 def _one_micro_batch(work: Table, embedding: Cost, head: Cost) -> Cost:
