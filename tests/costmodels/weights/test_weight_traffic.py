@@ -126,8 +126,11 @@ def test_updated_weights_are_gathered(cluster: Cluster, zero_stage: int, expecte
 
 @pytest.mark.parametrize(
     ("engine", "precision", "gigabytes"),
-    [("megatron-deepspeed", "bf16", 2), ("gpt-neox", "bf16", 4), ("gpt-neox", "fp16", 2)],
-)
+    [
+        ("megatron-deepspeed", "bf16", 2), ("megatron-deepspeed-flash", "bf16", 2),
+        ("gpt-neox", "bf16", 4), ("gpt-neox", "fp16", 2),
+    ],
+)  # fmt: skip
 def test_sums_of_bf16_gradients_are_cast_before_they_are_sent(
     cluster: Cluster, engine: str, precision: Precision, gigabytes: int
 ):
