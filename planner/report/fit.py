@@ -47,7 +47,8 @@ def print_fit(out: Console, question: Question, fewest: FewestGpus | NoFewer | N
         out.print(indented(_no_fewer(question, fewest)))
         return
     gpus, prediction = fewest.gpus, fewest.prediction
-    least = f"hold a training step, no fewer{_tried(question, gpus)} do{_but(fewest.unsettled)}"
+    known = f"{_tried(question, gpus)} do{_but(question, fewest.unsettled)}"
+    least = f"hold a training step, no fewer{known}"
     few = f"{question.counted(gpus)} {'holds a training step' if gpus == 1 else least}"
     out.print(indented(Text(f"{few}: ") + Text(fewest.label, style="bold")))
     rank, memory = fullest(prediction)
@@ -65,12 +66,15 @@ def _no_fewer(question: Question, fewest: NoFewer | None) -> str:
     if fewest is None:
         return f"{holds}; whether fewer do was not looked at to the end"
     nodes = " of whole nodes" * bool(_tried(question, question.gpus))
-    return f"{holds}, no smaller number{nodes} does{_but(fewest.unsettled)}"
+    return f"{holds}, no smaller number{nodes} does{_but(question, fewest.unsettled)}"
 
 
-def _but(unsettled: Sequence[int]) -> str:
-    """The sizes of which it is not known whether they hold a step."""
-    return f" (not settled: {', '.join(map(str, unsettled))})" if unsettled else ""
+def _but(question: Question, unsettled: Sequence[int]) -> str:
+    """The sizes of which it is not known whether they hold a step, and where the memory of none is
+    known but as a bound.
+    """
+    by_bound = ", by an upper bound of memory" * question.pins.offloads_activations
+    return by_bound + (f" (not settled: {', '.join(map(str, unsettled))})" if unsettled else "")
 
 
 def _tried(question: Question, found: int) -> str:
@@ -190,15 +194,15 @@ def _no_number_line(question: Question, unsettled: Sequence[int]) -> str:
     if question.cluster.gpu.vendor == "cpu":
         return "its processes share the memory of one machine: fewer processes have more each"
     return (
-        f"no number of GPUs up to {most_asked(question):,} holds it as asked{_but(unsettled)} "
-        f"({SIZES_TRIED})"
+        f"no number of GPUs up to {most_asked(question):,} holds it as asked"
+        f"{_but(question, unsettled)} ({SIZES_TRIED})"
     )
 
 
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = " in whole nodes" * bool(_tried(question, enough.gpus))
     size = question.counted(enough.gpus)
-    holds = f"the next larger size{nodes} on which one fits{_but(enough.unsettled)}"
+    holds = f"the next larger size{nodes} on which one fits{_but(question, enough.unsettled)}"
     return f"{holds}: {size}, {enough.layout.full_label}"
 
 

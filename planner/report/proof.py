@@ -58,6 +58,8 @@ def _of_listed(search: SearchReport) -> str:
     """What is proved of layouts that are cut as a list says, where that is more than of all."""
     if search.cuts != "listed" or search.listed_bound_s is None:
         return ""
+    if search.listed_bound_s <= search.bound_s * (1 + ROUNDING):
+        return ""
     least = format_seconds(search.listed_bound_s)
     if search.listed_gap < ROUNDING:
         return f"; {OVER_LISTED} none beats {least} by more than a millionth"

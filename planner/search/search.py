@@ -307,7 +307,7 @@ def _nothing_fits(
     `deadline` left open may fit.
     """
     settled = math.isinf(open_s) and run.settles_all and not run.space.ended
-    settled &= not run.space.layouts.activation_offload.any()  # their memory is a bound
+    settled &= not question.pins.offloads_activations  # their memory is a bound
     if not settled and deadline is not None and time.perf_counter() >= deadline:
         return SearchEnded(ENDED)
     which = "fits" if settled else "was found that fits"

@@ -100,6 +100,12 @@ class Pins:
         """Only the pins that enlarge the space, without those that narrow it."""
         return Pins({name: pin for name, pin in self.axes.items() if name in FRACTION_AXES})
 
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether activations may be on the host."""
+        pin = self.axes.get("activation_offload")
+        return pin is not None and any(pin.fractions)
+
     def without(self, axis: str) -> "Pins":
         """The same pins with `axis` free."""
         return Pins({name: pin for name, pin in self.axes.items() if name != axis})

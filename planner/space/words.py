@@ -84,7 +84,7 @@ def space_words(
     if engine.kernels.counts_passes:
         piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
-    if any(_offloaded(pins)):
+    if pins.offloads_activations:
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
@@ -97,12 +97,6 @@ def space_words(
     if closed := list(_only_pinned(setting, gpus, pins)):
         lines.append(f"searched only if pinned: {'; '.join(closed)}")
     return tuple(lines)
-
-
-def _offloaded(pins: Pins) -> tuple[float, ...]:
-    """The fractions of activations that may wait on the host."""
-    pin = pins.axes.get("activation_offload")
-    return pin.fractions if pin else ()
 
 
 def _open(pins: Pins, axis: str, gpus: int) -> bool:

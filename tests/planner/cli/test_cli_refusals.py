@@ -84,6 +84,15 @@ def test_no_layout_is_legal() -> None:
     assert "without the pin data_parallel 2 one fits" in result.stderr
 
 
+def test_the_fewest_gpus_by_a_bound_of_memory_are_called_so() -> None:
+    """With activations on the host fewer GPUs may hold what is priced to need more."""
+    asked = ("plan", "llama-3.1-8b", "--cluster", "dgx-h100", "--engine", "megatron",
+             "--global-batch", "16", "--gpus", "4")  # fmt: skip
+    said = {each: run(*asked, "--offload-activations", each).stdout for each in ("on", "0")}
+    assert "no fewer do, by an upper bound of memory:" in said["on"]
+    assert "no fewer do:" in said["0"]
+
+
 @pytest.mark.parametrize(("tp", "why"), [("8", "pinned: tensor_parallel 8, by no value of which 12 "
     "GPUs can be divided"), ("4", "the rule that excludes most of them: ")])  # fmt: skip
 def test_a_pin_that_does_not_divide_the_gpus_is_the_reason(tp: str, why: str) -> None:

@@ -150,6 +150,8 @@ def test_optimal_is_over_every_cut(name: str, engine: str, pins: dict[str, str],
     said = proof_lines(report_of(result, ()))[0]
     assert ("over the listed stage splits none beats" in said) == (cuts == "listed")
     assert "under the event simulation no layout of the space " in said
+    no_more = report_of(result, ()).model_copy(update={"listed_bound_s": result.bound_s})
+    assert "over the listed" not in proof_lines(no_more)[0]
     words = " ".join(
         space_words(question.setting, 16, question.pins, [("mlp",)], result.cuts, True)
     )
