@@ -53,7 +53,8 @@ def test_printf_takes_words_numbers_and_percent(
 @pytest.mark.parametrize(
     "text",
     [
-        f"{RUN} $(cat args.txt)", f"{RUN} --swiglu $(cat args.txt) --disable-bias-linear",
+        f"{RUN} --seed 1 $(cat args.txt)", f"{RUN} $(cat args.txt)",
+        f"{RUN} --swiglu $(cat args.txt) --disable-bias-linear",
         f"A=$(python args.py)\n{RUN} $A", f"{RUN} `cat args.txt`",
     ],
 )  # fmt: skip
