@@ -39,13 +39,19 @@ def test_a_run_that_goes_on_keeps_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        {"status": "complete", "starter_pid": 1}, {"status": "running", "starter_pid": os.getpid()},
-        {"status": "running", "starter_pid": 2**22 + 1}, {"status": "running"}, {},
+        {"status": "complete", "starter_pid": 1}, {"status": "running", "starter_pid": 2**22 + 1},
+        {"status": "running"}, {},
     ],
 )  # fmt: skip
 def test_a_run_that_has_ended_gives_its_folder_up(tmp_path: Path, said: dict[str, object]) -> None:
     """Also one that was killed: its process is gone."""
     _result(tmp_path, **said)
+    check_ended(tmp_path)
+
+
+def test_a_run_keeps_no_folder_from_its_own_process(tmp_path: Path) -> None:
+    """Several layouts run one after the other, and a number of a process comes again."""
+    _result(tmp_path, status="running", starter_pid=os.getpid())
     check_ended(tmp_path)
 
 
