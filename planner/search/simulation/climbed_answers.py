@@ -2,11 +2,12 @@
 
 A program's answer holds parts of layers (`planner.cuts.free_cut_program`). Its chunks end where the
 sum of its layers is rounded to, and recompute in full as much as it does, rounded up; one layer
-more each; or all: the climb (`planner.cuts.moved_layers`) begins at the first of these that fits.
+more each; or all: climbs (`planner.cuts.moved_layers`) begin at the first of these that fit.
 The list of cuts has even ones and those with a few layers less at the ends, so where ranks have
 room for unequal numbers of layers this finds what is not near any cut of the list.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,25 +21,26 @@ from meshplan.planner.search.simulation.listed_layouts import plan_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
-CLIMB = 20_000_000  # played actions
+CLIMBS, CLIMB = 2, 20_000_000  # from one answer; played actions of each
 ROUNDING = 1e-6  # of a layer
 FULL = 2  # the mode that recomputes all
 
 
 def climbed(proof: Simulated, row: int, variant: Variant, program: FreeCutProgram) -> Ints | None:
-    """[chunk, mode] layers of the cut where a climb ends from the answer of one layout's program;
-    None where it has no beginning.
+    """[chunk, mode] layers of the fastest cut where climbs end from the answer of one layout's
+    program; None where none begins.
     """
     for _ in program.answers(program.limit_s):
         pass
     problem, _ = proof.problem(row, variant)
-    plan = first_that_fits(problem, program.cut().sum(axis=1))
-    if plan is None or not can_move(problem):
-        return None
-    times = proof.times_of(row, variant, plan.stages)
-    climb = MovedLayers(problem, times, CLIMB)
-    stages, _ = climb.best(plan.stages, times.step_s(plan.stages))
-    return layers_of(stages, tuple(problem.modes))
+    found, found_s = None, math.inf
+    for plan in those_that_fit(problem, program.cut().sum(axis=1))[:CLIMBS]:
+        times = proof.times_of(row, variant, plan.stages)
+        climb = MovedLayers(problem, times, CLIMB)
+        stages, step_s = climb.best(plan.stages, times.step_s(plan.stages))
+        if step_s < found_s:
+            found, found_s = layers_of(stages, tuple(problem.modes)), step_s
+    return found
 
 
 def rounded_cuts(cut: Floats, modes: tuple[int, ...]) -> Iterator[Ints]:
@@ -54,15 +56,15 @@ def rounded_cuts(cut: Floats, modes: tuple[int, ...]) -> Iterator[Ints]:
         yield found
 
 
-def first_that_fits(problem: StageProblem, cut: Floats) -> StagePlan | None:
-    """The plan of the first one that fits; None where none does, or layers cannot recompute in
-    full, or must.
+def those_that_fit(problem: StageProblem, cut: Floats) -> list[StagePlan]:
+    """Plans of rounded cuts; none where layers cannot recompute in full, or must, or the order of
+    actions is too long to climb.
     """
     modes = tuple(problem.modes)
-    if modes[0] != 0 or FULL not in modes:
-        return None
+    if modes[0] != 0 or FULL not in modes or not can_move(problem):
+        return []
     plans = (plan_of(problem, layers) for layers in rounded_cuts(cut, modes))
-    return next((plan for plan in plans if plan), None)
+    return [plan for plan in plans if plan]
 
 
 def layers_of(stages: tuple[Stage, ...], modes: tuple[int, ...]) -> Ints:

@@ -62,7 +62,7 @@ BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
-CLIMBS = 6  # layouts from whose answers layers are moved
+CLIMBS = 4  # layouts from whose answers layers are moved
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -189,7 +189,7 @@ class FreeCutBounds:
             if self.proof.tally.late:
                 break
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
-            program = FreeCutProgram(cuts, self.limit_s, first_lines(*alike.shape))
+            program = FreeCutProgram(cuts, before_s, first_lines(*alike.shape))
             layers = climbed(self.proof, int(alike.rows[at]), alike.variant, program)
             if layers is not None:
                 self._offer(int(alike.rows[at]), alike.variant, layers)
