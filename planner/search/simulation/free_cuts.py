@@ -43,6 +43,7 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
+from meshplan.planner.search.simulation.climbed_answers import climbed
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -61,6 +62,7 @@ BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
+CLIMBS = 4  # layouts from whose answers layers are moved
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -168,6 +170,30 @@ class FreeCutBounds:
             self.found_s, self.aim_s = self._rest_s, self._wide_s
             self._again(0.0, self._wide_s)
             self._raise()
+            if self._climb():
+                self.found_s, self.aim_s = min(self._rest_s, self.limit_s), self._wide_s
+                self._again(0.0, self._wide_s)
+                self._raise()
+
+    def _climb(self) -> bool:
+        """Look for faster cuts near the answers of what leaves the gap wide, of layouts of each
+        shape the one with the smallest bound; whether one was found.
+        """
+        before_s = self.limit_s
+        open_ = [
+            each for each in self._alike
+            if each.shape[0] not in V_SHAPED and each.bounds.min() < self._wide_s
+        ]  # fmt: skip
+        for alike in sorted(open_, key=lambda each: float(each.bounds.min()))[:CLIMBS]:
+            at = int(alike.bounds.argmin())
+            if self.proof.tally.late:
+                break
+            cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
+            program = FreeCutProgram(cuts, before_s, first_lines(*alike.shape))
+            layers = climbed(self.proof, int(alike.rows[at]), alike.variant, program)
+            if layers is not None:
+                self._offer(int(alike.rows[at]), alike.variant, layers)
+        return self.limit_s < before_s
 
     def _again(self, least_s: float, below_s: float) -> None:
         """Look anew at what is bounded between two limits."""

@@ -1,0 +1,76 @@
+"""Cuts of whole layers near a program's answer, from which single layers are moved.
+
+A program's answer holds parts of layers (`planner.cuts.free_cut_program`). Its chunks end where the
+sum of its layers is rounded to, and recompute in full as much as it does, rounded up; one layer
+more each; or all: climbs (`planner.cuts.moved_layers`) begin at the first of these that fit.
+The list of cuts has even ones and those with a few layers less at the ends, so where ranks have
+room for unequal numbers of layers this finds what is not near any cut of the list.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem
+from meshplan.planner.search.simulation.listed_layouts import plan_of
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
+
+CLIMBS, CLIMB = 2, 20_000_000  # from one answer; played actions of each
+ROUNDING = 1e-6  # of a layer
+FULL = 2  # the mode that recomputes all
+
+
+def climbed(proof: Simulated, row: int, variant: Variant, program: FreeCutProgram) -> Ints | None:
+    """[chunk, mode] layers of the fastest cut where climbs end from the answer of one layout's
+    program; None where none begins.
+    """
+    for _ in program.answers(program.limit_s):
+        pass
+    problem, _ = proof.problem(row, variant)
+    found, found_s = None, math.inf
+    for plan in those_that_fit(problem, program.cut().sum(axis=1))[:CLIMBS]:
+        times = proof.times_of(row, variant, plan.stages)
+        climb = MovedLayers(problem, times, CLIMB)
+        stages, step_s = climb.best(plan.stages, times.step_s(plan.stages))
+        if step_s < found_s:
+            found, found_s = layers_of(stages, tuple(problem.modes)), step_s
+    return found
+
+
+def rounded_cuts(cut: Floats, modes: tuple[int, ...]) -> Iterator[Ints]:
+    """[chunk, mode] layers of an answer [chunk, mode]."""
+    ends = np.rint(np.cumsum(cut.sum(axis=1))).astype(int)
+    counts, most = np.diff(ends, prepend=0), modes.index(FULL)
+    part = cut[:, most] / np.maximum(cut.sum(axis=1), ROUNDING)
+    least = np.ceil(part * counts - ROUNDING).astype(int)
+    for full in (least, least + 1, counts):
+        found = np.zeros((len(counts), len(modes)), int)
+        found[:, most] = np.minimum(full, counts)
+        found[:, 0] = counts - found[:, most]
+        yield found
+
+
+def those_that_fit(problem: StageProblem, cut: Floats) -> list[StagePlan]:
+    """Plans of rounded cuts; none where layers cannot recompute in full, or must, or the order of
+    actions is too long to climb.
+    """
+    modes = tuple(problem.modes)
+    if modes[0] != 0 or FULL not in modes or not can_move(problem):
+        return []
+    plans = (plan_of(problem, layers) for layers in rounded_cuts(cut, modes))
+    return [plan for plan in plans if plan]
+
+
+def layers_of(stages: tuple[Stage, ...], modes: tuple[int, ...]) -> Ints:
+    """[chunk, mode] layers of a cut."""
+    each = [
+        (x.layers - x.selective_layers - x.full_layers, x.selective_layers, x.full_layers)
+        for x in stages
+    ]
+    return np.array(each)[:, list(modes)]

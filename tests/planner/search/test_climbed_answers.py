@@ -1,0 +1,70 @@
+"""Cuts of whole layers near an answer of real numbers, by hand and for any answer."""
+
+import numpy as np
+from listed_layouts import listed_layouts
+
+from meshplan.costmodels.layout import Stage
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.search.simulation.climbed_answers import (
+    climbed,
+    layers_of,
+    rounded_cuts,
+    those_that_fit,
+)
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
+
+
+def test_an_answer_is_rounded_where_chunks_end() -> None:
+    """2.4 and 2.8 layers end at 2 and 5, so the chunks hold 2 and 3. Of the first one half
+    recomputes in full, so 1; of the second one a seventh, rounded up 1. Then one more each; then
+    all.
+    """
+    answer = np.array([[1.2, 0.0, 1.2], [2.4, 0.0, 0.4]])
+    least, more, every = (each.tolist() for each in rounded_cuts(answer, (0, 1, 2)))
+    assert least == [[1, 0, 1], [2, 0, 1]]
+    assert more == [[0, 0, 2], [1, 0, 2]]
+    assert every == [[0, 0, 2], [0, 0, 3]]
+
+
+def test_rounded_cuts_hold_all_layers_and_recompute_no_smaller_part() -> None:
+    """Of any answer, with two modes or three; empty chunks too."""
+    draw = np.random.default_rng(5)
+    for modes in ((0, 2), (0, 1, 2)) * 50:
+        answer = draw.random((6, len(modes))) * (draw.random((6, 1)) > 0.2) + 1e-12
+        answer *= 20 / answer.sum()
+        part = answer[:, -1] / answer.sum(axis=1)
+        fewer = None
+        for cut in rounded_cuts(answer, modes):
+            assert cut.sum() == 20
+            assert (cut >= 0).all()
+            assert (cut[:, -1] >= part * cut.sum(axis=1) - 1e-4).all()
+            assert fewer is None or (cut[:, -1] >= fewer).all()
+            fewer = cut[:, -1]
+
+
+def test_layers_of_a_cut_in_each_mode() -> None:
+    """Of 5 layers 1 recomputes selectively and 2 in full."""
+    stages = Stage(5, 1, 2), Stage(3, 0, 3)
+    assert layers_of(stages, (0, 1, 2)).tolist() == [[2, 1, 2], [0, 0, 3]]
+    assert layers_of((Stage(3, 0, 1),), (0, 2)).tolist() == [[2, 1]]
+
+
+def test_where_climbs_end_fits_and_takes_no_longer_than_where_they_begin() -> None:
+    """Of small layouts short of memory; some get faster."""
+    asked = faster = 0
+    for proof, variant, rows, _ in listed_layouts("generic", range(4)):
+        cuts, row = ListedLayouts(proof, rows).cuts(variant, rows[:1]), int(rows[0])
+        program = FreeCutProgram(cuts, 1e3, ())
+        layers = climbed(proof, row, variant, program)
+        problem, _ = proof.problem(row, variant)
+        begun = those_that_fit(problem, program.cut().sum(axis=1))
+        assert (layers is None) == (not begun)
+        if layers is None:
+            continue
+        plan = plan_of(problem, layers)
+        assert plan
+        times = proof.times_of(row, variant, plan.stages)
+        begun_s, step_s = (times.step_s(each.stages) for each in (begun[0], plan))
+        assert step_s <= begun_s * (1 + 1e-9)
+        asked, faster = asked + 1, faster + (step_s < begun_s * 0.999)
+    assert min(asked, faster) > 0
