@@ -30,7 +30,7 @@ from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
-from meshplan.planner.search.far_kinds import settle_far_kinds
+from meshplan.planner.search.far_kinds import settle_far_kinds, settle_near_kinds
 from meshplan.planner.search.found import SETTLED, Timed
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
@@ -229,6 +229,8 @@ def _simulated(
     every_cut_s, faster = every_cut.done()
     for plan in faster:
         proof.judged_s(*plan)
+    if k > 1:
+        settle_near_kinds(proof, k)
     bound_s = _least(run, open_s, proof.best_s)
     solutions = tuple(
         _solution(question, run.space, timed, timed.step_s, proved=timed.step_s <= bound_s)
