@@ -60,14 +60,3 @@ def _rows_of(proof: Simulated, kind: Kind) -> Ints:
     rows = np.flatnonzero(own)
     found: Ints = rows[np.argsort(bounds[rows], kind="stable")]
     return found
-
-
-def settle_near_kinds(proof: Simulated, k: int) -> None:
-    """Try the cuts of the fastest kinds on the others that are shown, or would be."""
-
-    def most_s() -> float:
-        ranked = proof.ranked()
-        return ranked[k - 1].step_s if len(ranked) >= k else proof.best_s * NEARLY
-
-    with suppress(KeyboardInterrupt):
-        proof.carried.carry(most_s)

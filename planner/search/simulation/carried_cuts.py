@@ -2,74 +2,124 @@
 
 Layouts of several chunks per rank are solved over a list of cuts, and moves of layers find others
 for the few kinds where they begin. Rows of equal ranks, chunks and micro-batches run the same
-actions in the same order. So a cut is about as good for one of them as for another: its step is to
-the bound of its row as on the other one. Where that is faster than the best of a kind, the cut is
-simulated on its row.
+actions in the same order. So a cut is about as good for one of them as for another: its step is
+expected to be to the bound of its row what it is on the other one. Where that is faster than the
+best of its kind, it is simulated; with one layer moved where it does not fit. Nothing is proved.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats
 from meshplan.planner.cuts import budget as costs
-from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.search.found import SETTLED, Kind, Timed, kind_of
-from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
+from meshplan.planner.cuts.known_chains import shape_of
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
+from meshplan.planner.search.found import SETTLED, Timed, kind_of
+from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
 
-SOURCES, MOST_TRIED = 3, 8  # kinds whose cuts are tried; rows for each
-LIKELY = 1.01  # times its limit: what a step is expected to take at most where it is tried
+SOURCES, MOST_TRIED = 3, 8  # kinds whose cuts are tried; rows for each of them
+LIKELY = 1.005  # times its limit: what a step is expected to take at most where it is tried
+MOST_MOVED = 4  # cuts with a layer moved that are simulated
+WORK, MOVED = 500_000, 300  # units of `planner.cuts.budget`, each time; a moved layer that may fit
 
 
 class CarriedCuts:
-    """Cuts carried between the kinds of `plans`, each once to a row; `bounds` of the rows."""
+    """Cuts carried between the kinds of `proof`, each once to a row; `left` of the budget."""
 
-    def __init__(self, plans: SimulatedPlans, bounds: Floats) -> None:
-        self.plans, self.bounds = plans, bounds
-        self._tried = set[tuple[int, str, tuple[Stage, ...]]]()
+    def __init__(self, proof: Simulated) -> None:
+        self.proof, self.bounds, self.left = proof, proof.open.row_bounds, 0
+        self._tried = set[tuple[int, Variant, tuple[Stage, ...]]]()
 
-    def carry(self, most_s: Callable[[], float]) -> None:
-        """Keep what is faster than the best of its kind and than `most_s`."""
-        if self.plans.space.legality.uneven_stages != "free":
+    def carry(self, k: int) -> None:
+        """Keep what is faster than the best of its kind and than the slowest of the best `k`."""
+        proof, self.left = self.proof, WORK
+        if proof.space.legality.uneven_stages != "free":
             return
-        chunked = [each for each in self.plans.ranked() if each.variant.virtual_stages > 1]
+        chunked = [each for each in proof.ranked() if each.variant.virtual_stages > 1]
         for source in chunked[:SOURCES]:
-            for row in self._rows(source, most_s())[:MOST_TRIED]:
-                if not self.plans.tally.late:
-                    self._try(source, row, most_s())
+            for row in self._rows(source, k):
+                if self.left > 0 and not proof.tally.late:
+                    self._try(source, row, self._limit_s(row, k))
 
-    def _rows(self, source: Timed, most_s: float) -> list[int]:
+    def _rows(self, source: Timed, k: int) -> list[int]:
         """Rows that run the same actions and are expected to be faster than the best of their kind,
         the fastest first.
         """
-        layouts, own = self.plans.space.layouts, self.plans.row_of(source)
-        alike = self.bounds * (source.step_s / self.bounds[own]) < most_s * LIKELY
-        alike &= self.bounds < most_s
+        proof, bounds, own = self.proof, self.bounds, self.proof.row_of(source)
+        longer = source.step_s / bounds[own]
+        alike = bounds * longer < self._most_s(k) * LIKELY
         for name in ("pipeline_parallel", "num_micro_batches"):
-            column = getattr(layouts, name)
+            column = getattr(proof.space.layouts, name)
             alike &= column == column[own]
         alike[own] = False
         rows = np.flatnonzero(alike)
-        rows = rows[np.argsort(self.bounds[rows], kind="stable")]
-        expected_s = self.bounds * (source.step_s / self.bounds[own])
-        return [row for row in rows.tolist() if expected_s[row] < LIKELY * self._limit_s(row, most_s)]
+        rows = rows[np.argsort(bounds[rows], kind="stable")]
+        likely = (
+            row for row in rows.tolist() if bounds[row] * longer < self._limit_s(row, k) * LIKELY
+        )
+        return [row for row, _ in zip(likely, range(MOST_TRIED), strict=False)]
 
-    def _limit_s(self, row: int, most_s: float) -> float:
-        own = self.plans.best.get(kind_of(self.plans.space.layouts, row))
-        return min(most_s, own.step_s if own else math.inf) * SETTLED
+    def _most_s(self, k: int) -> float:
+        ranked = self.proof.ranked()
+        return ranked[k - 1].step_s if len(ranked) >= k else self.proof.best_s * NEARLY
 
-    def _try(self, source: Timed, row: int, most_s: float) -> None:
-        """Simulate the cut of a source on a row that is run in the same way."""
-        plans, variant, stages = self.plans, source.variant, source.plan.stages
+    def _limit_s(self, row: int, k: int) -> float:
+        own = self.proof.best.get(kind_of(self.proof.space.layouts, row))
+        return min(self._most_s(k), own.step_s if own else math.inf) * SETTLED
+
+    def _try(self, source: Timed, row: int, limit_s: float) -> None:
+        """Simulate the cut of a source on a row that may be run in the same way."""
+        proof, variant, stages = self.proof, source.variant, source.plan.stages
         key = row, variant, stages
-        if key in self._tried or variant not in plans.space.variants(row):
+        if key in self._tried or variant not in proof.space.variants(row):
             return
         self._tried.add(key)
-        problem, _ = plans.problem(row, variant)
+        self.left -= costs.LOOKED_AT
+        for plan in self._fitting(row, variant, stages, limit_s):
+            step_s = self._step_s(row, variant, plan)
+            if step_s < limit_s:
+                limit_s = min(limit_s, proof.judged_s(row, variant, plan))
+
+    def _step_s(self, row: int, variant: Variant, plan: StagePlan) -> float:
+        before = self.proof.tally.left
+        self.proof.tally.spend(shape_of(self.proof.problem(row, variant)[0]))
+        self.left -= before - self.proof.tally.left
+        return self.proof.times_of(row, variant, plan.stages).step_s(plan.stages)
+
+    def _fitting(
+        self, row: int, variant: Variant, stages: tuple[Stage, ...], limit_s: float
+    ) -> list[StagePlan]:
+        """The cut; where it does not fit, those with one layer moved that do and that no known
+        chain forbids, the shortest by these first.
+        """
+        problem, _ = self.proof.problem(row, variant)
         plan = evaluate(problem, stages)
         if plan is not None:
-            plans.tally.simulated += 1
-            if plans.times_of(row, variant, stages).step_s(stages) < self._limit_s(row, most_s):
-                plans.judged_s(row, variant, plan)
+            return [plan]
+        self.left -= MOVED * len(stages) * (len(stages) - 1)
+        plans = (evaluate(problem, moved) for moved in with_one_moved(problem, stages))
+        timed = [(self._bound_s(row, variant, each.stages), each) for each in plans if each]
+        near = sorted((each for each in timed if each[0] < limit_s), key=lambda each: each[0])
+        return [each for _, each in near[:MOST_MOVED]]
+
+    def _bound_s(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> float:
+        times = self.proof.times_of(row, variant, stages)
+        shape = self.proof.open.shape(row, variant)
+        return self.proof.open.chains.bound_s(shape, times, stages, times.after_s(stages))
+
+
+def with_one_moved(problem: StageProblem, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
+    """Cuts with one layer that keeps everything in another chunk."""
+    plain = [each.layers - each.selective_layers - each.full_layers for each in stages]
+    for at, to in permutations(range(len(stages)), 2):
+        if plain[at] and stages[at].layers > problem.fewest_layers(at):
+            moved = list(stages)
+            moved[at] = replace(moved[at], layers=moved[at].layers - 1)
+            moved[to] = replace(moved[to], layers=moved[to].layers + 1)
+            yield tuple(moved)

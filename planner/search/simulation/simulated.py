@@ -34,7 +34,6 @@ from meshplan.planner.search.closed_form.branch_and_bound import Found
 from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.rows_below import NEARLY, Given, Source
-from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
@@ -85,7 +84,6 @@ class Simulated(SimulatedPlans):
         self.proved_s, self.kinds_s = math.inf, 0.0
         self._settled, self._left = list[Open](), list[Open]()
         self.moves = LayerMoves(self, self.open)
-        self.carried = CarriedCuts(self, self.open.row_bounds)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
         self._ahead = frozenset[tuple[Kind, Variant]]()
@@ -138,7 +136,6 @@ class Simulated(SimulatedPlans):
 
         own = partial(own_s, self.best, self.space.layouts)
         try:
-            self.carried.carry(most_s)
             self.open.reopen(self._slower(), own)
             self.settle_below(most_s, limit_s)
             self.kinds_s = self._open_kinds_s()
