@@ -10,14 +10,21 @@ best of its kind, it is simulated; with one layer moved where it does not fit. N
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations
+from itertools import islice, product
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import shape_of
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    modes_of,
+    peak_kib,
+    starts_of,
+)
 from meshplan.planner.search.found import SETTLED, Timed, kind_of
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -26,7 +33,7 @@ from meshplan.planner.space.legal_layouts import Variant
 SOURCES, MOST_TRIED = 3, 8  # kinds whose cuts are tried; rows for each of them
 LIKELY = 1.005  # times its limit: what a step is expected to take at most where it is tried
 MOST_MOVED = 4  # cuts with a layer moved that are simulated
-WORK, MOVED = 500_000, 300  # units of `planner.cuts.budget`, each time; a moved layer that may fit
+WORK, MOVED = 500_000, 300  # units of `planner.cuts.budget`, each time; a layer moved
 
 
 class CarriedCuts:
@@ -63,7 +70,7 @@ class CarriedCuts:
         likely = (
             row for row in rows.tolist() if bounds[row] * longer < self._limit_s(row, k) * LIKELY
         )
-        return [row for row, _ in zip(likely, range(MOST_TRIED), strict=False)]
+        return list(islice(likely, MOST_TRIED))
 
     def _most_s(self, k: int) -> float:
         ranked = self.proof.ranked()
@@ -80,7 +87,7 @@ class CarriedCuts:
         if key in self._tried or variant not in proof.space.variants(row):
             return
         self._tried.add(key)
-        self.left -= costs.LOOKED_AT
+        self.left -= costs.OPENED
         for plan in self._fitting(row, variant, stages, limit_s):
             step_s = self._step_s(row, variant, plan)
             if step_s < limit_s:
@@ -102,11 +109,12 @@ class CarriedCuts:
         plan = evaluate(problem, stages)
         if plan is not None:
             return [plan]
-        self.left -= MOVED * len(stages) * (len(stages) - 1)
-        plans = (evaluate(problem, moved) for moved in with_one_moved(problem, stages))
-        timed = [(self._bound_s(row, variant, each.stages), each) for each in plans if each]
+        moved = list(with_one_off_the_full_rank(problem, stages))
+        self.left -= MOVED * len(moved)
+        timed = [(self._bound_s(row, variant, each), each) for each in moved]
         near = sorted((each for each in timed if each[0] < limit_s), key=lambda each: each[0])
-        return [each for _, each in near[:MOST_MOVED]]
+        plans = (evaluate(problem, each) for _, each in near)
+        return list(islice(filter(None, plans), MOST_MOVED))
 
     def _bound_s(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> float:
         times = self.proof.times_of(row, variant, stages)
@@ -114,11 +122,19 @@ class CarriedCuts:
         return self.proof.open.chains.bound_s(shape, times, stages, times.after_s(stages))
 
 
-def with_one_moved(problem: StageProblem, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
-    """Cuts with one layer that keeps everything in another chunk."""
-    plain = [each.layers - each.selective_layers - each.full_layers for each in stages]
-    for at, to in permutations(range(len(stages)), 2):
-        if plain[at] and stages[at].layers > problem.fewest_layers(at):
+def with_one_off_the_full_rank(
+    problem: StageProblem, stages: tuple[Stage, ...]
+) -> Iterator[tuple[Stage, ...]]:
+    """Cuts with one layer, which keeps everything, moved from the one rank that does not hold its
+    chunks to another one; none where several ranks do not.
+    """
+    modes, starts = [modes_of(stage) for stage in stages], starts_of(stages)
+    peaks = [peak_kib(problem, rank, starts, modes) for rank in range(problem.pp)]
+    full = [rank for rank, peak in enumerate(peaks) if peak > problem.cap_kib]
+    own = problem.chunks_of_rank[full[0]] if len(full) == 1 else ()
+    for at, to in product(own, range(len(stages))):
+        kept = stages[at].layers - stages[at].selective_layers - stages[at].full_layers
+        if to not in own and kept and stages[at].layers > problem.fewest_layers(at):
             moved = list(stages)
             moved[at] = replace(moved[at], layers=moved[at].layers - 1)
             moved[to] = replace(moved[to], layers=moved[to].layers + 1)
