@@ -48,8 +48,9 @@ class CarriedCuts:
         proof, self.left = self.proof, WORK
         if proof.space.legality.uneven_stages != "free":
             return
-        chunked = [each for each in proof.ranked() if each.variant.virtual_stages > 1]
-        for source in chunked[:SOURCES]:
+        left = [each for each in proof.ranked() if each.row in proof.kept]
+        chunked = (each for each in left if each.variant.virtual_stages > 1)
+        for source in islice(chunked, SOURCES):
             for row in self._rows(source, k):
                 if self.left > 0 and not proof.tally.late:
                     self._try(source, row, self._limit_s(row, k))
