@@ -234,6 +234,7 @@ def _simulated(
         proof.judged_s(*plan)
     if k > 1:
         with suppress(KeyboardInterrupt):
+            proof.moves.go_on_near(proof.ranked()[1:k])
             carried.carry(k)
     bound_s = _least(run, open_s, proof.best_s)
     solutions = tuple(
