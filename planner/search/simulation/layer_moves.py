@@ -77,16 +77,20 @@ class LayerMoves:
             self._go_on(plans.ranked()[0])
 
     def go_on_near(self, kinds: Sequence[Timed]) -> None:
-        """Go on from those of `kinds` that are nearly a tie with the fastest, as from the fastest,
-        each of a budget of its own.
+        """Go on from those of `kinds` that nearly tie with the fastest and whose climb came to no
+        end, as from the fastest, each of a budget of its own.
         """
         plans = self.plans
         if plans.space.legality.uneven_stages != "free":
             return
         for each in kinds:
             near = each.step_s < plans.best_s * TIE and each.row in plans.kept
-            if near and not plans.tally.late:
+            if near and not plans.tally.late and not self._is_ended(each):
                 self._go_on(each, TIED)
+
+    def _is_ended(self, found: Timed) -> bool:
+        """Whether no move of a layer from it is faster."""
+        return (self.plans.row_of(found), found.variant, found.plan.stages) in self._ended
 
     def _go_on(self, best: Timed, budget: int = moved_layers.BUDGET) -> None:
         plans = self.plans
