@@ -40,7 +40,7 @@ def runners_parts(plan: Plan, width: int) -> list[RenderableType]:
 def runners_notes(plan: Plan) -> list[str]:
     """What the columns mean, and what may be missing among the runners-up."""
     told = SLOWER if any(other.expected_slower is not None for other in plan.runners_up) else ""
-    return [*filter(None, (told, open_runners_line(plan)))]
+    return [*filter(None, (told, at_most_line(plan), open_runners_line(plan)))]
 
 
 SLOWER = (
@@ -48,6 +48,19 @@ SLOWER = (
     "really the faster one, learnt from pairs of measured runs; a tie: 31 to 69 of 100"
 )
 """What `slower_text` says of a runner-up."""
+AT_MOST = (
+    "steps are at most what is shown where a pipeline rank has several stages: runners-up get the "
+    "splits of a list, those of the other layouts here and moves of layers; another may be faster"
+)
+
+
+def at_most_line(plan: Plan) -> str:
+    """That steps of runners-up are upper bounds of their kinds, where a list limits their splits;
+    empty where it limits none that is shown.
+    """
+    listed = plan.search is not None and plan.search.cuts not in ("all", None)
+    several = any(other.layout.virtual_stages > 1 for other in plan.runners_up)
+    return AT_MOST * (listed and several)
 
 
 def open_runners_line(plan: Plan) -> str:

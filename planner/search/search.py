@@ -52,6 +52,7 @@ from meshplan.planner.search.rows.priced_space import (
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Source
+from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
 from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
@@ -210,10 +211,12 @@ def _simulated(
     proof = _proof_of(run, question, simulate, rows, k)
     open_s, beyond_s = _settled(run, question, proof, deadline)
     deadline = proof.tally.deadline  # Ctrl-C ends what would follow
+    carried = CarriedCuts(proof)
     every_cut = Later(lambda: FreeCutBounds(proof).settled())
     give_back_freed()
     if k > 1 and proof.best:
         with suppress(KeyboardInterrupt):  # the proof is there
+            carried.carry(k)
             run.tell.now(partial(_proved, run, proof, open_s, every_cut))
             proof.find_runners_up(k, deadline)
             if question.engine.kernels.counts_passes:
@@ -229,6 +232,10 @@ def _simulated(
     every_cut_s, faster = every_cut.done()
     for plan in faster:
         proof.judged_s(*plan)
+    if k > 1:
+        with suppress(KeyboardInterrupt):
+            proof.moves.go_on_near(proof.ranked()[1:k])
+            carried.carry(k)
     bound_s = _least(run, open_s, proof.best_s)
     solutions = tuple(
         _solution(question, run.space, timed, timed.step_s, proved=timed.step_s <= bound_s)

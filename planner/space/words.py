@@ -34,8 +34,8 @@ LISTED = (
     f"most {MOST_WAYS}, else a list of splits (equal stages, shorter ones where layers do not "
     "divide), and single layers moved between stages from the fastest of the list and from its "
     "other schedules and virtual stages; a pin starts these moves elsewhere and may end faster (8 "
-    "of 366 plans tried, by up to 1.4%). Runners-up and what more memory buys are of these splits "
-    "alone"
+    "of 366 plans tried, by up to 1.4%). Runners-up and what more memory buys are of these splits, "
+    "too: others may be faster"
 )
 """Instead of what is free, where layouts of several chunks may be faster than the plan."""
 BESIDE_LISTED = (

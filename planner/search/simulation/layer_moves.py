@@ -6,6 +6,7 @@ Where the moves of a kind begin, and what they find, says `planner.search.simula
 import math
 from collections.abc import Sequence
 
+from meshplan.planner.cuts import moved_layers
 from meshplan.planner.search.found import SETTLED, Kind, Timed
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.near_cuts import (
@@ -18,6 +19,9 @@ from meshplan.planner.search.simulation.near_cuts import (
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
 from meshplan.planner.second_core import done_of_each
+
+TIE = 1.03  # times the best step: measured runs seldom tell such kinds apart
+TIED = 2_000_000  # played actions of the moves that go on from such a kind
 
 
 class LayerMoves:
@@ -72,12 +76,28 @@ class LayerMoves:
         if free and plans.best_s < before_s and plans.best and not plans.tally.late:
             self._go_on(plans.ranked()[0])
 
-    def _go_on(self, best: Timed) -> None:
+    def go_on_near(self, kinds: Sequence[Timed]) -> None:
+        """Go on from those of `kinds` that nearly tie with the fastest and whose climb came to no
+        end, as from the fastest, each of a budget of its own.
+        """
+        plans = self.plans
+        if plans.space.legality.uneven_stages != "free":
+            return
+        for each in kinds:
+            near = each.step_s < plans.best_s * TIE and each.row in plans.kept
+            if near and not plans.tally.late and not self._is_ended(each):
+                self._go_on(each, TIED)
+
+    def _is_ended(self, found: Timed) -> bool:
+        """Whether no move of a layer from it is faster."""
+        return (self.plans.row_of(found), found.variant, found.plan.stages) in self._ended
+
+    def _go_on(self, best: Timed, budget: int = moved_layers.BUDGET) -> None:
         plans = self.plans
         row, chunks = plans.row_of(best), best.variant.virtual_stages
         if chunks == 1 or self.open.row_bounds[row] >= best.step_s:
             return
-        near = NearCuts(plans.problem, plans.times_of, self.open.chains, dict(self._ended))
+        near = NearCuts(plans.problem, plans.times_of, self.open.chains, dict(self._ended), budget)
         ways = best.variant.modes, best.variant.replayed
         alike = [
             each for each in plans.space.variants(row)

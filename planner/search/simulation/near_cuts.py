@@ -73,7 +73,8 @@ class NearCuts:
 
     problem_of  the inner problem and passes of a row under a variant
     times_of    its simulation, of cuts like the given one
-    ended       the climbs that came to an end before, and what they had to be faster than
+    ended       where climbs that came to an end began and ended, and what they had to be faster
+                than or found
     budget      of the simulation, in played actions; what is left of it
     """
 
@@ -145,6 +146,7 @@ class NearCuts:
         self.budget -= climb.spent + costs.NEW_SHAPE * climb.actions
         if climb.spent < climb.budget:
             self.ended[row, start.variant, start.plan.stages] = goal_s
+            self.ended[row, start.variant, stages] = min(step_s, goal_s)
         if step_s >= goal_s:
             return goal_s
         self.faster.append((row, start.variant, evaluate(problem, stages)))

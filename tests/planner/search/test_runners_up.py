@@ -17,7 +17,7 @@ from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
 from meshplan.planner.cuts import budget
 from meshplan.planner.problem.same_pipeline import run_as
-from meshplan.planner.report.runners_up import open_runners_line
+from meshplan.planner.report.runners_up import at_most_line, open_runners_line
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.row_layout import layout_of_row
@@ -156,6 +156,11 @@ def test_what_is_missing_is_no_faster_than_is_said(
         )
         for cuts in ("all", "runners-up listed", "listed")
     }
+    splits = plan.model_copy(update={"search": plan.search.model_copy(update={"cuts": "listed"})})
+    several = any(other.layout.virtual_stages > 1 for other in plan.runners_up)
+    assert bool(at_most_line(splits)) == several
+    every = plan.model_copy(update={"search": plan.search.model_copy(update={"cuts": "all"})})
+    assert not at_most_line(every)
     listed = said["all"] + " if its layers are split as a list says" * (not proved)
     assert said["runners-up listed"] == said["listed"] == listed
 
