@@ -6,7 +6,11 @@ Each case is the few lines of a file that decided it, with the repository it was
 import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
+from meshplan.executor.frameworks.megatron.settings import training_settings
+from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
+from meshplan.planner.case.resolve import resolve
+from meshplan.planner.case.settings import Settings
 
 NONE = Start(launched_by="none")
 SFT = """\
@@ -39,6 +43,37 @@ lora_target_linear: true
 
 def _named(reading: Reading) -> str:
     return ", ".join(str(fact.value) for fact in reading.unread)
+
+
+LING = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 --bf16 "
+    "--num-attention-heads 6 --seq-length 4096 --micro-batch-size 2 --global-batch-size 16 "
+    "--use-distributed-optimizer --vocab-size 32000 --bias-zero-mean-update --optimizer %s\n"
+)
+
+
+def test_an_optimizer_of_a_fork() -> None:
+    """inclusionAI/Ling-V2: bitsandbytes' AdamW keeps two bytes a parameter and two scales of 4 for
+    256, not 8, divided over 8 ranks beside the same master weights. Megatron itself has no such
+    word: a plan of it is not written with one.
+    """
+    optimizers = {}
+    for word in ("adam", '"adamw-bnb-8bit"'):
+        reading = read_config(LING % word, "train.sh")
+        assert not reading.unread
+        case = resolve(reading, Settings(cluster="dgx-h100"), Settings())
+        optimizers[case.training.optimizer] = stage_memory(step_model_of(case))[0].optimizer
+        said = training_settings(case.training)
+    assert said[0].get("optimizer") is None
+    assert [each.name for each in said[1]] == ["training.optimizer"]
+    parameters = (optimizers["adamw"] - optimizers["adamw8bit"]) * 8 / (8 - 2 - 8 / 256)
+    assert optimizers["adamw"] == pytest.approx(12 * parameters / 8)
+
+
+@pytest.mark.parametrize("word", ["adamw-bnb", "lion"])
+def test_an_unknown_optimizer_of_a_fork_is_named(word: str) -> None:
+    """As is one whose bytes nothing says."""
+    assert word in _named(read_config(LING % word, "train.sh"))
 
 
 def _yaml(text: str) -> Reading:
