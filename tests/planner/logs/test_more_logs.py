@@ -2,8 +2,8 @@
 
 NeMo: AI-Hypercomputer/gpu-recipes (both), NVIDIA-BioNeMo. Composer: mosaicml/examples issue 414 and
 lines of llm-foundry jobs. LLaMA-Factory: hiyouga/LlamaFactory issue 774. DeepSpeed's pipeline:
-deepspeedai/DeepSpeed issue 2264. Primus: of MI355X, with the colours of its terminal. nanochat: written after
-the line that its `scripts/base_train.py` prints, and forks of it.
+deepspeedai/DeepSpeed issue 2264. Primus: of MI355X, with the colours of its terminal. nanochat:
+written after the line that its `scripts/base_train.py` prints, and forks of it.
 """
 
 import json
