@@ -76,6 +76,34 @@ def test_an_unknown_optimizer_of_a_fork_is_named(word: str) -> None:
     assert word in _named(read_config(LING % word, "train.sh"))
 
 
+VERL = """\
+sp_size=4
+python3 -m verl.trainer.main_ppo \\
+    actor_rollout_ref.actor.ulysses_sequence_parallel_size=${sp_size} \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.rollout.n=16 \\
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 \\
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 \\
+    # actor_rollout_ref.actor.megatron.tensor_model_parallel_size=8
+"""
+
+
+def test_verls_refusal_says_what_goes_into_a_plan() -> None:
+    """The keys of the script with their last values; those of a file without options by name."""
+    with pytest.raises(UnreadableConfig) as script:
+        read_config(VERL, "train.sh")
+    said = str(script.value)
+    for part in (
+        "context_parallel: actor.ulysses_sequence_parallel_size=${sp_size};",
+        "global_batch_size: actor.ppo_mini_batch_size=32 x rollout.n=16;",
+        "tokens of a packed micro-batch and GPU: actor.ppo_max_token_len_per_gpu=16384)",
+    ):
+        assert part in said
+    assert "tensor_parallel" not in said
+    assert "\n" not in said
+    with pytest.raises(UnreadableConfig, match=r"; tensor_parallel: actor\.megatron"):
+        read_config("actor_rollout_ref:\n  actor: {strategy: fsdp}\n", "ppo.yaml")
+
+
 def _yaml(text: str) -> Reading:
     return read_config(text, "train.yaml", None, NONE)
 
