@@ -70,12 +70,6 @@ def test_an_optimizer_of_a_fork() -> None:
     assert optimizers["adamw"] == pytest.approx(12 * parameters / 8)
 
 
-@pytest.mark.parametrize("word", ["adamw-bnb", "lion"])
-def test_an_unknown_optimizer_of_a_fork_is_named(word: str) -> None:
-    """As is one whose bytes nothing says."""
-    assert word in _named(read_config(LING % word, "train.sh"))
-
-
 VERL = """\
 sp_size=4
 python3 -m verl.trainer.main_ppo \\
