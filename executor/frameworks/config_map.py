@@ -117,15 +117,17 @@ def _options(documents: list[yaml.Node | None], name: str) -> Iterator[Fact]:
                 yield Fact(f"{word} ({why} beside it)", line)
 
 
-_MOST = 100_000  # nodes looked at
-
-
 def _commands(documents: list[yaml.Node | None]) -> Iterator[tuple[int, list[str]]]:
-    """Lists of words, and the words of each other text, by the lines that they begin at."""
+    """Lists of words, and the words of each other text, by the lines that they begin at; each once,
+    however often an alias stands for it.
+    """
     pending: list[yaml.Node | None] = [*documents]
-    looked_at = 0
-    while pending and (looked_at := looked_at + 1) <= _MOST:
+    seen: dict[int, yaml.Node | None] = {}
+    while pending:
         node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
         if isinstance(node, yaml.MappingNode):
             pending += [value for _, value in node.value]
         elif isinstance(node, yaml.SequenceNode):

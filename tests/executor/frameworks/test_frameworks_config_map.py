@@ -81,6 +81,13 @@ def test_options_of_the_command_are_named() -> None:
     assert "torchtitan.train" in text.splitlines()[option.line - 1]
 
 
+def test_a_job_that_aliases_repeat_is_looked_at_once() -> None:
+    """An option that two replicas share by an alias, and a document that holds itself."""
+    job = "---\na: &a [x, /c/llama3_8B.toml, --steps=5]\nb: *a\nc: &c {d: *c}\n"
+    (option,) = read_config(_map({"llama3_8B.toml": TITAN}) + job, "job.yaml").unread
+    assert str(option.value).startswith("--steps=5 ")
+
+
 def test_of_two_files_none_is_chosen() -> None:
     """Their names say what to save."""
     text = _map({"a.toml": TITAN, "notes.txt": "x", "b.toml": TITAN})
