@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from meshplan.executor.frameworks import calling, jobs, refused
+from meshplan.executor.frameworks import calling, config_map, jobs, refused
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
@@ -180,10 +180,24 @@ JOB = Format(
 """A job's document whose command starts a trainer."""
 
 
+CONFIG_MAP = Format(
+    "config-map",
+    lambda name, text: config_map.claims(name, text, _in_map),
+    lambda text, path, start: config_map.read(text, path, start, _in_map),
+)
+"""A document of Kubernetes that holds a configuration as a file."""
+
+
+def _in_map(name: str, text: str) -> Format | None:
+    """The format of a file in a ConfigMap, which is no document of a job."""
+    formats: tuple[Format, ...] = (REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values())
+    return next((each for each in formats if each.claims(name, text)), None)
+
+
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
     every: tuple[Format, ...] = (
-        REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), CALLING, JOB, SCRIPT
+        CONFIG_MAP, REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), CALLING, JOB, SCRIPT
     )  # fmt: skip
     return next((each for each in every if each.claims(name, text)), None)
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.shell.script import SCRIPTS
+from meshplan.executor.frameworks.verl_keys import plan_fields
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
@@ -122,7 +123,9 @@ def _refused(text: str) -> str | None:
 def refuse(text: str, path: str) -> Reading:
     """Raises `UnreadableConfig` that names the format and the way on."""
     title = _refused(text) or "format"
-    raise UnreadableConfig(f"{title}: not read ({REFUSED[title][1]})")
+    fields = plan_fields(text) if title == "verl" else ""
+    said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
+    raise UnreadableConfig(f"{title}: not read ({said})")
 
 
 _NAMED = "check the configuration that it names, with what its options replace"

@@ -110,6 +110,13 @@ class StageMemory(Frozen):
         """
         return self.allocated + self.slack + self.context
 
+    @property
+    def device(self) -> float:
+        """What the driver counts as used (`nvidia-smi`, `mem_get_info`): what the allocator holds,
+        and what lies outside of it.
+        """
+        return self.reserved + self.context
+
 
 class Prediction(Frozen):
     """What one step should take. The parts of the time add up to `step_time_s`.

@@ -165,6 +165,8 @@ class Reading:
                     (Megatron's tp_comm_overlap), None: as the engine usually does
     exposed         of `Overlap`, what its switches have the replicas exchange beside nothing
     gradient_bytes  of one gradient, kept and exchanged, 0: as the engine has it
+    defers_sums     without a pipeline, sharded gradients add up whole over a step's micro-batches
+                    and are reduced after the last
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
@@ -191,6 +193,7 @@ class Reading:
     userbuffers: bool | None = None
     exposed: tuple[str, ...] = ()
     gradient_bytes: float = 0.0
+    defers_sums: bool = False
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     left_to_recipe: Mapping[str, str] = field(default_factory=dict)
@@ -208,10 +211,7 @@ class Reading:
 
     def unread_of(self, layout: Layout, training: Training) -> tuple[Fact, ...]:
         """What is not understood of this layout: `unread_if_accumulated`, where it applies."""
-        once = layout.data_parallel * layout.micro_batch_size
-        sharded = layout.data_parallel * layout.context_parallel > 1
-        several = training.global_batch_size > once and layout.pipeline_parallel == 1
-        return self.unread_if_accumulated if sharded and several else ()
+        return self.unread_if_accumulated if accumulates(layout, training) else ()
 
     def alone(self) -> "Reading":
         """This case, if its file has no other; raises `UnreadableConfig`."""
@@ -219,6 +219,13 @@ class Reading:
             number = 1 + len(self.others)
             raise UnreadableConfig(f"{number} runs in one file; name a config of this run alone")
         return self
+
+
+def accumulates(layout: Layout, training: Training) -> bool:
+    """Whether sharded replicas add up several micro-batches without a pipeline."""
+    once = layout.data_parallel * layout.micro_batch_size
+    sharded = layout.data_parallel * layout.context_parallel > 1
+    return sharded and training.global_batch_size > once and layout.pipeline_parallel == 1
 
 
 @dataclass(frozen=True, slots=True)

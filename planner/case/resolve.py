@@ -27,6 +27,7 @@ from meshplan.planner.case.reading import (
     Fact,
     Reading,
     Recompute,
+    accumulates,
 )
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stated_layout import stated_layout
@@ -95,6 +96,8 @@ def resolve(
     layout, training = stated_layout(facts, replace(reading, recompute=recompute), model)
     if waits := reading.unread_of(layout, training):
         raise MissingFacts((), waits)
+    if reading.defers_sums and accumulates(layout, training):
+        engine = _with_state(engine, sums_before_reducing=True)
     return Case(
         model=model,
         layout=layout,
@@ -179,8 +182,11 @@ def _with_gradients(engine: Engine, reading: Reading) -> Engine:
     if not reading.gradient_bytes:
         return engine
     size = reading.gradient_bytes
-    state = engine.state.model_copy(update={"gradient_bytes": size, "reduce_bytes": size})
-    return engine.model_copy(update={"state": state})
+    return _with_state(engine, gradient_bytes=size, reduce_bytes=size)
+
+
+def _with_state(engine: Engine, **said: float) -> Engine:
+    return engine.model_copy(update={"state": engine.state.model_copy(update=said)})
 
 
 def has_userbuffers(engine: Engine) -> bool:

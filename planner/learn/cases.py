@@ -68,6 +68,7 @@ class LoggedRun:
     run     as the cost model prices it; the step time is the median after warm-up
     notes   what was recognised in the log and the config, or left out
     steps   of the log, as they were logged
+    device_gib  the most that was in use on a device, as its driver counts; None: not in the log
     """
 
     log: Path
@@ -78,6 +79,7 @@ class LoggedRun:
     steady: Steady
     notes: tuple[str, ...]
     steps: tuple[LoggedStep, ...] = ()
+    device_gib: float | None = None
 
 
 def distinct(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
@@ -112,13 +114,14 @@ def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun
         steps = steady(recognised.log, str(log))
     except UnreadableLog as error:
         raise UnusableRun(one_line(error)) from None
+    used = recognised.log.device_peak_bytes
     return LoggedRun(
         log=log, config=found, format=recognised.format, run=_run(log, case, recognised, steps),
         case=case, steady=steps, notes=(
             *_another(recognised.format, case), *recognised.log.notes, *_room(recognised, case),
             *_warned(recognised, case), *steps.notes, *case.notes,
         ),
-        steps=recognised.log.steps,
+        steps=recognised.log.steps, device_gib=used / GIB if used else None,
     )  # fmt: skip
 
 

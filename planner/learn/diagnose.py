@@ -125,6 +125,7 @@ def _seen(model: StepModel, prediction: Prediction, found: LoggedRun) -> Seen:
     peaks: dict[Kind, float | None] = {
         "reserved": (measured.reserved_gib or 0.0) * GIB,
         "allocated": (measured.allocated_gib or 0.0) * GIB,
+        "device": (found.device_gib or 0.0) * GIB,
     }
     off = prediction.step_time_high_s / prediction.step_time_s
     sockets = OVER_SOCKETS in found.notes
@@ -132,13 +133,16 @@ def _seen(model: StepModel, prediction: Prediction, found: LoggedRun) -> Seen:
 
 
 def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:
-    measured = found.run.measured
+    peaks = {
+        "allocated": found.run.measured.allocated_gib, "reserved": found.run.measured.reserved_gib,
+        **({"device": found.device_gib} if found.device_gib else {}),
+    }
     return tuple(
         MemoryLine(
             kind=kind, expected_gib=max(getattr(s, kind) for s in prediction.memory) / GIB,
-            measured_gib=getattr(measured, f"{kind}_gib"),
+            measured_gib=measured_gib,
         )
-        for kind in ("allocated", "reserved")
+        for kind, measured_gib in peaks.items()
     )  # fmt: skip
 
 

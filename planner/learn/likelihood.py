@@ -26,7 +26,7 @@ from meshplan.planner.case.predict import stage_memory
 FREEDOM, UNUSUAL, MOST, POINTS = 4.0, math.log(1.6), 8.0, 7
 OF_8_OF_10 = 1.2816  # standard deviations of a normal distribution on either side
 TOLD, TIMES = 0.5, 3.0
-Kind = Literal["allocated", "reserved"]
+Kind = Literal["allocated", "reserved", "device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

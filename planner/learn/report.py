@@ -206,8 +206,8 @@ def _verdict(d: Diagnosis) -> str:
     if len(d.likeliest) == 1 and not d.may_be_off:
         return f"likeliest: {names}"
     off = "an error of the model; " if d.may_be_off else ""
-    told = d.found.run.measured
-    may = "" if told.reserved_gib or told.allocated_gib else ", or the peak of its memory,"
+    told = any(line.measured_gib for line in d.memory)
+    may = "" if told else ", or the peak of its memory,"
     return f"this log cannot tell these apart: {off}{names}. A log of another layout{may} may"
 
 

@@ -7,6 +7,8 @@
                   global batch size: 128 | ...; some forks print seconds, "(s)"
                   [Rank 1] (after 1 iterations) memory (MB) | ... | max allocated: A | ... |
                   max reserved: R, where MB is 2**20 bytes
+                  hip mem usage/free/total/usage_ratio: 153.81GB/102.17GB/255.98GB/60.09%
+                  of Primus, by hipMemGetInfo: what all processes use of the device; 2**30 bytes
     nanotron      iteration: 1 / 15 | ... | elapsed_time_per_iteration_ms: 4.71K | ...
                   or time_per_iteration_ms, since 2025
                   Memory usage: 64.15MiB. Peak allocated 309.29MiB. Peak reserved: 496.00MiB
@@ -22,7 +24,8 @@ Ranks may all print the same step: the slowest counts. Sources: torchtitan@b5bcd
 `torchtitan/components/metrics.py`, Megatron-LM@d98e8a64 `megatron/training/training.py`,
 nanotron@2411b02 `src/nanotron/trainer.py`, DeepSpeed 0.19.8 `deepspeed/utils/timer.py`
 and v0.7.3 (`ThroughputTimer.stop`), `deepspeed/runtime/pipe/engine.py`; of seconds,
-bigscience-workshop/Megatron-DeepSpeed `megatron/training.py`.
+bigscience-workshop/Megatron-DeepSpeed `megatron/training.py`; AMD-AGI/Primus
+`primus/backends/megatron/patches/training_log/print_rank_last_patches.py` (MemoryStatsExtension).
 """
 
 import re
@@ -50,6 +53,7 @@ MEGATRON_LOSS = re.compile(rf"\| lm loss:\s{{0,9}}(?P<loss>{NUMBER})", re.I)
 MEGATRON_MEMORY = re.compile(
     rf"max allocated: (?P<allocated>{PLAIN}){BETWEEN}max reserved: (?P<reserved>{PLAIN})"
 )
+PRIMUS_MEMORY = re.compile(rf"\bhip mem usage/free/total/usage_ratio: (?P<used>{PLAIN})GB/")
 NANOTRON = re.compile(
     rf"iteration: (?P<step>{COUNT}) / \d{{1,12}} \|{BETWEEN}"
     rf"\b(?:elapsed_)?time_per_iteration_ms: (?P<ms>{PLAIN})(?P<scale>[KMBGT]?){BETWEEN}"
@@ -89,7 +93,9 @@ def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
 def read_megatron(text: str, tokens_per_gpu: float) -> TrainingLog:
     """Megatron-LM's own log; `tokens_per_gpu` is not needed."""
     del tokens_per_gpu
-    return TrainingLog(slowest(_megatron_steps(text)), *_peaks(MEGATRON_MEMORY, text))
+    used = max((float(m["used"]) * GIB for m in PRIMUS_MEMORY.finditer(text)), default=0.0)
+    peaks = _peaks(MEGATRON_MEMORY, text)
+    return TrainingLog(slowest(_megatron_steps(text)), *peaks, used or None)
 
 
 def _megatron_steps(text: str) -> Iterator[LoggedStep]:

@@ -1,4 +1,4 @@
-"""Step time and memory out of the lines of two frameworks of pretraining.
+"""Step time and memory out of the lines of three frameworks of pretraining.
 
     MaxText    completed step: 4, seconds: 5.669, TFLOP/s/device: 134.9, Tokens/s/device: 8670.2,
                total_weights: 196608, loss: 11.110
@@ -9,10 +9,13 @@
                    throughput/device/TPS=10,234
                    gpu_memory/GPU reserved mem (GiB)=61.20
                tokens per second and device, from the end of a step to the end of the next
+    nanochat   step 00050/00100 (50.00%) | loss: 9.230000 | lrm: 1.00 | dt: 245.12ms | tok/sec: ...
+               from a step's first forward to the end of its update, the device waited for; its
+               speedruns end lines with a carriage return, and may not say the number of steps
 
 Sources: AI-Hypercomputer/maxtext@e591f30c `src/maxtext/common/metric_logger.py`;
 allenai/OLMo-core@fa6c5014 `src/olmo_core/train/callbacks/speed_monitor.py`, `console_logger.py`,
-`gpu_memory_monitor.py`.
+`gpu_memory_monitor.py`; karpathy/nanochat `scripts/base_train.py`.
 """
 
 import re
@@ -25,6 +28,10 @@ from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 _MAXTEXT = re.compile(
     rf"completed step: (?P<step>{COUNT}), seconds: (?P<taken>{PLAIN}){BETWEEN}"
     rf"\bloss: (?P<loss>{NUMBER})"
+)
+_NANOCHAT = re.compile(
+    rf"\bstep (?P<step>{COUNT})(?:/{COUNT})? [^|\r\n]{{0,40}}\| loss: (?P<loss>{NUMBER}) \|"
+    rf"[^\r\n]{{0,200}}? dt: (?P<ms>{PLAIN})ms \|"
 )
 _OLMO = re.compile(
     rf"\[step=(?P<step>{COUNT})/[^\]\n]{{1,100}}\][^\n]{{0,20}}\n"
@@ -40,6 +47,15 @@ def read_maxtext(text: str) -> TrainingLog:
     steps = (
         LoggedStep(int(m["step"]), float(m["taken"]), float(m["loss"]))
         for m in _MAXTEXT.finditer(text)
+    )
+    return TrainingLog(slowest(steps), None, None)
+
+
+def read_nanochat(text: str) -> TrainingLog:
+    """nanochat's own log, and those of programs that were made of it."""
+    steps = (
+        LoggedStep(int(m["step"]), float(m["ms"]) / 1e3, float(m["loss"]))
+        for m in _NANOCHAT.finditer(COLOUR.sub("", text))
     )
     return TrainingLog(slowest(steps), None, None)
 

@@ -18,7 +18,7 @@ from meshplan.planner.logs.composer_console import read_composer
 from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars
 from meshplan.planner.logs.nemo_console import read_nemo
 from meshplan.planner.logs.not_priced import not_priced
-from meshplan.planner.logs.pretraining_console import read_maxtext, read_olmo
+from meshplan.planner.logs.pretraining_console import read_maxtext, read_nanochat, read_olmo
 from meshplan.planner.logs.stated import stated
 from meshplan.planner.logs.swift_log import read_swift
 from meshplan.planner.logs.trainer_console import read_trainer
@@ -131,7 +131,7 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 KNOWN = (
     "known are the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, "
-    "torchtune, AutoModel, MaxText, OLMo-core, ms-swift, verl's SFT and Hugging Face's Trainer, "
+    "torchtune, AutoModel, MaxText, OLMo-core, nanochat, ms-swift, verl's SFT and Hugging Face's Trainer, "
     "trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, event files, and "
     "result.json of `meshplan execute`; of any other write a CSV with the columns step and "
     "step_time_s"
@@ -158,7 +158,7 @@ def recognised(text: str, name: str, batch: Batch) -> Recognised:
         ("torchtune", read_torchtune(text, batch.tokens_per_gpu)),
         ("automodel", read_automodel(text, batch.tokens)), ("ms-swift", read_swift(text)),
         ("verl", read_verl(text)), ("maxtext", read_maxtext(text)),
-        ("olmo-core", read_olmo(text, batch.tokens_per_gpu)),
+        ("olmo-core", read_olmo(text, batch.tokens_per_gpu)), ("nanochat", read_nanochat(text)),
     )  # fmt: skip
     for framework, log in others:
         if log.steps:

@@ -30,6 +30,7 @@ class LoggedStep:
 class TrainingLog:
     """A run as its log tells it; a peak is None where nothing was printed.
 
+    device_peak_bytes  in use on the device as its driver counts, with what is outside the allocator
     steps  one for each step and attempt, of the rank that took longest
     whole  the one step time is a mean over the whole run, its first steps included
     warmed  the warm-up steps are already left out
@@ -42,6 +43,7 @@ class TrainingLog:
     steps: tuple[LoggedStep, ...]
     allocated_peak_bytes: float | None
     reserved_peak_bytes: float | None
+    device_peak_bytes: float | None = None
     whole: bool = False
     warmed: bool = False
     out_of_memory: bool = False

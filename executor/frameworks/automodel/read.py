@@ -34,10 +34,11 @@ from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.adapters import of_automodel
 from meshplan.executor.frameworks.automodel.model import read_kernels, read_model
 from meshplan.executor.frameworks.automodel.training import (
+    defers_sums,
     engine_of,
+    kept_whole,
     read_numbers,
     read_recompute,
-    waiting_gradients,
 )
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -87,7 +88,7 @@ def read(text: str, path: str) -> Reading:
     unread += more
     engine, of_loss, more = engine_of(values)
     recompute, of_layers = read_recompute(values, facts, config)
-    waiting = waiting_gradients(values, facts)
+    defers, waiting = defers_sums(values, facts), kept_whole(values)
     not_understood, noted = judged(unjudged(values, KEYS), KEYS, "{}")
     return Reading(
         framework="automodel", engine=engine, path=path, facts=facts, placement=placement,
@@ -95,7 +96,7 @@ def read(text: str, path: str) -> Reading:
         model_config=None if "model" in facts else config,
         notes=(*notes, *kernels, *of_loss, *noted),
         unread=(*unread, *more, *of_layers, *values.nested(), *not_understood),
-        unread_if_accumulated=waiting,
+        unread_if_accumulated=waiting, defers_sums=defers,
     )  # fmt: skip
 
 

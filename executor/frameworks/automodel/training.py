@@ -5,13 +5,16 @@
     loss_fn                                         the engine: masked cross entropy casts logits to
                                                     32 bits unless fp32_upcast is false
     distributed.activation_checkpointing            recompute full, where whole layers recompute
-    distributed.defer_fsdp_grad_sync (true)         gradients wait unsharded for the last of
+    distributed.defer_fsdp_grad_sync (true)         gradients add up whole, in the format of their
+                                                    reduction, and are reduced after the last of
                                                     several micro-batches
 
 Source: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/components/loss`,
 `components/quantization/fp8.py`, `components/distributed/parallelizer.py`,
 `distributed/activation_checkpointing.py` (apply_submodule_checkpointing),
-`distributed/utils.py` (get_sync_ctx), `components/moe/parallelizer.py` (apply_ac).
+`distributed/utils.py` (get_sync_ctx: set_requires_gradient_sync alone), `components/moe/
+parallelizer.py` (apply_ac), `components/moe/fsdp_mixin.py`; the format of the sums: pytorch
+v2.9.0 `torch/distributed/fsdp/_fully_shard/_fsdp_param.py` (to_accumulated_grad_if_needed).
 """
 
 from collections.abc import Mapping
@@ -139,15 +142,21 @@ def _recomputes_layers(
     return (plain or values.on("model.force_hf")) and not compiled
 
 
-def waiting_gradients(values: Values, facts: Mapping[str, Fact]) -> tuple[Fact, ...]:
-    """What is not modelled of several micro-batches: whole gradients that wait for the last one.
-
-    Adapters' are small.
+def defers_sums(values: Values, facts: Mapping[str, Fact]) -> bool:
+    """Whether gradients of several micro-batches add up whole, and are reduced after the last: the
+    weights are sharded again after each all the same. Adapters' are small.
     """
-    defers = values.flag("distributed.defer_fsdp_grad_sync") or Fact(True, 1)
-    experts = values.on("model.backend.enable_fsdp_optimizations")  # of experts' models alone
-    if not (defers.value or experts) or "lora" in facts:
+    stated = values.flag("distributed.defer_fsdp_grad_sync") or Fact(True, 1)
+    return bool(stated.value) and "lora" not in facts
+
+
+def kept_whole(values: Values) -> tuple[Fact, ...]:
+    """What is not modelled of several micro-batches: gathered weights of a model of experts that
+    wait for the last one.
+    """
+    name = "model.backend.enable_fsdp_optimizations"
+    if not values.on(name):
         return ()
-    why = "gradients that wait unsharded for the last of several micro-batches are not modelled; "
+    why = "weights that stay gathered until the last of several micro-batches are not modelled; "
     how = "false, or a local_batch_size that takes a replica's share at once, is"
-    return (Fact(f"distributed.defer_fsdp_grad_sync true ({why}{how})", defers.line),)
+    return (Fact(f"{name} true ({why}{how})", values.found[name].line),)

@@ -67,6 +67,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "muon": "muon",
     "dist_muon": "muon",
 }
+FORKS_OPTIMIZERS: dict[str, Optimizer] = {**OPTIMIZERS, "adamw-bnb-8bit": "adamw8bit"}
+"""With those of forks, which are read and not written: bitsandbytes' AdamW in 8 bits, beside fp32
+master weights (inclusionAI/Ling-V2, its Megatron examples)."""
 FP32_BYTES = 4.0
 PRECISIONS: dict[Precision, dict[str, object]] = {
     "fp32": {},
@@ -288,13 +291,13 @@ def training_facts(values: Values) -> dict[str, Fact]:
     else:
         for name in narrow:
             put(facts, precision=Fact(name, values.found[name].line))
-    optimizer(values, facts, "optimizer", OPTIMIZERS)
+    optimizer(values, facts, "optimizer", FORKS_OPTIMIZERS)
     return facts
 
 
 def optimizer_unread(values: Values, written: str) -> list[Fact]:
     """The optimizer that a fork or a later release adds; `written`: the name in its file."""
-    found = optimizer(values, {}, "optimizer", OPTIMIZERS)
+    found = optimizer(values, {}, "optimizer", FORKS_OPTIMIZERS)
     return [Fact(str(fact.value).replace("optimizer", written, 1), fact.line) for fact in found]
 
 

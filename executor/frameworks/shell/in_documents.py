@@ -47,12 +47,12 @@ def job_of(text: str, mark: str) -> Job:
         lines += script.splitlines()
     if not lines:
         raise NothingToRead(f"no command in this document takes {mark}")
-    documents = _documents(text)
+    documents = parsed_documents(text)
     return Job("\n".join(lines) + "\n", variables_of(documents), gpus_of_job(documents))
 
 
 def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
-    pending = _documents(text)
+    pending = parsed_documents(text)
     seen: dict[int, yaml.Node] = {}  # by identity, and kept so that none is used twice
     while pending:
         node = pending.pop()
@@ -70,7 +70,8 @@ def _scripts(text: str, mark: str) -> Iterator[tuple[int, str]]:
             yield line + (node.style in ("|", ">")), node.value
 
 
-def _documents(text: str) -> list[yaml.Node | None]:
+def parsed_documents(text: str) -> list[yaml.Node | None]:
+    """The documents of a text in YAML; raises `UnreadableConfig`."""
     try:
         check_yaml(text)
         return list(yaml.compose_all(text, Loader=CYAML))

@@ -15,6 +15,7 @@ from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.missing import MissingFacts
+from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import (
     IllegalConfig,
     NothingToRead,
@@ -122,13 +123,52 @@ def test_replicas_of_the_shards() -> None:
     assert (case.layout.data_parallel, case.layout.shard_group) == (8, 4)
 
 
+def _of_gradients(text: str, gpus: int) -> tuple[float, float]:
+    """Bytes of gradients on the fullest rank, and seconds that the replicas' exchanges show."""
+    model = step_model_of(case_of(read_config(text, "a.yaml"), gpus))
+    return max(stage.gradients for stage in stage_memory(model)), model.time().data_s
+
+
+SYNCED = AUTOMODEL_DENSE.replace("cp_size: 1", "cp_size: 1, defer_fsdp_grad_sync: false")
+
+
 def test_gradients_that_wait_unsharded() -> None:
-    """8 sequences over 4 GPUs are two micro-batches: their gradients wait whole for the second."""
-    with pytest.raises(MissingFacts, match="defer_fsdp_grad_sync"):
-        case_of(read_config(AUTOMODEL_DENSE, "a.yaml"), 4)
-    at_once = edited("cp_size: 1", "cp_size: 1, defer_fsdp_grad_sync: false", AUTOMODEL_DENSE)
-    assert case_of(at_once, 4).layout.data_parallel == 4
-    assert case_of(edited("loss_fn", PEFT.format("") + "loss_fn", AUTOMODEL_DENSE), 4).training.lora
+    """8 sequences over 4 GPUs are two micro-batches: their gradients of 8.03e9 weights add up
+    whole, in fp32, and are reduced once. Reduced after each, a quarter stays, in bf16.
+    """
+    weights = 8_030_261_248
+    waiting, each = _of_gradients(AUTOMODEL_DENSE, 4), _of_gradients(SYNCED, 4)
+    assert waiting[0] == pytest.approx(4 * weights, rel=1e-3)
+    assert each[0] == pytest.approx(2 * weights / 4, rel=1e-3)
+    assert waiting[1] < each[1]
+
+
+def test_one_micro_batch_has_nothing_to_wait_for() -> None:
+    """8 sequences over 8 GPUs; adapters' gradients are small; a pipeline reduces as its own."""
+    assert _of_gradients(AUTOMODEL_DENSE, 8) == _of_gradients(SYNCED, 8)
+    adapted = [text.replace("loss_fn", PEFT.format("") + "loss_fn")
+               for text in (AUTOMODEL_DENSE, SYNCED)]  # fmt: skip
+    assert _of_gradients(adapted[0], 4) == _of_gradients(adapted[1], 4)
+    assert not case_of(read_config(AUTOMODEL, "a.yaml"), 32).engine.state.sums_before_reducing
+
+
+def test_experts_weights_that_stay_gathered() -> None:
+    """Only where the backend says so, at its line, and there are several micro-batches."""
+    once = AUTOMODEL.replace("pp_size: 4", "pp_size: 1")
+    several = once.replace("local_batch_size: 16", "local_batch_size: 2")
+    assert case_of(read_config(several, "a.yaml"), 32).engine.state.sums_before_reducing
+    keeps = "  backend:\n    enable_fsdp_optimizations: true\n"
+    for text, waits in ((once, False), (several, True)):
+        stated = text.replace("  backend:\n", keeps)
+        reading = read_config(stated, "a.yaml")
+        assert not reading.unread
+        if not waits:
+            case_of(reading, 32)
+            continue
+        with pytest.raises(MissingFacts, match="enable_fsdp_optimizations") as raised:
+            case_of(reading, 32)
+        line = 1 + stated[: stated.index("enable_fsdp")].count("\n")
+        assert raised.value.line == line
 
 
 def test_logits_of_32_bits_take_more() -> None:

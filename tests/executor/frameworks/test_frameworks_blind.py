@@ -6,7 +6,11 @@ Each case is the few lines of a file that decided it, with the repository it was
 import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
+from meshplan.executor.frameworks.megatron.settings import training_settings
+from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
+from meshplan.planner.case.resolve import resolve
+from meshplan.planner.case.settings import Settings
 
 NONE = Start(launched_by="none")
 SFT = """\
@@ -39,6 +43,59 @@ lora_target_linear: true
 
 def _named(reading: Reading) -> str:
     return ", ".join(str(fact.value) for fact in reading.unread)
+
+
+LING = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 --bf16 "
+    "--num-attention-heads 6 --seq-length 4096 --micro-batch-size 2 --global-batch-size 16 "
+    "--use-distributed-optimizer --vocab-size 32000 --bias-zero-mean-update --optimizer %s\n"
+)
+
+
+def test_an_optimizer_of_a_fork() -> None:
+    """inclusionAI/Ling-V2: bitsandbytes' AdamW keeps two bytes a parameter and two scales of 4 for
+    256, not 8, divided over 8 ranks beside the same master weights. Megatron itself has no such
+    word: a plan of it is not written with one.
+    """
+    optimizers = {}
+    for word in ("adam", '"adamw-bnb-8bit"'):
+        reading = read_config(LING % word, "train.sh")
+        assert not reading.unread
+        case = resolve(reading, Settings(cluster="dgx-h100"), Settings())
+        optimizers[case.training.optimizer] = stage_memory(step_model_of(case))[0].optimizer
+        said = training_settings(case.training)
+    assert said[0].get("optimizer") is None
+    assert [each.name for each in said[1]] == ["training.optimizer"]
+    parameters = (optimizers["adamw"] - optimizers["adamw8bit"]) * 8 / (8 - 2 - 8 / 256)
+    assert optimizers["adamw"] == pytest.approx(12 * parameters / 8)
+
+
+VERL = """\
+sp_size=4
+python3 -m verl.trainer.main_ppo \\
+    actor_rollout_ref.actor.ulysses_sequence_parallel_size=${sp_size} \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.rollout.n=16 \\
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 \\
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 \\
+    # actor_rollout_ref.actor.megatron.tensor_model_parallel_size=8
+"""
+
+
+def test_verls_refusal_says_what_goes_into_a_plan() -> None:
+    """The keys of the script with their last values; those of a file without options by name."""
+    with pytest.raises(UnreadableConfig) as script:
+        read_config(VERL, "train.sh")
+    said = str(script.value)
+    for part in (
+        "context_parallel: actor.ulysses_sequence_parallel_size=${sp_size};",
+        "global_batch_size: actor.ppo_mini_batch_size=32 x rollout.n=16;",
+        "tokens of a packed micro-batch and GPU: actor.ppo_max_token_len_per_gpu=16384)",
+    ):
+        assert part in said
+    assert "tensor_parallel" not in said
+    assert "\n" not in said
+    with pytest.raises(UnreadableConfig, match=r"; tensor_parallel: actor\.megatron"):
+        read_config("actor_rollout_ref:\n  actor: {strategy: fsdp}\n", "ppo.yaml")
 
 
 def _yaml(text: str) -> Reading:

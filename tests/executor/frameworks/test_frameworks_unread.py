@@ -197,9 +197,9 @@ def test_experts_that_megatron_multiplies_one_by_one_are_said(flags: str, said: 
 
 
 def test_an_optimizer_of_a_fork_is_not_understood() -> None:
-    """Another release may have it, so it is not illegal (inclusionAI/Ling-V2)."""
-    reading = _read("--optimizer adamw-bnb-8bit")
-    assert _named(reading).startswith("--optimizer 'adamw-bnb-8bit'")
+    """Another release may have it, so it is not illegal; how many bytes it keeps, nothing says."""
+    reading = _read("--optimizer adamw-bnb")
+    assert _named(reading).startswith("--optimizer 'adamw-bnb'")
     assert "optimizer" not in reading.facts
 
 

@@ -171,6 +171,26 @@ def test_diagnose(logs: list[str]) -> None:
     assert "hypothesis" in out
 
 
+def test_memory_in_use_on_the_device_is_no_reserved_peak(logs: list[str]) -> None:
+    """As Primus logs it: held against what the allocator reserves and what is outside of it."""
+    before = json.loads(_called("diagnose", logs[0], "--json")[1])
+    with Path(logs[0]).open("a") as file:
+        file.write("| hip mem usage/free/total/usage_ratio: 40.00GB/39.00GB/79.00GB/50.63% |\n")
+    after = json.loads(_called("diagnose", logs[0], "--json")[1])
+    *peaks, device = after["memory"]
+    assert peaks == before["memory"]
+    assert (device["kind"], device["measured_gib"]) == ("device", 40.0)
+    stages = model_of(PLANS[0]).memory()
+    reserved = max(float(model_of(PLANS[0]).reserved_bytes(stage)) for stage in stages)
+    outside = device["expected_gib"] - reserved / 2**30
+    assert outside == pytest.approx(model_of(PLANS[0]).context_bytes / 2**30)
+    assert outside > 0.3
+    assert [r["probability"] for r in after["reasons"]] != [
+        r["probability"] for r in before["reasons"]
+    ]
+    assert "device memory: measured 40.0 GiB" in " ".join(_called("diagnose", logs[0])[1].split())
+
+
 def test_an_unusual_factor_is_said_to_count_less(tmp_path: Path) -> None:
     """A run three times as long: what is 3 x as slow closes the gap and explains little of it, and
     the line below says why.

@@ -2,7 +2,8 @@
 
 NeMo: AI-Hypercomputer/gpu-recipes (both), NVIDIA-BioNeMo. Composer: mosaicml/examples issue 414 and
 lines of llm-foundry jobs. LLaMA-Factory: hiyouga/LlamaFactory issue 774. DeepSpeed's pipeline:
-deepspeedai/DeepSpeed issue 2264. Primus: of MI355X, with the colours of its terminal.
+deepspeedai/DeepSpeed issue 2264. Primus: of MI355X, with the colours of its terminal. nanochat:
+written after the line that its `scripts/base_train.py` prints, and forks of it.
 """
 
 import json
@@ -61,6 +62,17 @@ PRIMUS = (
     "throughput per GPU (TFLOP/s/GPU): 567.6/568.0 | tokens per GPU (tokens/s/GPU): 9801.4/9807.3 "
     "| learning rate: 9.984820E-06 | global batch size: 128 | lm loss: 6.548988E-03 |\n"
 )
+NANOCHAT = (
+    "step 00049/00100 (49.00%) | loss: 9.310000 | lrm: 1.00 | dt: 247.88ms | tok/sec: 126,938 | "
+    "bf16_mfu: 44.9 | epoch: 1 | total time: 0.16m | eta: 0.2m\n"
+    "step 00050/00100 (50.00%) | loss: 9.230000 | grad norm: 1.1 | lrm: 1.00 | dt: 245.12ms | "
+    "tok/sec: 125,000 | mfu: 45.23 | total time: 0.16m\nStep 00050 | Validation bpb: 1.2\n"
+)
+NANOCHAT_SPEEDRUN = (
+    "\rstep 00007 (2.3%) | loss: 6.100000 | lrm: 1.00 | dt: 301ms | tok/sec: 1,741,000 | epoch: 1 "
+    "| remaining: 280s    \rstep 00008 stg2 (2.6%) | loss: 6.000000 | lrm: 1.00 | dt: 299ms | "
+    "tok/sec: 1,753,000 | mfu: 39.1% | remaining: 279s    "
+)
 NANOTRON_2025 = (
     "iteration: 7 / 20 | consumed_tokens: 634K | time_per_iteration_ms: 4.5K | tokens_per_sec: 1M "
     "| tokens_per_sec_per_gpu: 294 | global_batch_size: 1M | grad_norm: 1.1 | lm_loss: 9.63 | "
@@ -77,10 +89,13 @@ NANOTRON_2025 = (
         (PIPELINE, "deepspeed", {20: 0.994, 30: 0.936}),
         (PRIMUS, "megatron", {126: 13.3728}),
         (NANOTRON_2025, "nanotron", {7: 4.5}),
+        (NANOCHAT, "nanochat", {49: 0.24788, 50: 0.24512}),
+        (NANOCHAT_SPEEDRUN, "nanochat", {7: 0.301, 8: 0.299}),
     ],
     ids=[
         "NeMo 2", "NeMo 1: its bar's step, not the rounded one", "Composer: 128 / 2.56 a second",
         "DeepSpeed's pipeline", "Primus: this step's time, not the mean", "nanotron of 2025",
+        "nanochat: no validation", "nanochat's speedruns, on one line of the terminal",
     ],
 )  # fmt: skip
 def test_lines_of_other_frameworks(text: str, format_: str, seconds: dict[int, float]) -> None:
@@ -88,6 +103,16 @@ def test_lines_of_other_frameworks(text: str, format_: str, seconds: dict[int, f
     found = recognised(text, "train.log", BATCH)
     assert found.format == format_
     assert {s.step: s.step_time_s for s in found.log.steps} == pytest.approx(seconds)
+
+
+def test_primus_counts_the_memory_in_use_on_the_device() -> None:
+    """The most of all ranks and steps; its GB is 2**30 bytes (191.98 is a GPU's 192 GiB): no peak
+    of the allocator's.
+    """
+    text = PRIMUS + PRIMUS.replace("153.81GB", "149.02GB")
+    log = recognised(text, "train.log", BATCH).log
+    assert log.device_peak_bytes == 153.81 * 2**30
+    assert (log.allocated_peak_bytes, log.reserved_peak_bytes) == (None, None)
 
 
 def test_composer_counts_memory_in_1e9_bytes() -> None:
