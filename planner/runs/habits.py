@@ -88,8 +88,10 @@ fanshiqing/grouped_gemm).
 """
 
 FIRST_CHUNKED = 2026
+FIRST_CHUNKED_RELEASE = (0, 3)
 """torchtitan's configurations have their loss in chunks since 2026-04-27
-(pytorch/torchtitan@786e26f8); rows of that year from before say `whole`.
+(pytorch/torchtitan@786e26f8), which no release 0.2 holds (0.2.2 of 2026 is older). A release in the
+framework's name decides, else the year; rows of that year from before say `whole`.
 """
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 PLAIN = {"launch_share": 0.24}
@@ -308,12 +310,19 @@ def _chunks_loss(row: Row, engine: Engine) -> bool:
     """
     if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
         return True
-    old = row.year is not None and row.year < FIRST_CHUNKED
     return (
-        not old
+        not _older_than_chunks(row)
         and engine.name in row.framework.lower()
         and "whole" not in row.facts.fused_loss.split()
     )
+
+
+def _older_than_chunks(row: Row) -> bool:
+    """Whether the release that the row names, or else its year, had the loss at once."""
+    release = re.search(r"\btorchtitan (\d+)\.(\d+)", row.framework.lower())
+    if release is not None:
+        return (int(release[1]), int(release[2])) < FIRST_CHUNKED_RELEASE
+    return row.year is not None and row.year < FIRST_CHUNKED
 
 
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:

@@ -10,6 +10,8 @@ from rows import engine_of
         pytest.param({"framework": "torchtitan", "year": "2025"}, 1, id="before"),
         pytest.param({"framework": "torchtitan", "year": "2026"}, 8, id="since April 2026"),
         pytest.param({"framework": "torchtitan"}, 8, id="as today"),
+        pytest.param({"framework": "torchtitan 0.2.2", "year": "2026"}, 1, id="an old release"),
+        pytest.param({"framework": "torchtitan 0.3.0", "year": "2025"}, 8, id="a new release"),
         pytest.param(
             {"framework": "torchtitan", "year": "2026", "fused_loss": "whole"}, 1, id="said"
         ),
