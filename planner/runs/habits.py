@@ -156,10 +156,11 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
-TRAINERS = ("transformers", "trainer", "trl")
+TRAINERS = ("transformers", "hf trainer", "trl")
 """Frameworks that run Hugging Face's Trainer: but under DeepSpeed it turns the reduction of all
 micro-batches of a step but the last off (accelerator.no_sync, unless sync_each_batch:
-huggingface/transformers src/transformers/trainer.py), so that FSDP adds up whole gradients.
+huggingface/transformers src/transformers/trainer.py), so that FSDP adds up whole gradients. A loop
+around the same models need not: `synced` and `unsynced` of the row come before the name.
 """
 
 XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0}
@@ -253,7 +254,8 @@ def _sums_said(row: Row) -> dict[str, Any]:
     narrow = NARROW_SUMS if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
-    unsynced = accumulates and ("unsynced" in words or trainer)
+    said = "unsynced" in words or (trainer and "synced" not in words)
+    unsynced = accumulates and said
     return narrow | ({"sums_before_reducing": True} if unsynced else {})
 
 

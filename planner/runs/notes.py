@@ -64,8 +64,9 @@ FACTS = {
     " the logits until the next ones; gathered: tensor-parallel ranks have the logits of all;"
     " eager, compiled: torchtitan's, and what became of it apart from the model",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
-    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); 16: bf16"
-    " gradients add up and are sent in 16 bits, as by DeepSpeed's grad_accum_dtype",
+    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); synced: they"
+    " are reduced after each; 16: bf16 gradients add up and are sent in 16 bits, as by DeepSpeed's"
+    " grad_accum_dtype",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",

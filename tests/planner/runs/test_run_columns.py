@@ -217,6 +217,8 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
         pytest.param("KempnerForge (FSDP2)", "unsynced", 1, False, id="one micro-batch"),
         pytest.param("KempnerForge (FSDP2)", "", 2, False, id="not said"),
         pytest.param("HF transformers + PyTorch FSDP1", "", 2, True, id="the Trainer's no_sync"),
+        pytest.param("HF transformers + PyTorch FSDP1", "synced", 2, False, id="another loop"),
+        pytest.param("own trainer (FSDP2)", "", 2, False, id="no Trainer of Hugging Face's"),
         pytest.param("HF transformers + DeepSpeed", "", 2, False, id="not under DeepSpeed"),
     ],
 )
