@@ -73,6 +73,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "returned_keys": {"returned_keys": 2},
     "fused_step": {"updates_by_operator": False},
     "operator_step": {"updates_by_operator": True},
+    "sums16": {"sums_in_16_bits": True},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
 13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,

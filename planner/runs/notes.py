@@ -27,7 +27,7 @@ FACTS = {
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
     "attention_kernel": "flash1 to flash4: the first to the fourth FlashAttention; triton: the"
     " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
-    " a tensor, so that it skips no key; cudnn: cuDNN's; sdpa:"
+    " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits; sdpa:"
     " PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel for",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
@@ -56,7 +56,8 @@ FACTS = {
     " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
     " PyTorch's that are not reentrant; fused_step, operator_step: one kernel updates the weights,"
     " or PyTorch's operators one after the other; whole_adapters: no weight of an adapter is a unit"
-    " of FSDP's by itself",
+    " of FSDP's by itself; sums16: AMD's attention adds up gradients of queries in 16 bits"
+    " (NVTE_CK_IS_V3_ATOMIC_FP32=0)",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"

@@ -231,6 +231,15 @@ def test_gradients_that_add_up_whole(
     assert run_of(row).engine.state.sums_before_reducing == whole
 
 
+def test_gradients_of_queries_that_a_row_sums_in_16_bits() -> None:
+    """AMD's kernel sums them in 32 bits unless its environment says otherwise."""
+    said, plain = (
+        run_of(ROW | {"framework": "Primus (Megatron-LM)", "fused_kernels": word})
+        for word in ("sums16", "")
+    )
+    assert [run.engine.kernels.sums_in_16_bits for run in (said, plain)] == [True, False]
+
+
 def test_kernels_that_are_not_fused() -> None:
     """DeepSeek-V2-Lite on 8 ranks of experts: 2 products of 8 experts a rank are 16 kernels instead
     of 2, routing 26 instead of 10; the rotation's operators are no kernels of a module.

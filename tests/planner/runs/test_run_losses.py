@@ -54,7 +54,8 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
     assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "efficient"
     assert engine_of(row | {"attention_kernel": "masked"}).kernels.attention == "masked"
-    assert engine_of(row | {"attention_kernel": "flash4"}).kernels.attention == "flash4"
+    for kernel in ("flash4", "cudnn_mxfp8"):
+        assert engine_of(row | {"attention_kernel": kernel}).kernels.attention == kernel
     asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
     assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
 
