@@ -27,8 +27,9 @@ FACTS = {
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
     "attention_kernel": "flash1 to flash4: the first to the fourth FlashAttention; triton: the"
     " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
-    " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits; sdpa:"
-    " PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel for",
+    " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits;"
+    " sdpa: PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel"
+    " for",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
