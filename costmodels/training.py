@@ -95,7 +95,8 @@ class Training:
                        balance)
     packed_mean_length
                        tokens of the documents that a sequence is packed of, each attending to
-                       itself alone; None: a sequence is one document
+                       itself alone, all as long as each other: of uneven ones attention's work, the
+                       sum of their squares, is more; None: a sequence is one document
     lora               what is trained beside frozen weights, None: all weights are trained
     images             what of a sequence comes from images, None: nothing, and a tower of the model
                        has no part in the training

@@ -38,12 +38,16 @@ class OverCudnn(NamedTuple):
     half: float
 
 
+IN_8_BITS = "cudnn_mxfp8"
 NEWER_KERNELS = {
+    IN_8_BITS: (OverCudnn(1.168, 0.886), OverCudnn(1.119, 1.792)),
     "flash3": (OverCudnn(1.19, 1.53), OverCudnn(1.31, 2.29)),
     "flash4": (OverCudnn(1.165, 1.0), OverCudnn(1.23, 1.0)),
 }
 """Forward and backward.
 
+cudnn_mxfp8  cuDNN's with inputs in mxfp8 on a GB200, causal, 64 heads of 128; `WIDE_IN_8_BITS` and
+        `ULTRA` have wider keys and the GB300
 flash3  on an H100, bf16, causal, 4 sequences, 48 heads of 128 (meta-pytorch/tritonbench pull
         request 1267): 364, 560, 667, 685e12 forward and 182, 316, 444, 539e12 backward of 1,024 to
         8,192 tokens. R keys / (keys + half) through those of 2,048 and 8,192: R 740e12, half 329,
@@ -55,3 +59,25 @@ flash4  on a B200, bf16, causal, 4 sequences of 8,192, 16 heads of 128: 1418e12 
         fast at 8,192 and 32,768 tokens, measured apart 1.88 and 1.95 (stas00/ml-engineering@2943345
         insights/when-to-upgrade-gpus/README.md, bench_flash_attn.py)
 """
+
+WIDE_IN_8_BITS = (OverCudnn(1.351, 0.886), OverCudnn(1.147, 0.832))
+ULTRA = ("b300", "gb300")
+ULTRA_IN_8_BITS = (OverCudnn(1.458, 1.432), OverCudnn(1.08, 1.719))
+ULTRA_WIDE_IN_8_BITS = (OverCudnn(1.547, 1.095), OverCudnn(1.227, 1.037))
+"""The same of keys of 192 and values of 128 (DeepSeek-V3's), and of a GB300, whose exponentials are
+twice as fast: NVIDIA/cudnn-frontend@3929da2 benchmark/sdpa_benchmark_training/results (llama3.1,
+dsv3; 2026-04-24, causal, not deterministic), R keys / (keys + half) through 2,048 to 32,768 tokens,
+within 5 %, over that of bf16 with heads of 128 (measured/gb200.toml, gb300.toml). GB300, 8,192
+tokens: 2829e12 and 1780e12 instead of 1825e12 and 1291e12. Other widths (GPT-OSS' 64) were not
+measured, nor were other GPUs.
+"""
+
+
+def over_cudnn(kernel: str, gpu: str, head_dim: int, *, backward: bool) -> OverCudnn:
+    """How fast one of `NEWER_KERNELS` is on a GPU, for keys of `head_dim`."""
+    if kernel != IN_8_BITS:
+        return NEWER_KERNELS[kernel][backward]
+    wide = head_dim > 128
+    if gpu in ULTRA:
+        return (ULTRA_WIDE_IN_8_BITS if wide else ULTRA_IN_8_BITS)[backward]
+    return (WIDE_IN_8_BITS if wide else NEWER_KERNELS[kernel])[backward]

@@ -55,7 +55,7 @@ from meshplan.costmodels.elementwise import (
 )
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
-from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS
+from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS, over_cudnn
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
@@ -273,7 +273,7 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
     half = kernels.attention_half_backward if backward else kernels.attention_half_forward
     if device.attention in NEWER_KERNELS and not flash2:
-        over = NEWER_KERNELS[device.attention][backward]
+        over = over_cudnn(device.attention, device.gpu.name, op.head_dim, backward=backward)
         efficiency, half = efficiency * over.rate, half * over.half
     return efficiency * min(1.0, op.narrowest / 128.0) ** narrowness, half
 

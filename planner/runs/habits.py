@@ -73,6 +73,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "returned_keys": {"returned_keys": 2},
     "fused_step": {"updates_by_operator": False},
     "operator_step": {"updates_by_operator": True},
+    "sums16": {"sums_in_16_bits": True},
 }
 """What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
 13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,
@@ -88,8 +89,10 @@ fanshiqing/grouped_gemm).
 """
 
 FIRST_CHUNKED = 2026
+FIRST_CHUNKED_RELEASE = (0, 3)
 """torchtitan's configurations have their loss in chunks since 2026-04-27
-(pytorch/torchtitan@786e26f8); rows of that year from before say `whole`.
+(pytorch/torchtitan@786e26f8), which no release 0.2 holds (0.2.2 of 2026 is older). A release in the
+framework's name decides, else the year; rows of that year from before say `whole`.
 """
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 PLAIN = {"launch_share": 0.24}
@@ -154,10 +157,11 @@ makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
 """
 
-TRAINERS = ("transformers", "trainer", "trl")
+TRAINERS = ("transformers", "hf trainer", "trl")
 """Frameworks that run Hugging Face's Trainer: but under DeepSpeed it turns the reduction of all
 micro-batches of a step but the last off (accelerator.no_sync, unless sync_each_batch:
-huggingface/transformers src/transformers/trainer.py), so that FSDP adds up whole gradients.
+huggingface/transformers src/transformers/trainer.py), so that FSDP adds up whole gradients. A loop
+around the same models need not: `synced` and `unsynced` of the row come before the name.
 """
 
 XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0}
@@ -251,7 +255,8 @@ def _sums_said(row: Row) -> dict[str, Any]:
     narrow = NARROW_SUMS if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
-    unsynced = accumulates and ("unsynced" in words or trainer)
+    said = "unsynced" in words or (trainer and "synced" not in words)
+    unsynced = accumulates and said
     return narrow | ({"sums_before_reducing": True} if unsynced else {})
 
 
@@ -308,12 +313,19 @@ def _chunks_loss(row: Row, engine: Engine) -> bool:
     """
     if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
         return True
-    old = row.year is not None and row.year < FIRST_CHUNKED
     return (
-        not old
+        not _older_than_chunks(row)
         and engine.name in row.framework.lower()
         and "whole" not in row.facts.fused_loss.split()
     )
+
+
+def _older_than_chunks(row: Row) -> bool:
+    """Whether the release that the row names, or else its year, had the loss at once."""
+    release = re.search(r"\btorchtitan (\d+)\.(\d+)", row.framework.lower())
+    if release is not None:
+        return (int(release[1]), int(release[2])) < FIRST_CHUNKED_RELEASE
+    return row.year is not None and row.year < FIRST_CHUNKED
 
 
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:

@@ -27,8 +27,9 @@ FACTS = {
     "flash_attention": "0: before FlashAttention, or without it; 1: with it",
     "attention_kernel": "flash1 to flash4: the first to the fourth FlashAttention; triton: the"
     " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
-    " a tensor, so that it skips no key; cudnn: cuDNN's; sdpa:"
-    " PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel for",
+    " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits;"
+    " sdpa: PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel"
+    " for",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
@@ -56,7 +57,8 @@ FACTS = {
     " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
     " PyTorch's that are not reentrant; fused_step, operator_step: one kernel updates the weights,"
     " or PyTorch's operators one after the other; whole_adapters: no weight of an adapter is a unit"
-    " of FSDP's by itself",
+    " of FSDP's by itself; sums16: AMD's attention adds up gradients of queries in 16 bits"
+    " (NVTE_CK_IS_V3_ATOMIC_FP32=0)",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
@@ -64,8 +66,9 @@ FACTS = {
     " the logits until the next ones; gathered: tensor-parallel ranks have the logits of all;"
     " eager, compiled: torchtitan's, and what became of it apart from the model",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
-    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); 16: bf16"
-    " gradients add up and are sent in 16 bits, as by DeepSpeed's grad_accum_dtype",
+    " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); synced: they"
+    " are reduced after each; 16: bf16 gradients add up and are sent in 16 bits, as by DeepSpeed's"
+    " grad_accum_dtype",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",

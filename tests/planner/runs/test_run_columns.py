@@ -217,6 +217,8 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
         pytest.param("KempnerForge (FSDP2)", "unsynced", 1, False, id="one micro-batch"),
         pytest.param("KempnerForge (FSDP2)", "", 2, False, id="not said"),
         pytest.param("HF transformers + PyTorch FSDP1", "", 2, True, id="the Trainer's no_sync"),
+        pytest.param("HF transformers + PyTorch FSDP1", "synced", 2, False, id="another loop"),
+        pytest.param("own trainer (FSDP2)", "", 2, False, id="no Trainer of Hugging Face's"),
         pytest.param("HF transformers + DeepSpeed", "", 2, False, id="not under DeepSpeed"),
     ],
 )
@@ -227,6 +229,15 @@ def test_gradients_that_add_up_whole(
     row = ROW | {"framework": framework, "gradient_add": word, "pp": "1", "tp": "1", "dp": "8"}
     row |= {"gpus": "8", "micro_batch": "1", "global_batch": str(8 * micro_batches)}
     assert run_of(row).engine.state.sums_before_reducing == whole
+
+
+def test_gradients_of_queries_that_a_row_sums_in_16_bits() -> None:
+    """AMD's kernel sums them in 32 bits unless its environment says otherwise."""
+    said, plain = (
+        run_of(ROW | {"framework": "Primus (Megatron-LM)", "fused_kernels": word})
+        for word in ("sums16", "")
+    )
+    assert [run.engine.kernels.sums_in_16_bits for run in (said, plain)] == [True, False]
 
 
 def test_kernels_that_are_not_fused() -> None:

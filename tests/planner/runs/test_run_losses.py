@@ -10,6 +10,8 @@ from rows import engine_of
         pytest.param({"framework": "torchtitan", "year": "2025"}, 1, id="before"),
         pytest.param({"framework": "torchtitan", "year": "2026"}, 8, id="since April 2026"),
         pytest.param({"framework": "torchtitan"}, 8, id="as today"),
+        pytest.param({"framework": "torchtitan 0.2.2", "year": "2026"}, 1, id="an old release"),
+        pytest.param({"framework": "torchtitan 0.3.0", "year": "2025"}, 8, id="a new release"),
         pytest.param(
             {"framework": "torchtitan", "year": "2026", "fused_loss": "whole"}, 1, id="said"
         ),
@@ -52,7 +54,8 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
     assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "efficient"
     assert engine_of(row | {"attention_kernel": "masked"}).kernels.attention == "masked"
-    assert engine_of(row | {"attention_kernel": "flash4"}).kernels.attention == "flash4"
+    for kernel in ("flash4", "cudnn_mxfp8"):
+        assert engine_of(row | {"attention_kernel": kernel}).kernels.attention == kernel
     asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
     assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
 
