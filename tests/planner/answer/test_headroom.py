@@ -177,9 +177,9 @@ def test_what_neither_would_buy_is_one_line() -> None:
 
 
 def test_a_refusal_names_the_headroom_with_which_it_fits() -> None:
-    """70B on 16 H100 in torchtitan fits in all the memory only; with --headroom nothing is said."""
+    """32B on 8 H100 in megatron fits in all the memory only; with --headroom nothing is said."""
     tight = Arguments(
-        model="llama-3.1-70b", gpus=16, cluster="dgx-h100", global_batch=1024, engine="torchtitan"
+        model="qwen3-32b", gpus=8, cluster="dgx-h100", global_batch=1024, engine="megatron"
     )
     fuller = fits_fuller(ask(tight))
     assert fuller is not None
