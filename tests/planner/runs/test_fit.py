@@ -175,8 +175,8 @@ def test_without_a_fit_a_family_has_its_own_wider_pool():
 
 
 def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
-    """`validate RUNS --fit FOLDER`, then the folder first: runs of a cluster that takes half as long
-    again are predicted better, and engines without runs as before.
+    """`validate RUNS --fit FOLDER`, then the folder first: runs of a cluster that takes half as
+    long again are predicted better, and engines without runs as before.
     """
     published = [row for row in read_runs(LORA) if row["gpu"] == "h100-sxm"]
     rows = [row | {"step_time_s": str(1.5 * float(row["step_time_s"]))} for row in published]
