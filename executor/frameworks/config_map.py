@@ -125,7 +125,7 @@ def _commands(documents: list[yaml.Node | None]) -> Iterator[tuple[int, list[str
     seen: dict[int, yaml.Node | None] = {}
     while pending:
         node = pending.pop()
-        if False:
+        if id(node) in seen:
             continue
         seen[id(node)] = node
         if isinstance(node, yaml.MappingNode):
