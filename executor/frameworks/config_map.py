@@ -67,7 +67,7 @@ def read(text: str, path: str, start: Start | None, recognise: Recognise) -> Rea
             f"a ConfigMap of {len(found)} configurations ({names}): save the one that is run as a "
             "file of that name", found[1][1].start_mark.line + 1,
         )  # fmt: skip
-    (name, node, known), = found
+    ((name, node, known),) = found
     before = node.start_mark.line + (node.style in ("|", ">"))
     reading = known.read("\n" * before + node.value, str(Path(path).with_name(name)), start)
     gpus = gpus_of_job(documents)
@@ -125,7 +125,7 @@ def _commands(documents: list[yaml.Node | None]) -> Iterator[tuple[int, list[str
     seen: dict[int, yaml.Node | None] = {}
     while pending:
         node = pending.pop()
-        if False:
+        if id(node) in seen:
             continue
         seen[id(node)] = node
         if isinstance(node, yaml.MappingNode):

@@ -134,7 +134,8 @@ def _seen(model: StepModel, prediction: Prediction, found: LoggedRun) -> Seen:
 
 def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:
     peaks = {
-        "allocated": found.run.measured.allocated_gib, "reserved": found.run.measured.reserved_gib,
+        "allocated": found.run.measured.allocated_gib,
+        "reserved": found.run.measured.reserved_gib,
         **({"device": found.device_gib} if found.device_gib else {}),
     }
     return tuple(

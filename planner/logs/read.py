@@ -131,10 +131,10 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 KNOWN = (
     "known are the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, "
-    "torchtune, AutoModel, MaxText, OLMo-core, nanochat, ms-swift, verl's SFT and Hugging Face's "
-    "Trainer, trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, event files, and "
-    "result.json of `meshplan execute`; of any other write a CSV with the columns step and "
-    "step_time_s"
+    "torchtune, AutoModel, MaxText, OLMo-core, nanochat, ms-swift, verl's SFT and "
+    "Hugging Face's Trainer, trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, "
+    "event files, and result.json of `meshplan execute`; of any other write a CSV with "
+    "the columns step and step_time_s"
 )
 
 
