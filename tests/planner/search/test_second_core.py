@@ -168,7 +168,7 @@ def piece(number):
     def find():
         if number == 0 and os.getpid() != own:
             os.write(tell, b".")
-            os.read(told_on, 1)  # until the others were begun here
+            os.read(told_on, 1), os.read(told_on, 1)  # until idleness and the others were asked here
         if number == 1 and has > 1:
             os.read(told, 1)  # until the first piece was begun
             os.write(tell_on, b".")
@@ -191,6 +191,7 @@ later, other = Later(needed), Later(os.getpid)
 begun = Begun(*map(piece, range(3)), first=later)
 first = later.done(), other.done()
 idle = is_idle()
+os.write(tell_on, b".")
 done = begun.done()
 begun.end()  # there is nothing to end
 started = time.monotonic()
