@@ -168,7 +168,8 @@ def piece(number):
     def find():
         if number == 0 and os.getpid() != own:
             os.write(tell, b".")
-            os.read(told_on, 1), os.read(told_on, 1)  # until idleness and the others were asked here
+            os.read(told_on, 1)  # until idleness was asked here
+            os.read(told_on, 1)  # until the others were begun here
         if number == 1 and has > 1:
             os.read(told, 1)  # until the first piece was begun
             os.write(tell_on, b".")
