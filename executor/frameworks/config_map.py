@@ -6,8 +6,9 @@
         [training] ...
 
 Every entry of `data` is a file (Kubernetes' API, ConfigMap v1); the one that a reader takes is read
-at the lines that it has in the document. Of a job in the same file its GPUs are read (`job_gpus`).
-Options of its command, which may replace what the file states, are named and not taken.
+at the lines that it has in the document. Of a job in the same file its GPUs are read
+(`shell.jobs.gpus`). Options of its command, which may replace what the file states, are named and
+not taken.
 """
 
 import re
@@ -18,8 +19,8 @@ from typing import Protocol
 
 import yaml
 
-from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, parsed_documents
-from meshplan.executor.frameworks.shell.job_gpus import gpus_of_job
+from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, parsed_documents
+from meshplan.executor.frameworks.shell.jobs.gpus import gpus_of_job
 from meshplan.planner.case.reading import Fact, Reading, Start, UnreadableConfig
 
 _MARK = re.compile(r"^[ \t\"]*kind\"?:[ \t]*[\"']?ConfigMap\b", re.M)

@@ -1,6 +1,6 @@
 """The command of a job (Kubernetes, SkyPilot, Azure ML) that starts a trainer: read as a script.
 
-`shell.in_documents` says which strings of a YAML or JSON document are commands; Megatron's and
+`shell.jobs.documents` says which strings of a YAML or JSON document are commands; Megatron's and
 Megatron-Bridge's arguments in one have readers that ask it themselves.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, Job, job_of
+from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, Job, job_of
 from meshplan.planner.case.reading import (
     NothingToRead,
     Reading,

@@ -1,15 +1,15 @@
 """What whole layers of a V shape's chunks prove of one layout, by what costs little first.
 
 ways    the least of all cuts by the chains that every step has, rank after rank
-        (`planner.bounds.folded_cuts`)
+        (`planner.bounds.folded.cuts`)
 paths   the best weights of chains over all cuts that are left (`planner.cuts.folded_paths`)
 cuts    all cuts that these leave, if they are few, one after the other
         (`planner.cuts.whole_cuts`)
 """
 
-from meshplan.planner.bounds.folded_cuts import FoldedCuts
+from meshplan.planner.bounds.folded.cuts import FoldedCuts
+from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.free_cuts import Mean, Multipliers
-from meshplan.planner.bounds.mixed_folds import MixedFolds
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.mixed_paths import MixedPaths
 from meshplan.planner.cuts.whole_cuts import WholeLayers

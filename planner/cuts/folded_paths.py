@@ -1,6 +1,6 @@
 """The cuts of whole layers of a V shape as paths, rank after rank, and means of chains over them.
 
-`planner.bounds.folded_cuts` finds the ways of each rank that are below a limit by the chains that
+`planner.bounds.folded.cuts` finds the ways of each rank that are below a limit by the chains that
 every step has. A cut is a path through these ways, and a mean of chains is a sum along it. So its
 least sum is a bound of every cut, for any weights of the chains (`planner.cuts.path_game`).
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.folded_cuts import FoldedCuts
+from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.free_cuts import Mean
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram

@@ -2,16 +2,16 @@
 
 As in `planner.cuts.folded_paths`, but a path says too what each rank recomputes, in whole layers:
 under any weights of chains, of the mixes with which it fits those that take least
-(`planner.bounds.mixed_folds`). So the game is over cuts with their mixes, and each path may be a
-plan.
+(`planner.bounds.folded.mixed_cuts`). So the game is over cuts with their mixes, and each path may
+be a plan.
 """
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.folded_mixes import INPUT_GRAD
+from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
+from meshplan.planner.bounds.folded.mixes import INPUT_GRAD
 from meshplan.planner.bounds.free_cuts import Mean, Multipliers
-from meshplan.planner.bounds.mixed_folds import MixedFolds
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.whole_cuts import least_seconds

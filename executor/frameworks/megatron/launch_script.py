@@ -57,7 +57,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     second_values,
 )
 from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.in_documents import DOCUMENTS, job_of
+from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, job_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,

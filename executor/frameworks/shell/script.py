@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.array_jobs import array_tasks
 from meshplan.executor.frameworks.shell.follower import Follower, Stops
 from meshplan.executor.frameworks.shell.given import (
     set_start,
 )
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.shell.jobs.arrays import array_tasks
 from meshplan.executor.frameworks.shell.record import Script, joined
 from meshplan.executor.frameworks.shell.variables import (
     line_of,

@@ -32,7 +32,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import Line, first_lines
-from meshplan.planner.bounds.folded_cuts import FoldedCuts
+from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
 from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape, actions_of

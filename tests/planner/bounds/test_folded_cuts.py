@@ -17,8 +17,8 @@ from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines
-from meshplan.planner.bounds.folded_cuts import FoldedCuts
-from meshplan.planner.bounds.folded_lines import enough, folded_lines
+from meshplan.planner.bounds.folded.cuts import FoldedCuts
+from meshplan.planner.bounds.folded.lines import enough, folded_lines
 from meshplan.planner.bounds.free_cuts import Mean
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights

@@ -11,9 +11,9 @@ from played_layouts import Played, played
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines
-from meshplan.planner.bounds.folded_cuts import FoldedCuts
-from meshplan.planner.bounds.folded_mixes import Words, _falling, _least_so_far
-from meshplan.planner.bounds.mixed_folds import MixedFolds
+from meshplan.planner.bounds.folded.cuts import FoldedCuts
+from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
+from meshplan.planner.bounds.folded.mixes import Words, _falling, _least_so_far
 from meshplan.planner.cuts.folded_bound import folded_bound_s
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.mixed_paths import MixedPaths

@@ -2,7 +2,7 @@
 
 A string is a script of its own. A list of strings is one command, as `args` of a container are,
 unless one of its strings holds the flags itself (`["bash", "-c", "torchrun ... --num-layers 32"]`).
-Its variables (`job_variables`) and its GPUs (`job_gpus`) are read; what else it says is not. In a
+Its variables (`variables`) and its GPUs (`gpus`) are read; what else it says is not. In a
 container's words `$(NAME)` is what its own `env` says, where it says a value (Kubernetes' API,
 Container v1: `args`); else it stays.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from meshplan.executor.frameworks.shell.job_gpus import gpus_of_job
-from meshplan.executor.frameworks.shell.job_variables import container_variables, variables_of
+from meshplan.executor.frameworks.shell.jobs.gpus import gpus_of_job
+from meshplan.executor.frameworks.shell.jobs.variables import container_variables, variables_of
 from meshplan.planner.case.reading import Fact, NothingToRead, UnreadableConfig
 from meshplan.planner.case.yaml_text import CYAML, check_yaml
 

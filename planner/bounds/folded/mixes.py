@@ -8,8 +8,8 @@ others, and those that another one beats on both chunks, are left out. What is l
 
     added = min over these pairs of (c first + c' second)
 
-for a chain with c and c' backwards of the two chunks. Prices of memory (`planner.bounds.
-folded_cuts`) recompute half a layer too, and know the smallest transient alone.
+for a chain with c and c' backwards of the two chunks. Prices of memory (`planner.bounds.folded.
+cuts`) recompute half a layer too, and know the smallest transient alone.
 """
 
 from itertools import combinations_with_replacement, pairwise

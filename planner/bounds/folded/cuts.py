@@ -22,7 +22,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.first_chains import Line, first_lines
-from meshplan.planner.bounds.folded_lines import folded_lines
+from meshplan.planner.bounds.folded.lines import folded_lines
 from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
 from meshplan.planner.bounds.simulated import SAFETY
 

@@ -1,7 +1,7 @@
 """Lower bounds of every cut of a V shape, whose ranks recompute whole layers.
 
-As `planner.bounds.folded_cuts`, but what a rank must recompute is that of whole layers and of the
-transient that its modes ask for (`planner.bounds.folded_mixes`), not of a price of memory.
+As `planner.bounds.folded.cuts`, but what a rank must recompute is that of whole layers and of the
+transient that its modes ask for (`planner.bounds.folded.mixes`), not of a price of memory.
 """
 
 from typing import Self
@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.folded_cuts import FoldedCuts, Terms, parts_of
-from meshplan.planner.bounds.folded_mixes import INPUT_GRAD, FoldedMixes, Words
+from meshplan.planner.bounds.folded.cuts import FoldedCuts, Terms, parts_of
+from meshplan.planner.bounds.folded.mixes import INPUT_GRAD, FoldedMixes, Words
 from meshplan.planner.bounds.free_cuts import FreeCuts
 
 MOST_MIXES = 4_000  # of all words
