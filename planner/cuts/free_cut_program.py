@@ -23,11 +23,12 @@ from meshplan.planner.bounds.first_chains import Line, lines_of
 from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.packed_cuts import PackedCuts
-from meshplan.planner.cuts.known_chains import Shape
+from meshplan.planner.cuts.known_chains import Shape, actions_of
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
 ROUNDS, IN_VAIN, LITTLE = 120, 6, 1e-4  # of a limit at most; in vain, that gain less each
 NEAR = 1e-5  # a chain that is so little longer than the answer is no news
+ROUND, CELLS = 25_000, 2  # units of a round; cells that cost one unit in each
 BETWEEN = (0.9, 0.6, 0.3)
 """How far the cuts whose chains are learnt are from the program's answer to the fastest one."""
 ENOUGH = 5e-4  # the program's bound and its fastest cut are so near that rounds are in vain
@@ -182,6 +183,13 @@ class FreeCutProgram:
     def size(self) -> int:
         """Rows times columns."""
         return int(self._solver.NumConstraints()) * len(self._x)
+
+    @property
+    def round_work(self) -> int:
+        """What a round costs, in units of `planner.cuts.budget`: one cut is played for each of
+        `BETWEEN`.
+        """
+        return ROUND + self.size // CELLS + len(BETWEEN) * actions_of(self.shape)
 
     def _layers(self) -> tuple[list[_Row], list[_Row], list[_Row]]:
         """All layers of each kind, the fewest of each chunk, and the most of each rank."""

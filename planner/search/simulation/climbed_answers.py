@@ -21,26 +21,45 @@ from meshplan.planner.search.simulation.listed_layouts import plan_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
-CLIMBS, CLIMB = 2, 20_000_000  # from one answer; played actions of each
+CLIMBS = 2  # from one answer
 ROUNDING = 1e-6  # of a layer
 FULL = 2  # the mode that recomputes all
 
 
-def climbed(proof: Simulated, row: int, variant: Variant, program: FreeCutProgram) -> Ints | None:
+def climbed(
+    proof: Simulated, row: int, variant: Variant, program: FreeCutProgram, budget: int
+) -> tuple[Ints | None, int]:
     """[chunk, mode] layers of the fastest cut where climbs end from the answer of one layout's
-    program; None where none begins.
+    program, of the last one that its solver found, None where none begins; and the units that this
+    took of a `budget`, which ends rounds and climbs.
     """
-    for _ in program.answers(program.limit_s):
-        pass
+    cut, spent = _answered(program, budget)
+    if cut is None:
+        return None, spent
     problem, _ = proof.problem(row, variant)
     found, found_s = None, math.inf
-    for plan in those_that_fit(problem, program.cut().sum(axis=1))[:CLIMBS]:
+    for plan in those_that_fit(problem, cut)[:CLIMBS]:
         times = proof.times_of(row, variant, plan.stages)
-        climb = MovedLayers(problem, times, CLIMB)
+        climb = MovedLayers(problem, times, (budget - spent) // CLIMBS)
         stages, step_s = climb.best(plan.stages, times.step_s(plan.stages))
+        spent += climb.spent + climb.actions
         if step_s < found_s:
             found, found_s = layers_of(stages, tuple(problem.modes)), step_s
-    return found
+    return found, spent
+
+
+def _answered(program: FreeCutProgram, budget: int) -> tuple[Floats | None, int]:
+    """[chunk, mode] layers of the last answer within a budget that holds all layers, as none does
+    where the solver fails; and the units of all.
+    """
+    cut, spent = None, 0
+    for _ in program.answers(program.limit_s):
+        spent += program.round_work
+        found = program.cut().sum(axis=1)
+        cut = found if math.isclose(found.sum(), program.cuts.counts.sum(), rel_tol=1e-3) else cut
+        if spent >= budget:
+            break
+    return cut, spent
 
 
 def rounded_cuts(cut: Floats, modes: tuple[int, ...]) -> Iterator[Ints]:

@@ -34,8 +34,8 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
-from meshplan.planner.cuts.free_cut_program import BETWEEN, FreeCutProgram
-from meshplan.planner.cuts.known_chains import Shape, actions_of
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan
@@ -57,12 +57,11 @@ LAST, EACH = 6_000_000, (50_000, 1_000)
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
 PACKED = 100  # each rank of a layout that is packed
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
-ROUND, CELLS = 25_000, 2  # a round of a program; cells that cost one unit in each
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
-CLIMBS = 4  # layouts from whose answers layers are moved
+CLIMBS, CLIMBED = 4, 4_000_000  # layouts from whose answers layers are moved; for all of them
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -179,18 +178,20 @@ class FreeCutBounds:
         """Look for faster cuts near the answers of what leaves the gap wide, of layouts of each
         shape the one with the smallest bound; whether one was found.
         """
-        before_s = self.limit_s
+        before_s, left = self.limit_s, CLIMBED
         open_ = [
             each for each in self._alike
             if each.shape[0] not in V_SHAPED and each.bounds.min() < self._wide_s
         ]  # fmt: skip
         for alike in sorted(open_, key=lambda each: float(each.bounds.min()))[:CLIMBS]:
             at = int(alike.bounds.argmin())
-            if self.proof.tally.late:
+            if left <= 0 or self.proof.tally.late:
                 break
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
             program = FreeCutProgram(cuts, before_s, first_lines(*alike.shape))
-            layers = climbed(self.proof, int(alike.rows[at]), alike.variant, program)
+            left -= PROGRAM + CELL * program.size
+            layers, spent = climbed(self.proof, int(alike.rows[at]), alike.variant, program, left)
+            left -= spent
             if layers is not None:
                 self._offer(int(alike.rows[at]), alike.variant, layers)
         return self.limit_s < before_s
@@ -379,9 +380,9 @@ class FreeCutBounds:
         """What a program proves of steps below some limit; its last multipliers are to be asked of
         all of a shape, if said.
         """
-        found_s, actions, by = 0.0, actions_of(program.shape), None
+        found_s, by = 0.0, None
         for answer in program.answers(below_s):
-            self._left -= ROUND + program.size // CELLS + len(BETWEEN) * actions
+            self._left -= program.round_work
             by, found_s = answer.by or by, max(found_s, answer.bound_s)
             if found_s >= below_s or self._ended:
                 break

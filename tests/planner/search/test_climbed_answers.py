@@ -4,7 +4,9 @@ import numpy as np
 from listed_layouts import listed_layouts
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.costmodels.layouts import Floats
+from meshplan.planner.bounds.first_chains import first_lines
+from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 from meshplan.planner.search.simulation.climbed_answers import (
     climbed,
     layers_of,
@@ -12,6 +14,8 @@ from meshplan.planner.search.simulation.climbed_answers import (
     those_that_fit,
 )
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
 
 
 def test_an_answer_is_rounded_where_chunks_end() -> None:
@@ -55,16 +59,67 @@ def test_where_climbs_end_fits_and_takes_no_longer_than_where_they_begin() -> No
     for proof, variant, rows, _ in listed_layouts("generic", range(4)):
         cuts, row = ListedLayouts(proof, rows).cuts(variant, rows[:1]), int(rows[0])
         program = FreeCutProgram(cuts, 1e3, ())
-        layers = climbed(proof, row, variant, program)
+        layers, _ = climbed(proof, row, variant, program, 10**9)
         problem, _ = proof.problem(row, variant)
-        begun = those_that_fit(problem, program.cut().sum(axis=1))
-        assert (layers is None) == (not begun)
-        if layers is None:
+        answered = program.cut().sum(axis=1)
+        begun = those_that_fit(problem, answered) if answered.any() else []
+        assert begun or layers is None
+        if layers is None or not begun:
             continue
         plan = plan_of(problem, layers)
         assert plan
+        assert layers.sum() == proof.space.model.num_layers
         times = proof.times_of(row, variant, plan.stages)
         begun_s, step_s = (times.step_s(each.stages) for each in (begun[0], plan))
         assert step_s <= begun_s * (1 + 1e-9)
         asked, faster = asked + 1, faster + (step_s < begun_s * 0.999)
     assert min(asked, faster) > 0
+
+
+class Failing(FreeCutProgram):
+    """Its solver fails after so many answers, and then says that no chunk holds a layer."""
+
+    asked, good = 0, 1
+
+    def answer(self) -> Answer:
+        """As the program's, as long as it does not fail."""
+        self.asked += 1
+        found = super().answer()
+        return found if self.asked <= self.good else Answer(0.0, None)
+
+    def cut(self) -> Floats:
+        """Of the last answer."""
+        found = super().cut()
+        return found if self.asked <= self.good else np.zeros_like(found)
+
+
+def failing(*, first: bool) -> tuple[Simulated, int, Variant, Failing]:
+    """A layout whose program has several answers, of which the `first` or the last is not found."""
+    for proof, variant, rows, _ in listed_layouts("generic", range(4)):
+        cuts, row = ListedLayouts(proof, rows).cuts(variant, rows[:1]), int(rows[0])
+        known = first_lines(*FreeCutProgram(cuts, 1.0, ()).shape)
+        whole = FreeCutProgram(cuts, 1e3, known)
+        answers = [whole.cut().sum(axis=1) for _ in whole.answers(1e3)]
+        problem, _ = proof.problem(row, variant)
+        if len(answers) > 2 and those_that_fit(problem, answers[-2]):
+            program = Failing(cuts, 1e3, known)
+            program.good = 0 if first else len(answers) - 1
+            return proof, row, variant, program
+    raise AssertionError
+
+
+def test_where_the_solver_fails_the_answer_before_counts() -> None:
+    """What it says then is no cut; with no answer before, none begins."""
+    for first in (True, False):
+        proof, row, variant, program = failing(first=first)
+        layers, spent = climbed(proof, row, variant, program, 10**9)
+        assert (layers is None) == first
+        assert layers is None or layers.sum() == proof.space.model.num_layers
+        assert spent >= (program.good + 1) * program.round_work
+
+
+def test_a_budget_ends_rounds_and_climbs() -> None:
+    """After the first round."""
+    proof, row, variant, program = failing(first=False)
+    climbed(proof, row, variant, program, 1)
+    assert program.asked == 1
