@@ -13,6 +13,9 @@ What a rank has left is read off the order in which it works:
     through  down all chunks, and up all of them again
 
 A later chunk keeps a cut from hiding its way through the pipeline in chunks that are far down.
+Bounds that price memory let layers recompute, and count those seconds in the chain. So a reduction
+after it is bounded by the most that any mode hides (`BEYOND_ANY`), even where the chain has all
+backwards of the rank.
 """
 
 from collections.abc import Sequence

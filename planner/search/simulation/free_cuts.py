@@ -177,7 +177,9 @@ class FreeCutBounds:
 
     def _climb(self) -> bool:
         """Look for faster cuts near the answers of what leaves the gap wide, of layouts of each
-        shape the one with the smallest bound; whether one was found.
+        shape the one with the smallest bound; whether one was found. Climbs have a budget of their
+        own, in played actions: nothing of `_left`. A V shape's whole layers give its cuts
+        (`_whole_s`).
         """
         before_s = self.limit_s
         open_ = [

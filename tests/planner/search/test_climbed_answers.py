@@ -1,10 +1,14 @@
 """Cuts of whole layers near an answer of real numbers, by hand and for any answer."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 from listed_layouts import listed_layouts
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.search.simulation import climbed_answers
 from meshplan.planner.search.simulation.climbed_answers import (
     climbed,
     layers_of,
@@ -68,3 +72,26 @@ def test_where_climbs_end_fits_and_takes_no_longer_than_where_they_begin() -> No
         assert step_s <= begun_s * (1 + 1e-9)
         asked, faster = asked + 1, faster + (step_s < begun_s * 0.999)
     assert min(asked, faster) > 0
+
+
+@pytest.mark.parametrize("steps_s", [(1.0, 2.0), (2.0, 1.0)])
+def test_of_two_climbs_the_faster_one_is_taken(
+    steps_s: Sequence[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ends where it begins, in a given step."""
+    for proof, variant, rows, _ in listed_layouts("generic", range(8)):
+        cuts, row = ListedLayouts(proof, rows).cuts(variant, rows[:1]), int(rows[0])
+        program, left = FreeCutProgram(cuts, 1e3, ()), iter(steps_s)
+        monkeypatch.setattr(
+            climbed_answers.MovedLayers, "best",
+            lambda climb, stages, step_s, left=left: (stages, next(left)),
+        )  # fmt: skip
+        found = climbed(proof, row, variant, program)
+        problem, _ = proof.problem(row, variant)
+        begun = those_that_fit(problem, program.cut().sum(axis=1))
+        if len(begun) > 1:
+            fastest = begun[steps_s.index(1.0)].stages
+            assert found is not None
+            assert found.tolist() == layers_of(fastest, tuple(problem.modes)).tolist()
+            return
+    pytest.fail("no answer has two roundings that fit")
