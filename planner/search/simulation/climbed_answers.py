@@ -57,11 +57,13 @@ def rounded_cuts(cut: Floats, modes: tuple[int, ...]) -> Iterator[Ints]:
 
 
 def those_that_fit(problem: StageProblem, cut: Floats) -> list[StagePlan]:
-    """Plans of rounded cuts; none where layers cannot recompute in full, or must, or the order of
-    actions is too long to climb.
+    """Plans of rounded cuts; none where a program has no answer, or layers cannot recompute in
+    full, or must, or the order of actions is too long to climb.
     """
     modes = tuple(problem.modes)
     if modes[0] != 0 or FULL not in modes or not can_move(problem):
+        return []
+    if round(cut.sum()) != len(problem.pattern):
         return []
     plans = (plan_of(problem, layers) for layers in rounded_cuts(cut, modes))
     return [plan for plan in plans if plan]

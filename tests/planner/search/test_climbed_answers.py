@@ -67,6 +67,7 @@ def test_where_climbs_end_fits_and_takes_no_longer_than_where_they_begin() -> No
             continue
         plan = plan_of(problem, layers)
         assert plan
+        assert layers.sum() == len(problem.pattern)
         times = proof.times_of(row, variant, plan.stages)
         begun_s, step_s = (times.step_s(each.stages) for each in (begun[0], plan))
         assert step_s <= begun_s * (1 + 1e-9)
