@@ -13,6 +13,9 @@ What a rank has left is read off the order in which it works:
     through  down all chunks, and up all of them again
 
 A later chunk keeps a cut from hiding its way through the pipeline in chunks that are far down.
+Bounds that price memory let layers recompute, and count those seconds in the chain. So a reduction
+after it is bounded by the most that any mode hides (`BEYOND_ANY`), even where the chain has all
+backwards of the rank.
 """
 
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.schedule.program import Chain
-from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.problem.pipeline_shape import places
 
 SHAPES_KEPT = 256
@@ -87,7 +90,7 @@ def _v_shaped(which: Sequence[Sequence[int]], m: int) -> list[Line]:
     found, pp = list[Line](), len(which)
     for rank, (first, later) in enumerate(which):
         own = _own(which[rank], 2 * pp, m)
-        found += _with(_down(own, first), rank, rank, SHOWN, BEYOND_ALL)
+        found += _with(_down(own, first), rank, rank, SHOWN, BEYOND_ANY)
         own[first, 0] -= min(m, 2 * (pp - rank) - 1)
         found += _with(_down(own, later), later - 1, rank, SHOWN)
     through = np.zeros((2 * pp, 3))
@@ -102,7 +105,7 @@ def _in_rows(which: Sequence[Sequence[int]], m: int) -> list[Line]:
     group, chunks = min(m, pp), pp * vpp
     for rank, held in enumerate(which):
         own = _own(held, chunks, m)
-        found += _with(_down(own, rank), rank, rank, SHOWN, BEYOND_ALL)
+        found += _with(_down(own, rank), rank, rank, SHOWN, BEYOND_ANY)
         if rank:
             found += _with(_up(_down(own, rank), rank), 2 * rank, 0, SHOWN, BEYOND_ANY)
         for row in (1, vpp - 1):

@@ -11,7 +11,9 @@ layers:
 So their means over the ranks are bounds of the mean rank. A layer that recomputes has a longer
 backward, which hides more, but the step pays for it. p R*(k) is what a layer hides at most beyond
 that: the largest p R(x) - k (t(x) - t) over its recompute modes x, where t is the time of its
-fastest mode, and k the number of its backwards in the chain to which the bound is added.
+fastest mode, and k the number of its backwards in the chain to which the bound is added. The chain
+has every layer in its fastest mode then. One that counts what layers recompute has paid for it
+already: k = 0.
 """
 
 import numpy as np

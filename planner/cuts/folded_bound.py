@@ -58,7 +58,7 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
         ranks_s = float(mixed.bounds_s(middle_s, whole.program.most)[0])
         whole.work += (mixed.work - before) // WAYS
         game_s = middle_s
-        if 0 < ranks_s < middle_s:
+        if ranks_s < middle_s:
             paths = MixedPaths(whole.program, mixed, by)
             game_s, _ = _game(whole, paths, middle_s, ROUNDS)
             whole.cuts.append((paths.step_s, paths.fastest))

@@ -58,9 +58,13 @@ def at_most_line(plan: Plan) -> str:
     """That steps of runners-up are upper bounds of their kinds, where a list limits their splits;
     empty where it limits none that is shown.
     """
-    listed = plan.search is not None and plan.search.cuts not in ("all", None)
     several = any(other.layout.virtual_stages > 1 for other in plan.runners_up)
-    return AT_MOST * (listed and several)
+    return AT_MOST * (_of_a_list(plan) and several)
+
+
+def _of_a_list(plan: Plan) -> bool:
+    """Whether a list limits how layers are split."""
+    return plan.search is not None and plan.search.cuts not in ("all", None)
 
 
 def open_runners_line(plan: Plan) -> str:
@@ -75,8 +79,7 @@ def open_runners_line(plan: Plan) -> str:
             "not every choice of tp, cp, pp and ep was looked at: a faster one may be missing here"
         )
     slower = bound_s / plan.prediction.step_time_s - 1
-    assert plan.search is not None
-    listed = " if its layers are split as a list says" * (plan.search.cuts not in ("all", None))
+    listed = " if its layers are split as a list says" * _of_a_list(plan)
     return (
         "not every choice of tp, cp, pp and ep was searched to the end: one that is missing here, "
         "or a faster variant of one that is shown, takes at least "

@@ -17,7 +17,7 @@ from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.search.rows.priced_space import closed_form, price_space
+from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space
 
 MOST, ENDLESS = 1_000, 2**50  # mixes of a layout; KiB
 ALL = frozenset(SCHEDULES)
@@ -35,12 +35,12 @@ class Played(NamedTuple):
 
 @cache
 def played(seed: int, schedules: frozenset[Schedule] = ALL) -> tuple[Played, ...]:
+    """`played_of` a small question."""
+    return tuple(played_of(small_question(seed, 5), schedules))
+
+
+def played_of(question: Question, schedules: frozenset[Schedule] = ALL) -> Iterator[Played]:
     """Some layouts of a question, each with its memory, and with what just holds some plan."""
-    return tuple(_played(seed, schedules))
-
-
-def _played(seed: int, schedules: frozenset[Schedule]) -> Iterator[Played]:
-    question = small_question(seed, 5)
     space, rule = every_kind(question), question.engine.legality.recompute_layers
     if not len(space.layouts):
         return

@@ -134,8 +134,7 @@ def with_one_off_the_full_rank(
     full = [rank for rank, peak in enumerate(peaks) if peak > problem.cap_kib]
     own = problem.chunks_of_rank[full[0]] if len(full) == 1 else ()
     for at, to in product(own, range(len(stages))):
-        kept = stages[at].layers - stages[at].selective_layers - stages[at].full_layers
-        if to not in own and kept and stages[at].layers > problem.fewest_layers(at):
+        if to not in own and 0 in modes[at] and stages[at].layers > problem.fewest_layers(at):
             moved = list(stages)
             moved[at] = replace(moved[at], layers=moved[at].layers - 1)
             moved[to] = replace(moved[to], layers=moved[to].layers + 1)

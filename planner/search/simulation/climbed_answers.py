@@ -16,7 +16,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, modes_of
 from meshplan.planner.search.simulation.listed_layouts import plan_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
@@ -88,8 +88,5 @@ def those_that_fit(problem: StageProblem, cut: Floats) -> list[StagePlan]:
 
 def layers_of(stages: tuple[Stage, ...], modes: tuple[int, ...]) -> Ints:
     """[chunk, mode] layers of a cut."""
-    each = [
-        (x.layers - x.selective_layers - x.full_layers, x.selective_layers, x.full_layers)
-        for x in stages
-    ]
-    return np.array(each)[:, list(modes)]
+    each = [[modes_of(stage).count(mode) for mode in modes] for stage in stages]
+    return np.array(each)

@@ -176,7 +176,8 @@ class FreeCutBounds:
 
     def _climb(self) -> bool:
         """Look for faster cuts near the answers of what leaves the gap wide, of layouts of each
-        shape the one with the smallest bound; whether one was found.
+        shape the one with the smallest bound; whether one was found. This has a budget of its own,
+        nothing of `_left`. A V shape's whole layers give its cuts (`_whole_s`).
         """
         before_s, left = self.limit_s, CLIMBED
         open_ = [

@@ -15,6 +15,7 @@ from meshplan.planner.learn.odd_runs import allowed, believed
 from meshplan.planner.learn.shrink import (
     SLACK,
     Kind,
+    _Posterior,
     errors_at,
     first_move,
     most_likely,
@@ -84,6 +85,26 @@ def test_no_draw_of_errors_is_left_farther_off_than_allowed() -> None:
             move = first_move(errors, slopes, np.eye(number + 2) * 0.36, by)
             left = np.abs(errors - slopes @ move)[told]
             assert np.all(left <= allowed(errors[told]) + 2 * SLACK)
+
+
+def test_a_move_that_leaves_a_run_farther_off_is_shortened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All the way the first run is met, and the second one 0.2 off, where 0.1 is allowed; half the
+    way that is 0.105, within the slack.
+    """
+    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage("stranger")
+    first, allowed_ = np.array([0.5, 0.1]), np.array([0.5, 0.1])
+    free = telling(timed(PLANS, [1.0, 1.0]), prior)[:1]
+    at = _Posterior([], prior, free, np.array([[100.0]]), by, allowed_)
+    x = np.log([getattr(prior, free[0].name)])
+    there = {1.0: np.array([0.0, 0.2]), 0.5: np.array([0.25, 0.105])}
+    monkeypatch.setattr(
+        _Posterior, "errors", lambda _, found: there[round(float((found - x)[0]), 6)]
+    )
+    found = at.nearer(x, first, x + 1.0)
+    assert found
+    assert found[0] - x == pytest.approx([0.5])
 
 
 SHORT = tuple(

@@ -1,12 +1,16 @@
 """Cuts of whole layers near an answer of real numbers, by hand and for any answer."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 from listed_layouts import listed_layouts
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
 from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
+from meshplan.planner.search.simulation import climbed_answers
 from meshplan.planner.search.simulation.climbed_answers import (
     climbed,
     layers_of,
@@ -68,7 +72,7 @@ def test_where_climbs_end_fits_and_takes_no_longer_than_where_they_begin() -> No
             continue
         plan = plan_of(problem, layers)
         assert plan
-        assert layers.sum() == proof.space.model.num_layers
+        assert layers.sum() == len(problem.pattern)
         times = proof.times_of(row, variant, plan.stages)
         begun_s, step_s = (times.step_s(each.stages) for each in (begun[0], plan))
         assert step_s <= begun_s * (1 + 1e-9)
@@ -123,3 +127,26 @@ def test_a_budget_ends_rounds_and_climbs() -> None:
     proof, row, variant, program = failing(first=False)
     climbed(proof, row, variant, program, 1)
     assert program.asked == 1
+
+
+@pytest.mark.parametrize("steps_s", [(1.0, 2.0), (2.0, 1.0)])
+def test_of_two_climbs_the_faster_one_is_taken(
+    steps_s: Sequence[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ends where it begins, in a given step."""
+    for proof, variant, rows, _ in listed_layouts("generic", range(8)):
+        cuts, row = ListedLayouts(proof, rows).cuts(variant, rows[:1]), int(rows[0])
+        program, left = FreeCutProgram(cuts, 1e3, ()), iter(steps_s)
+        monkeypatch.setattr(
+            climbed_answers.MovedLayers, "best",
+            lambda climb, stages, step_s, left=left: (stages, next(left)),
+        )  # fmt: skip
+        found, _ = climbed(proof, row, variant, program, 10**9)
+        problem, _ = proof.problem(row, variant)
+        answered = program.cut().sum(axis=1)
+        if answered.any() and len(begun := those_that_fit(problem, answered)) > 1:
+            fastest = begun[steps_s.index(1.0)].stages
+            assert found is not None
+            assert found.tolist() == layers_of(fastest, tuple(problem.modes)).tolist()
+            return
+    pytest.fail("no answer has two roundings that fit")
