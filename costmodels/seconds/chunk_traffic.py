@@ -2,9 +2,9 @@
 
 Interleaved 1F1B computes a chunk for a round of min(pp, m) micro-batches before it turns to the
 next one. An engine with `Overlap.beside_chunks` sends the next chunk's weights meanwhile, and the
-gradients of the chunk whose last backward is behind it. Of T seconds of traffic, of which each of v
-chunks has as much, and of R seconds that the rank computes in one pass of one micro-batch, the
-first chunk to be sent has one micro-batch's pass of itself, R / v, and each other one a round:
+gradients of the chunk whose last backward is behind it. Each of a rank's v chunks has 1/v of its T
+seconds of traffic, and 1/v of the R seconds that it computes in a pass of one micro-batch. The
+first chunk that is sent has one pass of its own beside it, each other chunk a round of passes:
 
     shown = E(T, R) / v + (1 - 1/v) E(T, min(pp, m) R)          E: `exposed_s`
 

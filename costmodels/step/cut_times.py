@@ -250,9 +250,9 @@ class CutTimes:
         return self.reduce_s_of(sums)
 
     def hidden_more(self, modes: Sequence[int]) -> tuple[float, list[float]]:
-        """(a, b[kind]): in any of `modes` the last backward of a layer of a kind hides at most
-        a x (the seconds by which its passes are longer), and what b seconds of computing hide, more
-        than in the first mode.
+        """(a, b[kind]): in any of `modes`, compared with the first, the last backward of a layer of
+        a kind hides at most a x (the seconds by which its passes are longer) more, and what b more
+        seconds of computing hide.
         """
         p, columns = self.passes, [self.columns[mode] for mode in modes]
         room = p.layer_room_s[self.row][:, columns, BACKWARD]

@@ -255,9 +255,8 @@ def _sums_said(row: Row) -> dict[str, Any]:
     narrow = NARROW_SUMS if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
     trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
-    said = "unsynced" in words or (trainer and "synced" not in words)
-    unsynced = accumulates and said
-    return narrow | ({"sums_before_reducing": True} if unsynced else {})
+    whole = "unsynced" in words or (trainer and "synced" not in words)
+    return narrow | ({"sums_before_reducing": True} if accumulates and whole else {})
 
 
 def _packing_said(row: Row) -> dict[str, Any]:

@@ -9,20 +9,23 @@ from meshplan.planner.search.rows.priced_space import space_of
 
 
 @pytest.mark.parametrize(
-    ("model", "engine"),
+    ("model", "engine", "image_tokens"),
     [
-        ("llama-3.2-1b", "megatron"),
-        ("qwen2.5-vl-7b", "automodel"),
-        ("deepseek-v3", "megatron"),
-        ("deepseek-v3", "torchtitan"),
+        pytest.param("llama-3.2-1b", "megatron", None, id="dense, tied"),
+        pytest.param("qwen2.5-vl-7b", "automodel", "1k", id="a tower"),
+        pytest.param("deepseek-v3", "megatron", None, id="modules on stages"),
+        pytest.param("deepseek-v3", "torchtitan", None, id="modules with the loss"),
     ],
-    ids=["dense, tied", "a tower", "modules on stages", "modules with the loss"],
 )
-def test_bytes_alone_are_those_of_the_price(model: str, engine: str) -> None:
+def test_bytes_alone_are_those_of_the_price(
+    model: str, engine: str, image_tokens: str | None
+) -> None:
     """To the last digit, so that a row fits by one if it fits by the other."""
-    question = ask(
-        Arguments(model=model, gpus=16, cluster="dgx-h100", engine=engine, global_batch=64)
-    ).question
+    asked = Arguments(
+        model=model, gpus=16, cluster="dgx-h100", engine=engine, global_batch=64,
+        image_tokens=image_tokens,
+    )  # fmt: skip
+    question = ask(asked).question
     layouts = space_of(question).layouts
     layouts = layouts.take(np.arange(0, len(layouts), 1 + len(layouts) // 500))
     whole = price(layouts, question.setting)

@@ -138,7 +138,9 @@ def test_composed_names_take_a_bandwidth_as_it_is_written_elsewhere() -> None:
     ("gpu", "of_four"),
     [
         pytest.param("a100-80gb-sxm", True, id="HGX A100 4-GPU"),
+        pytest.param("a100-40gb-sxm", True, id="and of 40 GB"),
         pytest.param("h100-sxm", True, id="HGX H100 4-GPU"),
+        pytest.param("h200", True, id="HGX H200 4-GPU"),
         pytest.param("b200", False, id="no board of four"),
         pytest.param("a100-80gb-pcie", False, id="no NVLink"),
     ],

@@ -8,6 +8,7 @@ from round_device import round_device
 
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.attention_kernels import over_cudnn
 from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.costmodels.seconds.operation import core_kernels
 from meshplan.hardware_profiles.load import load_cluster, load_gpu, load_kernels
@@ -196,6 +197,17 @@ def test_attention_in_8_bits_is_as_much_faster_as_published(
             seconds = float(attention_s(here, core, backward=backward)) - found.kernels.launch_s
             rates.append(core.forward_flops / seconds)
         assert rates[1] / rates[0] == pytest.approx(measured, rel=0.06)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("head_dim", [128, 192])
+def test_a_b300_computes_in_8_bits_as_a_gb300(head_dim: int, backward: bool):
+    """The same chip beside another host: not a B200's ratios."""
+    b200, b300, gb300 = (
+        over_cudnn("cudnn_mxfp8", gpu, head_dim, backward=backward)
+        for gpu in ("b200", "b300", "gb300")
+    )
+    assert b300 == gb300 != b200
 
 
 def test_where_nothing_is_faster_the_third_is_the_second(device: Device):

@@ -1,4 +1,4 @@
-"""What weights and gradients send: groups, seconds and how often, by hand; hybrid sharding."""
+"""What weights and gradients send: groups and seconds by hand; hybrid sharding."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,41 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from links import link
+from sent_weights import BILLION, four_a_node, setting_of, traffic
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.costmodels.memory.states import NONE_FROZEN
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.interference import BESIDE_EXPERTS
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Precision, Training
-from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
+from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
-
-BILLION = RankParameters(dense=1e9)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
     """4 GPUs a node; 1 us and 100 GB/s inside, 10 us and 200 GB/s a node outside."""
-    return load_cluster("dgx-h100").model_copy(
-        update={
-            "gpus_per_node": 4, "node": link(1e-6, 100e9), "network": link(10e-6, 200e9),
-            "bandwidth_by_nodes": {},
-        }
-    )  # fmt: skip
-
-
-def traffic(cluster: Cluster, engine: str, **traits: int) -> WeightTraffic:
-    layout = Layout(stages=even_stages(8, traits.get("pipeline_parallel", 1)), **traits)
-    return weight_traffic(layout, cluster, load_engine(engine), 1.0, NONE_FROZEN, trained("fp16"))
-
-
-def trained(precision: Precision) -> Training:
-    return Training(seq_len=4096, global_batch_size=64, precision=precision)
+    return four_a_node()
 
 
 def placed(group: Group) -> tuple[object, object]:
@@ -124,25 +106,6 @@ def test_updated_weights_are_gathered(cluster: Cluster, zero_stage: int, expecte
     assert float(sent.refresh_s(BILLION)) == pytest.approx(expected_s, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("engine", "precision", "gigabytes"),
-    [
-        ("megatron-deepspeed", "bf16", 2), ("megatron-deepspeed-flash", "bf16", 2),
-        ("gpt-neox", "bf16", 4), ("gpt-neox", "fp16", 2),
-    ],
-)  # fmt: skip
-def test_sums_of_bf16_gradients_are_cast_before_they_are_sent(
-    cluster: Cluster, engine: str, precision: Precision, gigabytes: int
-):
-    """Two replicas in a node: 1 us + 1/2 of it over 100 GB/s, whole all-reduced without sums."""
-    layout = Layout(data_parallel=2, zero_stage=0, stages=even_stages(8, 1))
-    bf16, said = precision == "bf16", load_engine(engine)
-    sent = weight_traffic(layout, cluster, said, 1.0, NONE_FROZEN, trained(precision))
-    once_s = 1e-6 + 0.5 * gigabytes / 100 if bf16 else 2 * (1e-6 + 0.5 * gigabytes / 100)
-    assert sent.once_s(BILLION) == pytest.approx(once_s, rel=1e-12)
-    assert sent.refresh_s(BILLION) == pytest.approx(bf16 * (1e-6 + 0.5 * 2 / 100), rel=1e-12)
-
-
 def test_some_engines_add_up_copies_each_micro_batch(cluster: Cluster):
     """FSDP2 all-reduces with every reduce-scatter: nothing is left for the end of the step."""
     native, titan = (traffic(cluster, name, **HYBRID) for name in ("native", "torchtitan"))
@@ -171,70 +134,6 @@ def test_whole_gradients_after_the_backward(models, cluster: Cluster):
     assert step.reduce_s(0) == float(step.traffic.once_s(step.rank_parameters[0]))
     hidden = StepModel(setting, Layout(data_parallel=8, stages=even_stages(8, 1)))
     assert hidden.reduce_s(0) < float(hidden.traffic.once_s(hidden.rank_parameters[0]))
-
-
-@pytest.mark.parametrize(
-    ("engine", "zero", "pp", "each"),
-    [
-        pytest.param("megatron", 0, 1, False, id="zero 0: no_sync until the last"),
-        pytest.param("megatron", 1, 1, False, id="zero 1: no_sync until the last"),
-        pytest.param("deepspeed", 1, 1, False, id="deepspeed zero 1: at the boundary"),
-        pytest.param("deepspeed", 2, 1, True, id="deepspeed zero 2: kept in shards"),
-        pytest.param("torchtitan", 2, 1, True, id="fsdp2: kept in shards"),
-        pytest.param("torchtitan", 2, 4, False, id="fsdp2 in a pipeline: kept whole"),
-        pytest.param("native", 2, 4, True, id="native: kept in shards in a pipeline too"),
-        pytest.param("deepspeed", 3, 1, True, id="zero 3"),
-    ],
-)
-def test_how_often_gradients_are_reduced(
-    cluster: Cluster, engine: str, zero: int, pp: int, each: bool
-):
-    """After each micro-batch where they are kept in shards, else once per step: never both."""
-    sent = traffic(cluster, engine, data_parallel=8, zero_stage=zero, pipeline_parallel=pp)
-    assert (sent.backward_s(BILLION, again=False) > 0) == each
-    assert (sent.once_s(BILLION) > 0) == (not each)
-
-
-def setting_of(models, cluster: Cluster, batch: int, *, hides: float) -> Setting:
-    engine = load_engine("deepspeed")
-    overlap = engine.overlap.model_copy(update={"data_reduce": hides, "weight_gather": hides})
-    training = Training(seq_len=512, global_batch_size=batch)
-    return Setting(
-        models["dense"], training, cluster, engine.model_copy(update={"overlap": overlap}),
-        Tuning(interference=0.0),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("zero", "reductions"),
-    [
-        pytest.param(1, 1, id="zero 1: 10 collectives once"),
-        pytest.param(2, 16, id="zero 2: 10 collectives in each of 16 micro-batches"),
-    ],
-)
-def test_gradients_of_accumulation_by_hand(models, cluster: Cluster, zero: int, reductions: int):
-    """With nothing hidden: twice (n-1)/n of the gradients' bytes over the network's rate, as each
-    bucket is summed on all ranks, and a tree's 2 (1 + log2 n) hops, which are fewer than a ring's.
-    """
-    setting = setting_of(models, cluster, 8 * 16, hides=0.0)
-    step = StepModel(setting, Layout(data_parallel=8, zero_stage=zero, stages=even_stages(8, 1)))
-    held = float(step.rank_parameters[0].dense)
-    wire_s = reductions * 2 * 7 / 8 * 2.0 * held / 100e9  # 200 GB/s a node, held to 100 inside
-    hops_s = 8 * 10e-6 * (16 * 10 if zero == 2 else 1)  # 8 layers and both ends, or one buffer
-    assert step.time().data_s == pytest.approx(wire_s + hops_s, rel=1e-9)
-
-
-def test_zero_2_pays_for_accumulation(models, cluster: Cluster):
-    """The same tokens in more micro-batches: exposed communication grows with them from ZeRO-2."""
-    layout = Layout(data_parallel=8, stages=even_stages(8, 1))
-    seen = {
-        (zero, m): StepModel(
-            setting_of(models, cluster, 8 * m, hides=0.0), replace(layout, zero_stage=zero)
-        ).time().data_s
-        for zero in (1, 2) for m in (1, 8)
-    }  # fmt: skip
-    assert seen[2, 8] == pytest.approx(8 * seen[2, 1], rel=1e-9)
-    assert seen[1, 8] == pytest.approx(seen[1, 1], rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,7 @@ def test_gradients_of_queries_that_a_row_sums_in_16_bits() -> None:
         for word in ("sums16", "")
     )
     assert [run.engine.kernels.sums_in_16_bits for run in (said, plain)] == [True, False]
+    assert [step_model(r, Tuning()).device.sums_in_16_bits for r in (said, plain)] == [True, False]
 
 
 def test_kernels_that_are_not_fused() -> None:
