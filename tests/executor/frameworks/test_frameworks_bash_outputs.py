@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +13,16 @@ BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="needs bash")
 
 
-def _printed(text: str) -> str:
+def _printed(text: str, folder: Path | None = None) -> str:
     assert BASH is not None
     command = [BASH, "-c", f'{text}\nprintf "%s" "$X"']
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=20, check=True, cwd=folder
+    ).stdout
 
 
-def _read(text: str) -> str:
-    return str(read_script(f'{text}\ntrain --x "$X"').commands[-1][-1].value)
+def _read(text: str, path: str = "") -> str:
+    return str(read_script(f'{text}\ntrain --x "$X"', path=path).commands[-1][-1].value)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +61,13 @@ def test_a_file_of_errors_holds_no_words() -> None:
     """`2>` is not what `echo` writes."""
     files = read_script("echo a > a.txt\necho b 2> b.txt\necho c 1>> a.txt").files
     assert files == {"a.txt": "a\nc\n"}
+
+
+@pytest.mark.parametrize(("given", "said"), [("", "set -- c d\nshift"), (" z", "shift")])
+def test_a_sourced_file_changes_the_arguments_that_it_shares(
+    given: str, said: str, tmp_path: Path
+) -> None:
+    """It shares the script's where it is given none of its own."""
+    (tmp_path / "args.sh").write_text(said)
+    text = f"set -- a b\nsource ./args.sh{given}\nX=$1"
+    assert _read(text, f"{tmp_path}/run.sh") == _printed(text, tmp_path)
