@@ -28,6 +28,8 @@ _CONFIGS = (".toml", ".yaml", ".yml", ".json")
 _OF_A_TRAINING = ("deepspeed", "accelerate")
 """Formats that a training's own arguments name: not a configuration without these."""
 _DOTTED = re.compile(r"--[\w-]+\.[\w.-]+")
+_OVERRIDE = re.compile(r"\+{0,2}\w+\.[\w.]+=")
+"""`model.x=1`, as Hydra takes it."""
 _NAMES_FILE = ("--job.config_file", "--job.config-file")
 
 
@@ -113,7 +115,8 @@ def _options(documents: list[yaml.Node | None], name: str) -> Iterator[Fact]:
         at = next((at for at, word in enumerate(words) if word.endswith(name)), len(words))
         for place, word in enumerate(words):
             flag = word.partition("=")[0]
-            ours = word.startswith("--") and (place > at or _DOTTED.fullmatch(flag))
+            behind = place > at and word.startswith("--")
+            ours = behind or _DOTTED.fullmatch(flag) or _OVERRIDE.match(word)
             if ours and flag not in _NAMES_FILE:
                 yield Fact(f"{word} ({why} beside it)", line)
 

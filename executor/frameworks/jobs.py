@@ -5,20 +5,12 @@ Megatron-Bridge's arguments in one have readers that ask it themselves.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
+from meshplan.executor.frameworks.calling import Find
 from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, Job, job_of
-from meshplan.planner.case.reading import (
-    NothingToRead,
-    Reading,
-    Start,
-    UnreadableConfig,
-)
+from meshplan.planner.case.reading import NothingToRead, Reading, Start, UnreadableConfig
 
-Read = Callable[[str, str, Start | None], Reading]
-Find = Callable[[str, str], Read | None]
-"""Finds the reader of a script by its name and text."""
 _MARKS = ("--per_device_train_batch_size", "--per-device-train-batch-size", "--job.config_file",
           "--job.config-file", "llamafactory-cli", "axolotl", "trl", "swift", "accelerate",
           "deepspeed", "torchrun")  # fmt: skip

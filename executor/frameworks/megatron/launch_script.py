@@ -43,6 +43,7 @@ from meshplan.executor.frameworks.megatron.model_config import (
     routing_assumed,
     ungrouped,
 )
+from meshplan.executor.frameworks.megatron.options import check_options
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     OLDER,
@@ -54,7 +55,6 @@ from meshplan.executor.frameworks.shell.arguments import (
     FlagArguments,
     arguments,
     launcher_arguments,
-    second_values,
 )
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, job_of
@@ -69,7 +69,6 @@ from meshplan.executor.frameworks.shell.launches import (
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import (
     Fact,
-    IllegalConfig,
     NothingToRead,
     Reading,
     Start,
@@ -220,7 +219,7 @@ class _Command:
     files  what the script writes by here-documents
     of_job GPUs that the job's document asks for
     printed  arguments that the output of a command says
-    second   the second value of each argument that has one
+    words  those behind the program's name
     """
 
     name: str
@@ -231,7 +230,7 @@ class _Command:
     files: Mapping[str, str] = field(default_factory=dict)
     of_job: Fact | None = None
     printed: tuple[Fact, ...] = ()
-    second: Mapping[str, Fact] = field(default_factory=dict)
+    words: tuple[Fact, ...] = ()
 
 
 def _command(words: list[Fact]) -> _Command:
@@ -244,8 +243,8 @@ def _command(words: list[Fact]) -> _Command:
         at, found = -1, arguments(words)
     if at < 0:
         return _Command("", launcher_arguments(words), found)
-    second = second_values(words[at + 1 :])
-    return _Command(str(words[at].value), launcher_arguments(words[: at + 1]), found, second=second)
+    launcher, own = launcher_arguments(words[: at + 1]), tuple(words[at + 1 :])
+    return _Command(str(words[at].value), launcher, found, words=own)
 
 
 def _check_program(name: str, found: Mapping[str, Fact]) -> None:
@@ -265,27 +264,9 @@ _SUMS = (
 )
 
 
-_SIZES = frozenset(
-    (*COUNTS.values(), "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
-     "num_query_groups", "kv_channels", "max_position_embeddings")
-)  # fmt: skip
-"""Arguments of one whole number."""
-
-
-def _check_one_value(command: _Command) -> None:
-    """Raise `IllegalConfig` for a size with a second value, which Megatron's parser refuses."""
-    for name, word in command.second.items():
-        if name in _SIZES:
-            option = name.replace("_", "-")
-            raise IllegalConfig(
-                f"--{option} takes one value, and {shown(word.value)} stands behind it, which "
-                "Megatron's parser refuses", word.line,
-            )  # fmt: skip
-
-
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
     _check_program(command.name, command.program)
-    _check_one_value(command)
+    check_options(command.words)
     values = FlagArguments(command.program, command.waits)
     by_deepspeed = values.on("deepspeed")
     config = model_config_of(values)

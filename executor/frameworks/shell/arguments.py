@@ -1,7 +1,7 @@
 """The `--flag value` arguments of a command, by name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
@@ -84,19 +84,17 @@ def arguments(words: list[Fact]) -> dict[str, Fact]:
     return found
 
 
-def second_values(words: list[Fact]) -> dict[str, Fact]:
-    """The word behind the value of a flag that has more than one, by the flag's name."""
-    found: dict[str, Fact] = {}
-    name, values = "", 0
+def options_of(words: Sequence[Fact]) -> list[tuple[Fact, list[Fact]]]:
+    """Each `--option` as it is written, with the words behind it that the script says, in order."""
+    found: list[tuple[Fact, list[Fact]]] = []
     for word in words:
         text = str(word.value)
         if text.startswith("--"):
-            flag, equals, _ = text[2:].partition("=")
-            name, values = flag.strip().replace("-", "_"), int(bool(equals))
-        elif text != "\\" and "$" not in text:
-            values += 1
-            if name and values == 2:
-                found[name] = word
+            option, equals, value = text.partition("=")
+            values = [Fact(value, word.line)] if equals else []
+            found.append((Fact(option.strip(), word.line), values))
+        elif found and text != "\\" and "$" not in text:
+            found[-1][1].append(word)
     return found
 
 

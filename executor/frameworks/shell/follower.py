@@ -9,11 +9,7 @@ from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
 from meshplan.executor.frameworks.shell.expand import MAX_TOKENS, Expander
-from meshplan.executor.frameworks.shell.given import (
-    exported_names,
-    read_here,
-    write_files,
-)
+from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
@@ -279,10 +275,13 @@ class Follower:
         finally:
             self.calls -= 1
 
-    def _until_return(self, arguments: list[Text], followed: Callable[[], bool]) -> bool:
-        """Follow a function or a file with arguments of its own, which `return` ends."""
+    def _until_return(self, arguments: list[Text] | None, followed: Callable[[], bool]) -> bool:
+        """Follow a function or a file, which `return` ends, with arguments of its own; None: with
+        those around it, which it may change.
+        """
         outer = self.variables.arguments
-        self.variables.arguments = arguments
+        if arguments is not None:
+            self.variables.arguments = arguments
         try:
             return followed()
         except Stops as stop:
@@ -290,7 +289,8 @@ class Follower:
                 raise
             return True
         finally:
-            self.variables.arguments = outer
+            if arguments is not None:
+                self.variables.arguments = outer
 
     def _deeper(self, line: int) -> None:
         self.calls += 1
@@ -348,15 +348,14 @@ class Follower:
         self.script.notes.append(f"line {line}: {what} is sourced: {said}")
         if inner is None:
             return True
-        arguments = words[1:] or self.variables.arguments
-        return self._until_return(arguments, lambda: self._inside(inner, line))
+        return self._until_return(words[1:] or None, lambda: self._inside(inner, line))
 
     def _in_shell(self, text: Text, arguments: list[Text], line: int) -> bool:
         """Follow what `bash -c` is given, in a shell that knows what is exported."""
         with suppress(Exits), self._own_shell():
             known, names = self.variables, self.exported | self.own
-            known.values = {name: known.values[name] for name in names & known.values.keys()}
-            known.arguments, known.maps, known.arrays = arguments, {}, set()
+            values = {name: known.values[name] for name in names & known.values.keys()}
+            known.become(Variables(values, arguments=arguments, guesses=known.guesses))
             return self._nested([text], line)
         return True
 

@@ -13,6 +13,7 @@ from meshplan.executor.frameworks.shell.text import computed
 _AWK = re.compile(r"\s*\{\s*print\s+\$(\d{1,3}|NF)\s*;?\s*\}\s*")
 _REPLACED = re.compile(r"s([/|#,])([\w ,.:=-]*)\1([\w ,.:=-]*)\1(g?)")
 _LINES = re.compile(r"-(?:n\s*)?(\d{1,4})")
+_NOT_OF_BOTH = re.compile(r"\b0\d|\*\*|\+\+|--|[^\d\s+*/%()-]")
 _CLASSES = {"a-z": "abcdefghijklmnopqrstuvwxyz", "A-Z": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _CLASSES |= {"[:lower:]": _CLASSES["a-z"], "[:upper:]": _CLASSES["A-Z"], r"\n": "\n"}
 
@@ -24,6 +25,8 @@ def printed(stages: list[list[str]]) -> str | None:
     it; None where one of them does more than is read.
     """
     text = computed(stages[0]) if stages else ""
+    if text is not None and stages and stages[0][:1] != ["printf"]:
+        text += "\n"  # every other command ends its last line
     for name, *words in stages[1:]:
         if text is None:
             return None
@@ -53,10 +56,9 @@ def _cut(text: str, words: list[str]) -> str | None:
     at, mark = int(said["f"]) - 1, said.get("d", "\t")
     if at < 0:
         return None
-    rows = ((line, line.split(mark)) for line in text.split("\n"))
-    return "\n".join(
-        line if len(row) == 1 else (row[at] if at < len(row) else "") for line, row in rows
-    )
+    rows = ((line, line.split(mark)) for line in _rows(text))
+    taken = (line if len(row) == 1 else "".join(row[at : at + 1]) for line, row in rows)
+    return "".join(each + "\n" for each in taken)
 
 
 def _awk(text: str, words: list[str]) -> str | None:
@@ -64,15 +66,23 @@ def _awk(text: str, words: list[str]) -> str | None:
     match = _AWK.fullmatch(words[-1]) if words else None
     if said is None or match is None or not re.fullmatch(r"[^\\\[\].*+?^$()|]*", said.get("F", "")):
         return None
-    rows = (line.split(said.get("F")) for line in text.split("\n"))
-    return "\n".join(_field(row, match[1]) for row in rows)
+    mark = said.get("F", " ")
+    if not mark:
+        return None
+    fields = ((line, line.split(None if mark == " " else mark)) for line in _rows(text))
+    return "".join(_field(line, row, match[1]) + "\n" for line, row in fields)
 
 
-def _field(row: list[str], which: str) -> str:
+def _field(line: str, row: list[str], which: str) -> str:
     if which == "0":
-        return " ".join(row)
+        return line
     at = len(row) if which == "NF" else int(which)
     return row[at - 1] if 0 < at <= len(row) else ""
+
+
+def _rows(text: str) -> list[str]:
+    """Its lines; the last one may lack its end."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _tr(text: str, words: list[str]) -> str | None:
@@ -104,18 +114,22 @@ def _lines(text: str, words: list[str], *, last: bool) -> str | None:
     match = _LINES.fullmatch(" ".join(words)) if words else None
     if words and match is None:
         return None
-    count, lines = int(match[1]) if match else 10, text.rstrip("\n").split("\n")
-    return "\n".join(lines[len(lines) - min(count, len(lines)) :] if last else lines[:count])
+    count, lines = int(match[1]) if match else 10, _rows(text)
+    kept = lines[len(lines) - min(count, len(lines)) :] if last else lines[:count]
+    return "".join(line + "\n" for line in kept)
 
 
 def _wc(text: str, words: list[str]) -> str | None:
-    counted = {"-l": text.rstrip("\n").count("\n") + 1, "-w": len(text.split())}
+    counted = {"-l": text.count("\n"), "-w": len(text.split())}
     return str(counted[words[0]]) if len(words) == 1 and words[0] in counted else None
 
 
 def _bc(text: str, words: list[str]) -> str | None:
+    """Sums of whole numbers, where `bc` and a shell agree: neither its powers nor octal `010`."""
+    if words or _NOT_OF_BOTH.search(text):
+        return None
     try:
-        return str(evaluate(text, _no_name, lambda _name, _value: None)) if not words else None
+        return str(evaluate(text, _no_name, lambda _name, _value: None))
     except NotArithmetic:
         return None
 

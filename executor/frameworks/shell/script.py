@@ -16,16 +16,11 @@ from contextlib import suppress
 
 from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.follower import Follower, Stops
-from meshplan.executor.frameworks.shell.given import (
-    set_start,
-)
+from meshplan.executor.frameworks.shell.given import set_start
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.jobs.arrays import array_tasks
 from meshplan.executor.frameworks.shell.record import Script, joined
-from meshplan.executor.frameworks.shell.variables import (
-    line_of,
-    shown_text,
-)
+from meshplan.executor.frameworks.shell.variables import line_of, shown_text
 from meshplan.executor.frameworks.shell.words import split_words
 from meshplan.executor.frameworks.shell.work import shared_work
 from meshplan.planner.case.reading import Fact

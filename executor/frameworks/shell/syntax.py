@@ -236,12 +236,13 @@ class _Parser:
         return self._simple()
 
     def _redirections(self, sent: Redirected) -> None:
-        """Passes over them, and adds what counts of them to `sent`."""
+        """Passes over them, and adds those of standard input and output to `sent`."""
         while self._operator(*_REDIRECTIONS):
-            operator = self._take().raw
+            operator = self._take()
             if self.here is not None and not self.here.operator:
                 word = self._take()
-                if (name := _SENT.get(operator)) is not None:
+                name = _SENT.get(operator.raw)
+                if name is not None and operator.descriptor in ("", "0", "1"):
                     setattr(sent, name, word)
 
     def _if(self) -> Node:

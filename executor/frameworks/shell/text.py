@@ -38,10 +38,11 @@ def computed(words: list[str]) -> str | None:
         numbers = [int(x) for x in rest]
         first, step = (numbers[0] if len(rest) > 1 else 1), (numbers[1] if len(rest) > 2 else 1)
         span = range(first, numbers[-1] + (1 if step > 0 else -1), step) if step else range(0)
-        return " ".join(map(str, span)) if len(span) <= MAX_NUMBERS else None
+        return "\n".join(map(str, span)) if len(span) <= MAX_NUMBERS else None
     if name == "expr":
         try:
-            return str(evaluate(" ".join(rest), _no_name, lambda _name, _value: None))
+            decimal = re.sub(r"\b0+(?=\d)", "", " ".join(rest))  # `expr 010 + 1` is 11
+            return str(evaluate(decimal, _no_name, lambda _name, _value: None))
         except NotArithmetic:
             return None
     return None
@@ -73,7 +74,7 @@ def _filled(match: re.Match[str], left: list[str]) -> str:
     if match[1] == "%":
         return "%"
     text = left.pop(0) if left else ""
-    return f"%{match[1]}" % (text if match[1].endswith("s") else int(text or "0"))
+    return f"%{match[1]}" % (text if match[1].endswith("s") else int(text or "0", 0))
 
 
 def _no_name(name: str) -> int:

@@ -51,11 +51,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word; `operator` words are separators such as `;` and a newline."""
+    """One word; `operator` words are separators such as `;` and a newline.
+
+    descriptor  the number before a redirection, 2 of `2>`; none where the usual one is meant
+    """
 
     pieces: tuple[Piece, ...]
     line: int
     operator: bool = False
+    descriptor: str = ""
 
     @property
     def raw(self) -> str:
@@ -75,6 +79,7 @@ class _Lexer:
         self.starts, self.lines = [start for start, _ in marks], [line for _, line in marks]
         self.text, self.at = text, 0
         self.words: list[Word] = []
+        self.descriptor = ""  # of the redirection that comes next
         self.heredocs: list[tuple[int, bool]] = []  # their name's place, whether tabs go
 
     @property
@@ -137,8 +142,9 @@ class _Lexer:
         return len(match[0]) if match else 0
 
     def _operator(self, operator: str) -> None:
-        self.words.append(Word((Piece(operator, "bare", self.line),), self.line, operator=True))
-        self.at += len(operator)
+        piece = Piece(operator, "bare", self.line)
+        self.words.append(Word((piece,), self.line, operator=True, descriptor=self.descriptor))
+        self.descriptor, self.at = "", self.at + len(operator)
         if operator in ("<<", "<<-"):
             self._heredoc_name(operator == "<<-")
         elif operator == "\n":
@@ -196,7 +202,9 @@ class _Lexer:
                 bare += self._expansion() if char in "$`" else self._run("bare")
         pieces += [Piece(bare, "bare", bare_line)] if bare else []
         following = self.text[self.at : self.at + 1]
-        if not (bare.isdecimal() and len(pieces) == 1 and following in ("<", ">")):  # not `2>`
+        if bare.isdecimal() and len(pieces) == 1 and following in ("<", ">"):
+            self.descriptor = bare
+        else:
             self.words.append(Word(tuple(pieces) or (Piece("", "bare", line),), line))
 
     def _bracketed(self) -> str:

@@ -102,6 +102,11 @@ SCRIPTS = {
     "names of a function": (
         "A=1\nB=2\nf() { local A=5; declare B; B=6; C=7; run $A $B; }\nf\nrun $A $B $C"
     ),
+    "a variable for all": "f() { declare -g A=3; declare B=4; }\nf\nrun $A ${B:-no}",
+    "what a shell inherits": (
+        "A=(1 2)\ndeclare -A M=([k]=v)\ndeclare -i N=1\nexport E=3\n"
+        "bash -c 'N=1+1; run ${A[0]:-no} ${M[k]:-no} $N $E'\nN+=1\nrun ${A[1]} ${M[k]} $N"
+    ),
     "a name for another": "A=1\nf() { local -n r=$1; r=8; }\nf A\nrun $A",
     "keys": (
         'declare -A T=([7b]=4 ["70b"]=8)\nT[9b]=2\nk=70b\nrun ${T[$k]} ${T[9b]} ${#T[@]}\n'

@@ -72,11 +72,14 @@ def test_without_a_job_its_gpus_are_open() -> None:
     assert "gpus" not in read_config(_map({"llama3_8B.toml": TITAN}), "map.yaml").facts
 
 
-def test_options_of_the_command_are_named() -> None:
+@pytest.mark.parametrize(
+    "said", ["--training.local_batch_size=4", "training.local_batch_size=4", "+a.b=1"]
+)
+def test_options_of_the_command_are_named(said: str) -> None:
     """They replace what the file states: the verdict would be of another run."""
-    text = _map({"llama3_8B.toml": TITAN}) + JOB % " --training.local_batch_size=4"
+    text = _map({"llama3_8B.toml": TITAN}) + JOB % f" {said}"
     (option,) = read_config(text, "job.yaml").unread
-    assert str(option.value).startswith("--training.local_batch_size=4 (an option of the job's")
+    assert str(option.value).startswith(f"{said} (an option of the job's")
     assert "save data.llama3_8B.toml as llama3_8B.toml" in str(option.value)
     assert "torchtitan.train" in text.splitlines()[option.line - 1]
 

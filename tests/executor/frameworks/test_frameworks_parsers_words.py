@@ -37,10 +37,28 @@ def test_a_size_is_what_argparse_makes_of_it(word: str) -> None:
     assert ours == (theirs if theirs and theirs > 0 else None)
 
 
-def test_a_second_value_of_a_size_is_refused() -> None:
-    """argparse: unrecognized arguments."""
-    with pytest.raises(IllegalConfig, match="--micro-batch-size takes one value, and '9'"):
-        read_config(f"python pretrain_gpt.py --micro-batch-size 2 9 {GPT}", "run.sh")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--micro_batch_size 2", "--micro_batch_size is refused .* is --micro-batch-size"),
+        ("--micro-batch-size 2 --sequence_parallel", "--sequence_parallel is refused"),
+        ("--micro-batch-size 2 --sequence-parallel true", "--sequence-parallel takes no value"),
+        ("--micro-batch-size 2 --swiglu=false", "--swiglu takes no value, and 'false'"),
+        ("--micro-batch-size 2 9", "--micro-batch-size takes one value, and '9'"),
+        ("--micro-batch-size=2 9", "--micro-batch-size takes one value, and '9'"),
+        ("--micro-batch-size 2 --sequence-parallel", None),
+        ("--micro-batch-size 2 --swiglu $MORE 2>&1", None),
+        ("--micro-batch-size 2 --my_own_flag 4", None),
+    ],
+)
+def test_an_option_is_as_megatrons_parser_declares_it(options: str, said: str | None) -> None:
+    """argparse: dashes and underscores differ, and `store_true` takes no value."""
+    text = f"python pretrain_gpt.py {options} {GPT}"
+    if said is None:
+        assert read_config(text, "run.sh").facts["micro_batch_size"].value == 2
+    else:
+        with pytest.raises(IllegalConfig, match=said):
+            read_config(text, "run.sh")
 
 
 @pytest.mark.parametrize(
