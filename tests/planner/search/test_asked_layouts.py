@@ -40,7 +40,7 @@ def test_what_is_asked_is_below_a_plan_that_fits(asked: Ask) -> None:
     for proof, variant, rows, same in listed_layouts("generic", range(4)):
         layouts, row = ListedLayouts(proof, rows), int(rows[0])
         cuts, shape = layouts.cuts(variant, rows[:1]), (same.schedule, same.pp, same.vpp)
-        layers = climbed(proof, row, variant, FreeCutProgram(cuts, 1e3, ()))
+        layers, _ = climbed(proof, row, variant, FreeCutProgram(cuts, 1e3, ()), 10**9)
         problem, _ = proof.problem(row, variant)
         plan = None if layers is None else plan_of(problem, layers)
         if plan is None:
