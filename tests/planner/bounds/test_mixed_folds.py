@@ -41,7 +41,7 @@ def test_no_cut_and_mix_of_a_v_shape_is_faster_than_its_bounds() -> None:
     whole layers are nowhere below those of prices of memory, and often above; some are the step.
     """
     above, close = 0, 0
-    for seed, (cuts, least_s, _), program, limit_s in mixing(cases(40, nightly=200)):
+    for seed, (cuts, least_s, _), program, limit_s in mixing(cases(24, nightly=200)):
         answers = list(program.answers(limit_s))
         most, below_s = program.most, min(least_s, limit_s)
         folds = MixedFolds.of(cuts, most, limit_s)
