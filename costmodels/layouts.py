@@ -4,12 +4,12 @@ The cost formulas take either one `Layout` or `Layouts`; they use the letters th
 formula is written once and prices one layout or a million.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from meshplan.hardware_profiles.dataclass import dataclass
 
@@ -142,11 +142,14 @@ def each_once(values: Values) -> Values:
     return found
 
 
-def one_of(values: Ints, known: ArrayLike) -> Bools:
-    """Where `values` are among the `known` whole numbers. `numpy.isin` gives the same, but sorts
-    where few values are asked of, by what imports `numpy.ma`, as `each_once` says.
+def one_of(values: Ints | Floats, few: Iterable[int]) -> Bools:
+    """Where `values` are one of a few numbers. `numpy.isin` gives the same, but may sort, by what
+    imports `numpy.ma`, as `each_once` says.
     """
-    return np.isin(values, np.asarray(known, np.int64), kind="table")
+    found = np.zeros(np.shape(values), np.bool_)
+    for each in few:
+        found |= values == each
+    return found
 
 
 def thousandths(fractions: Floats) -> Ints:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from meshplan.costmodels.elementwise import least_along
-from meshplan.costmodels.layouts import Bools, Floats, Ints, one_of
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
 from meshplan.costmodels.seconds.chunk_traffic import beside_chunks
 from meshplan.costmodels.setting import Setting
@@ -98,7 +98,7 @@ def rows_below(
         passes = passes.take(below)
         found = RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
         beaten = _beaten_in_kind(space.take(found.rows), found, setting)
-        return found.take(np.flatnonzero(~beaten | one_of(found.rows, known)))
+        return found.take(np.flatnonzero(~beaten | np.isin(found.rows, known, kind="table")))
 
     done = done_of_each(block, firsts)
     kept = np.concatenate([each.rows for each in done])
