@@ -5,8 +5,8 @@ processor, in the same order; only the clock differs. Where there is one process
 threads run (a fork copies none of them, but their locks), off Linux and within a piece all is done
 here. So is what the other process could not do.
 
-Work that a forked process has begun (`Begun`) is not divided while something else is done here; when
-this process has nothing left to do but to wait for it, it has this processor as well.
+Work that a forked process has begun (`Begun`) is not divided while something else is done here.
+Once this process has nothing left to do but to wait for it, it has this processor as well.
 """
 
 import mmap
