@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.hardware_profiles.dataclass import dataclass
 
 Ints = NDArray[np.int64]
@@ -142,7 +143,7 @@ def each_once(values: Values) -> Values:
     return found
 
 
-def one_of(values: Ints | Floats, few: Iterable[int]) -> Bools:
+def one_of(values: Ints | Number, few: Iterable[int]) -> Bools:
     """Where `values` are one of a few numbers. `numpy.isin` gives the same, but may sort, by what
     imports `numpy.ma`, as `each_once` says.
     """

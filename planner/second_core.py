@@ -134,9 +134,13 @@ class Later(Generic[Done]):
         self._begun = [by]
 
     def done(self) -> Done:
-        """The answer: of this process where no other one has begun it."""
+        """The answer: of this process where no other one has begun it. It is asked for once; then
+        the work is let go, with all that it refers to.
+        """
         sent = self._begun[0].first_sent() if self._begun else None
-        return self.work() if sent is None else sent[0]
+        work = self.work
+        del self.work, self._begun
+        return work() if sent is None else sent[0]
 
 
 class Begun(Generic[Done]):
