@@ -37,12 +37,13 @@ def test_what_is_free_is_given_back_by_a_large_process(large: int, gives_back: b
 
 
 CYCLE = """
-import json, sys, weakref
+import gc, json, sys, weakref
 from meshplan.planner import free_pages
 
 class Node:
     pass
 
+gc.disable()
 free_pages.LARGE_BYTES = int(sys.argv[1])
 node = Node()
 node.own, known = node, weakref.ref(node)
