@@ -4,13 +4,14 @@ The cost formulas take either one `Layout` or `Layouts`; they use the letters th
 formula is written once and prices one layout or a million.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.hardware_profiles.dataclass import dataclass
 
 Ints = NDArray[np.int64]
@@ -139,6 +140,16 @@ def each_once(values: Values) -> Values:
     ordered = np.sort(values, axis=None)
     new = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
     found: Values = ordered[new]
+    return found
+
+
+def one_of(values: Ints | Number, few: Iterable[int]) -> Bools:
+    """Where `values` are one of a few numbers. `numpy.isin` gives the same, but may sort, by what
+    imports `numpy.ma`, as `each_once` says.
+    """
+    found = np.zeros(np.shape(values), np.bool_)
+    for each in few:
+        found |= values == each
     return found
 
 

@@ -6,6 +6,7 @@ them back takes 2 to 5 ms, and what is needed again is faulted in again, so it i
 parts of a search alone. Elsewhere (musl, macOS, Windows) nothing is done.
 """
 
+import gc
 import sys
 from functools import cache
 from pathlib import Path
@@ -14,9 +15,13 @@ from typing import Any
 LARGE_BYTES = 128 * 2**20  # with fewer resident nothing is worth the time
 
 
-def give_back_freed() -> None:
-    """Give back what is free, if this process is large."""
+def give_back_freed(*, cycles: bool = False) -> None:
+    """Give back what is free, if this process is large; before that, where `cycles` is set, free
+    what nothing but itself refers to, as a search that has ended.
+    """
     if sys.platform == "linux" and resident_bytes() >= LARGE_BYTES and (trim := _trim()):
+        if cycles:
+            gc.collect()
         trim(0)
 
 

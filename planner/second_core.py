@@ -4,8 +4,12 @@ Both take the next piece when they are done with one. What comes back is the sam
 processor, in the same order; only the clock differs. Where there is one processor, where other
 threads run (a fork copies none of them, but their locks), off Linux and within a piece all is done
 here. So is what the other process could not do.
+
+Work that a forked process has begun (`Begun`) is not divided while something else is done here.
+Once this process has nothing left to do but to wait for it, it has this processor as well.
 """
 
+import mmap
 import os
 import pickle
 import select
@@ -14,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Generic, TypeVar
 
 from meshplan.planner.free_pages import give_back_freed
@@ -29,6 +33,7 @@ FEW_ROWS = 4096  # with fewer a second process is not worth its start
 WORTH_S = 0.02  # nor with less work: a fork, and some thousand pages that both copy when they write
 _second = threading.Lock()  # held by whoever uses the second processor
 _meanwhile = list[int]()  # the process that keeps it beyond the call that forked it
+_lent = list[mmap.mmap]()  # in such a process: whether the one that forked it waits for it
 
 
 def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list[Done]:
@@ -129,23 +134,27 @@ class Later(Generic[Done]):
         self._begun = [by]
 
     def done(self) -> Done:
-        """The answer: of this process where no other one has begun it."""
+        """The answer: of this process where no other one has begun it. It is asked for once; then
+        the work is let go, with all that it refers to.
+        """
         sent = self._begun[0].first_sent() if self._begun else None
-        return self.work() if sent is None else sent[0]
+        work = self.work
+        del self.work, self._begun
+        return work() if sent is None else sent[0]
 
 
 class Begun(Generic[Done]):
     """Pieces that a forked process does, one after the other, while something else is done here: it
     has the second processor until it is done with them. Before them it does `first`, for which
-    somebody else waits: meanwhile pieces are begun here, from the last, which takes least. What
-    follows is `done`, or `end`.
+    somebody else waits: meanwhile pieces are begun here, from the last, which takes least. Once
+    nothing is left to begin here, it divides what it does. What follows is `done`, or `end`.
     """
 
     def __init__(self, *pieces: Callable[[], Done], first: Later[Any] | None = None) -> None:
         self.pieces, self._child, self._here = pieces, 0, dict[int, Done]()
         if not pieces or not is_idle():
             return
-        self._queue = _queue_of(len(pieces))
+        self._queue, self._waits = _queue_of(len(pieces)), mmap.mmap(-1, 1)
         with _second:
             self._child, self._reading = _forked(lambda: self._answers(first))
         _meanwhile.append(self._child)
@@ -153,7 +162,10 @@ class Begun(Generic[Done]):
             first.begun(self)
 
     def _answers(self, first: Later[Any] | None) -> Iterator[object]:
-        """What the forked process answers."""
+        """What the forked process answers, which has this processor when it is waited for."""
+        _second.release()
+        _meanwhile.clear()
+        _lent[:] = [self._waits]
         if first:
             yield (first.work(),)
             give_back_freed()
@@ -167,7 +179,8 @@ class Begun(Generic[Done]):
         if not self._child:
             return None
         self._begin_here(until=self._has_sent)
-        found: tuple[Any] | None = _next_sent(self._reading)
+        with self._waiting():
+            found: tuple[Any] | None = _next_sent(self._reading)
         return found
 
     def _begin_here(self, until: Callable[[], bool] = lambda: False) -> None:
@@ -178,6 +191,15 @@ class Begun(Generic[Done]):
             at = len(self.pieces) - 1 - len(self._here)
             self._here[at] = self.pieces[at]()
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Nothing is done here meanwhile."""
+        self._waits[0] = 1
+        try:
+            yield
+        finally:
+            self._waits[0] = 0
+
     def _has_sent(self, wait_s: float = 0.0) -> bool:
         return bool(select.select([self._reading], [], [], wait_s)[0])
 
@@ -186,7 +208,8 @@ class Begun(Generic[Done]):
         if not self._child:
             return done_beside(*self.pieces)
         self._begin_here()
-        done = self._here | (_sent(*self._let_go()) or {})
+        with self._waiting():
+            done = self._here | (_sent(*self._let_go()) or {})
         return [done[at] if at in done else piece() for at, piece in enumerate(self.pieces)]
 
     def done_by(self, deadline: float) -> list[Done] | None:
@@ -212,7 +235,9 @@ class Begun(Generic[Done]):
 
 def is_idle() -> bool:
     """Whether a second processor would take part now."""
-    return _has_second_core() and not _second.locked() and all(map(_has_ended, _meanwhile))
+    is_lent = all(waits[0] for waits in _lent)
+    others_ended = not _second.locked() and all(map(_has_ended, _meanwhile))
+    return _has_second_core() and is_lent and others_ended
 
 
 def blocks(rows: int, most: int) -> range:
@@ -259,9 +284,11 @@ def _called(piece: Callable[[], Done]) -> Done:
 
 
 def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> dict[int, Done]:
-    """The pieces whose numbers this process takes from `queue`."""
-    done = dict[int, Done]()
-    while number := os.read(queue, NUMBER):
+    """The pieces whose numbers this process takes from `queue`, as long as the one that forked it
+    lives.
+    """
+    done, parent = dict[int, Done](), os.getppid()
+    while os.getppid() == parent and (number := os.read(queue, NUMBER)):
         at = int.from_bytes(number, "big")
         done[at] = work(pieces[at])
     return done

@@ -1,10 +1,8 @@
 """Whether the embedding and a tied head of one rank read the same table."""
 
-import numpy as np
-
 from meshplan.costmodels.elementwise import Condition
 from meshplan.costmodels.layout import SCHEDULES, Layout
-from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.layouts import Layouts, one_of
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.setting import Setting
 
@@ -19,5 +17,5 @@ def shares_table(setting: Setting, layout: Layout | Layouts) -> Condition:
 def is_v_shaped(layout: Layout | Layouts) -> Condition:
     """Whether both ends of the pipeline are on its first rank."""
     if isinstance(layout, Layouts):
-        return np.isin(layout.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+        return one_of(layout.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
     return layout.schedule in V_SHAPED

@@ -18,6 +18,7 @@ from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.case.plan_file import MeasuredRun, Plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.search_report import ROUNDING
+from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.search import SearchResult
 from meshplan.planner.second_core import Begun, done_beside
@@ -108,6 +109,7 @@ def full_plan(
     """`chosen_plan` with its runners-up, reasons, measured runs, batches nearby and what more
     memory would buy; `left_out` is told what of it Ctrl-C left out.
     """
+    give_back_freed(cycles=True)
     asked, notes = beside.asked, {"notes": beside.asked.notes}
     try:
         found = chosen_plan(asked, result, robust=robust, top=top)

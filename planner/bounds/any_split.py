@@ -133,6 +133,8 @@ def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
 def _beyond_in_parts(same: SamePipeline, extremes: _Extremes) -> Floats:
     """`_beyond_s`, of as many rows at a time as memory allows."""
     step = max(1, CELLS // same.most_covered[0][0].size)
+    if len(same) <= step:
+        return _beyond_s(same, extremes)
     firsts = range(0, len(same), step)
     parts = [same.take(slice(first, first + step)) for first in firsts]
     return np.concatenate([_beyond_s(part, extremes) for part in parts])
@@ -142,7 +144,6 @@ def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
     """[row, rank] the least recomputation of one micro-batch with which a rank fits."""
     in_flight, which = same.most_covered
     held = [_held(same, m) for m in same.sizes[0]]
-    most = np.stack([each.most for each in held])
     kib, state = (each.astype(float) for each in (same.fastest[1], same.prices.layer_state_kib))
     bounded, deferred = BoundedLayouts(same), same.prices.layer_deferred_kib.astype(float)
     lacks = (state @ extremes.fewest)[:, None] - bounded.room
@@ -151,6 +152,9 @@ def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
         lacks[rows] += np.tensordot(kib[rows], each.least, axes=(1, 1))
         if same.waits_apart:
             lacks[rows] += np.tensordot(deferred[rows], each.late, axes=(1, 1))
+    if not (lacks > 0).any():
+        return np.zeros((len(same), same.pp))
+    most = np.stack([each.most for each in held])
     found = _paid_ns(bounded.hulls, np.maximum(lacks, 0.0), most, which)
     beyond: Floats = (found / np.where(in_flight > 0, in_flight, 1)[which]).max(axis=1) / NS_PER_S
     return beyond

@@ -162,6 +162,7 @@ def search(
         gpus = q.counted(q.gpus)
         raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
     coefficients = RowPrices(question, space, price, busy_ns(q, space) if simulate else None)
+    give_back_freed()
     run = BranchAndBound(space, coefficients, progress)
     seed_likely(run)
     likely = 0 if run.best else MOST_STEPS  # where none of them fits

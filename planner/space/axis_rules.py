@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints, distinct, each_once, thousandths
+from meshplan.costmodels.layouts import Ints, distinct, each_once, one_of, thousandths
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Legality
@@ -157,7 +157,7 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     if funnel.is_pinned("micro_batch_size"):
         funnel.keep_pinned("micro_batch_size")
     else:
-        legal = np.isin(funnel["micro_batch_size"], USUAL_MICRO_BATCHES)
+        legal = one_of(funnel["micro_batch_size"], USUAL_MICRO_BATCHES)
         funnel.keep(
             legal, "micro_batch_size not 1 to 16, 20, 24, 32, 40, 48 or 64 (a pin opens it)"
         )
@@ -221,7 +221,7 @@ def open_sharding(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
     funnel.multiply("zero_stage", np.array(legality.zero_stages, np.int64))
     funnel.keep_pinned("zero_stage")
     zero = funnel["zero_stage"]
-    legal = (funnel["pipeline_parallel"] == 1) | np.isin(zero, legality.zero_with_pipeline)
+    legal = (funnel["pipeline_parallel"] == 1) | one_of(zero, legality.zero_with_pipeline)
     funnel.keep(legal, "the engine does not combine this ZeRO stage with a pipeline")
     replicas = funnel["data_parallel"] * funnel["context_parallel"]
     lowest = min(legality.zero_stages)

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Condition, Number
 from meshplan.costmodels.layout import BY_HEADS, InvalidLayout, Layout
+from meshplan.costmodels.layouts import one_of
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.seconds.process_groups import Group, axis_group, place
 from meshplan.costmodels.training import Training
@@ -81,7 +82,7 @@ def dispatches(name: Dispatcher, ranks: Group, cluster: Cluster) -> Condition:
         return ranks.size < 0
     known: Condition = ranks.size >= 1
     if library.ranks is not None:
-        known = np.isin(ranks.size, library.ranks)
+        known = one_of(ranks.size, library.ranks)
     if library.ranks_of_a_node is not None:
         least = np.minimum(ranks.size, library.ranks_of_a_node)
         known = known & (ranks.ranks_per_node >= least)

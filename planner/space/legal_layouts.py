@@ -23,7 +23,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Condition
 from meshplan.costmodels.layout import SCHEDULES, SELECTIVE, RecomputeModule, Schedule
-from meshplan.costmodels.layouts import Ints, Layouts
+from meshplan.costmodels.layouts import Ints, Layouts, each_once
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import axis_group, hides_with_chunks
@@ -328,7 +328,7 @@ def reachable_sizes(
     degrees = sorted({*divisors(widths), *divisors(training.seq_len), *pipelines})
     funnel = Funnel(pins)
     open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
-    inner = np.unique(inner_ranks(funnel))
+    inner = each_once(inner_ranks(funnel))
     replicas = np.array(divisors(training.global_batch_size), np.int64)
     return np.intersect1d(sizes, inner[:, None] * replicas)
 

@@ -1,11 +1,14 @@
 """Columns of many layouts: the distinct ones."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshplan.costmodels.layouts import distinct, each_once
+from meshplan.costmodels.layouts import distinct, each_once, one_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**40)), min_size=1))
@@ -46,3 +49,17 @@ def test_distinct_rows_are_those_that_sorting_finds(seed: int) -> None:
     found = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1]
     assert (which == found.reshape(-1)).all()
     assert all((column[first][which] == column).all() for column in columns)
+
+
+@pytest.mark.parametrize(("values", "few"), [([], [3]), ([4, 2**40, 3], []), ([9, 3, 9], [3, 7])])
+def test_what_is_one_of_a_few_numbers(values: list[int], few: list[int]):
+    """As said of each number, also where nothing is asked of, or there is no number."""
+    found = one_of(np.array(values, np.int64), few)
+    assert found.tolist() == [value in few for value in values]
+
+
+def test_that_needs_no_masked_arrays():
+    """Sorting would import `numpy.ma`, a hundredth of a second, where values are few."""
+    code = "import numpy, sys; from meshplan.costmodels.layouts import one_of\n"
+    code += "one_of(numpy.array([], numpy.int64), [3]); sys.exit('numpy.ma' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -36,6 +36,37 @@ def test_what_is_free_is_given_back_by_a_large_process(large: int, gives_back: b
     assert (before - after > 0.8 * FREED_BYTES) == gives_back
 
 
+CYCLE = """
+import gc, json, sys, weakref
+from meshplan.planner import free_pages
+
+class Node:
+    pass
+
+gc.disable()
+free_pages.LARGE_BYTES = int(sys.argv[1])
+node = Node()
+node.own, known = node, weakref.ref(node)
+del node
+free_pages.give_back_freed()
+held = known() is not None
+free_pages.give_back_freed(cycles=True)
+print(json.dumps([held, known() is not None]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is given back")
+@pytest.mark.parametrize("large", [0, 2**40])
+def test_what_only_itself_refers_to_is_freed_where_that_is_asked(large: int) -> None:
+    """By a large process."""
+    if free_pages._trim() is None:
+        pytest.skip("not glibc")
+    found = subprocess.run(
+        [sys.executable, "-c", CYCLE, str(large)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(found.stdout) == [True, large > 0]
+
+
 def test_another_library_has_nothing_to_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything done on another system."""
     monkeypatch.setattr(free_pages, "LARGE_BYTES", 0)

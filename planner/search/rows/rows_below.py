@@ -98,7 +98,7 @@ def rows_below(
         passes = passes.take(below)
         found = RowsBelow(some[below], passes, as_simulated(prices.take(below), passes))
         beaten = _beaten_in_kind(space.take(found.rows), found, setting)
-        return found.take(np.flatnonzero(~beaten | np.isin(found.rows, known)))
+        return found.take(np.flatnonzero(~beaten | np.isin(found.rows, known, kind="table")))
 
     done = done_of_each(block, firsts)
     kept = np.concatenate([each.rows for each in done])

@@ -225,6 +225,44 @@ def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
     assert ended_s < 30
 
 
+LENT = """
+import json, os, sys, time
+from meshplan.planner.second_core import Begun, Later, done_of_each, is_idle
+
+def shared():
+    os.write(tell, b".")
+    deadline = time.monotonic() + 5
+    while not is_idle() and has > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)  # until the other process waits
+    return done_of_each(lambda piece: time.sleep(piece) or os.getpid(), [0.05, 0.05])
+
+told, tell = os.pipe()
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[: int(sys.argv[1])])
+has, own, later = len(os.sched_getaffinity(0)), os.getpid(), Later(shared)
+begun = Begun(os.getpid, first=later)
+first = later.done()
+begun.done()
+begun = Begun(shared)
+os.read(told, 1) if has > 1 else None  # the first
+os.read(told, 1) if has > 1 else None
+print(json.dumps([has, own, first, *begun.done(), is_idle()]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_is_waited_for_is_divided(cores: int) -> None:
+    """This process only waits, so what the other one has begun is done by that and one more."""
+    found = subprocess.run(
+        [sys.executable, "-c", LENT, str(cores)],
+        capture_output=True, text=True, check=True, timeout=50,
+    )  # fmt: skip
+    has, own, *shared, idle = json.loads(found.stdout)
+    assert [len(set(processes)) for processes in shared] == [has] * 2
+    assert any(own in processes for processes in shared) == (has == 1)
+    assert idle == (has > 1)
+
+
 @pytest.mark.parametrize(("rows", "most", "expected"), [
     pytest.param(0, 100, [0], id="none: one empty block"),
     pytest.param(4096, 9000, [0], id="4096 are few"),
