@@ -144,7 +144,7 @@ class CutTimes:
         return After(tuple(reduce), update + float(self.passes.step_s[self.row]))
 
     def after_near_s(self, stages: Sequence[Stage]) -> tuple[list[list[float]], list[list[float]]]:
-        """What each rank reduces, and what it updates, [a mean layer less, as it is, one more][rank]."""
+        """[a layer less, as it is, one more][rank] what each rank reduces, and what it updates."""
         loads, reduce, update = self._loads(stages), list[list[float]](), list[list[float]]()
         ranks = [
             [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
