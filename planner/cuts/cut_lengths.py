@@ -5,19 +5,32 @@ update behind it counts as linear in how many layers more or less than in one cu
 lengths only say where to look.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
+from meshplan.costmodels.elementwise import most_along
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.planner.problem.recompute_mixes import mixed, prefix
+from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem
 
 MOST_CHAINS = 40
 LAYERS, SELECTIVE, FULL = range(3)  # of a chunk in an array of cuts [cut, chunk, 3]
+
+
+class CutSeconds(NamedTuple):
+    """What cuts take: each pass of each chunk, [cut, chunk x 3]; what each rank reduces after its
+    last one, [cut, rank]; and the update, [cut].
+    """
+
+    passes: Floats
+    reduce: Floats
+    update: Floats
 
 
 class CutLengths:
@@ -26,7 +39,13 @@ class CutLengths:
     def __init__(self, problem: StageProblem, times: CutTimes) -> None:
         self.problem, self.times = problem, times
         of_layer = times.passes.layer_s[times.row][list(problem.pattern)][:, list(times.columns)]
-        self._seconds = prefix(of_layer)
+        none, selective, full = (prefix(of_layer[:, mode]) for mode in range(3))
+        self._kept, self._more, self._most, self._full = (
+            none,
+            selective - none,
+            full - selective,
+            full,
+        )
         self._rank_of = np.zeros(problem.chunks, int)
         for rank, chunks in enumerate(problem.chunks_of_rank):
             self._rank_of[list(chunks)] = rank
@@ -50,12 +69,25 @@ class CutLengths:
         self._rates = np.vstack([self._rates, rates.reshape(1, -1)])[-MOST_CHAINS:]
         self._ends = np.append(self._ends, rank)[-MOST_CHAINS:]
 
-    def longest_s(self, cuts: Ints) -> Floats:
+    def seconds(self, cuts: Ints) -> CutSeconds:
+        """Of cuts near the one that was begun with."""
+        end = cuts[..., LAYERS].cumsum(axis=-1)
+        first = end - cuts[..., LAYERS]
+        full = first + cuts[..., FULL]
+        passes = np.take(self._most, full, axis=0)
+        passes += np.take(self._more, full + cuts[..., SELECTIVE], axis=0)
+        passes += np.take(self._kept, end, axis=0)
+        passes -= np.take(self._full, first, axis=0)
+        more = self._layers_of(cuts) - self._held
+        update = most_along(_near(self._update, more), 1)
+        return CutSeconds(passes.reshape(len(cuts), -1), _near(self._reduce, more), update)
+
+    def longest_s(self, cuts: CutSeconds) -> Floats:
         """[cut] the longest known chain, with what follows it."""
-        found: Floats = self._lengths(cuts, 0).max(axis=1)
+        found: Floats = most_along(self._lengths(cuts, 0), 1)
         return found
 
-    def last_s(self, cuts: Ints) -> Floats:
+    def last_s(self, cuts: CutSeconds) -> Floats:
         """[cut] the chain that was learnt last, with what follows it."""
         found: Floats = self._lengths(cuts, len(self._constant) - 1)[:, 0]
         return found
@@ -64,17 +96,16 @@ class CutLengths:
         """[chunk] seconds that a mean layer more, with nothing recomputed, takes of the longest
         known chain of a cut.
         """
-        row = self._rates[int(self._lengths(cut[None], 0).argmax())].reshape(-1, 3)
-        found: Floats = row @ (self._seconds[-1, 0] / len(self.problem.pattern))
+        lengths = self._lengths(self.seconds(cut[None]), 0)
+        row = self._rates[int(lengths.argmax())].reshape(-1, 3)
+        found: Floats = row @ (self._kept[-1] / len(self.problem.pattern))
         return found
 
-    def _lengths(self, cuts: Ints, since: int) -> Floats:
+    def _lengths(self, cuts: CutSeconds, since: int) -> Floats:
         """[cut, chain] but the first so many."""
-        chunks = mixed(self._seconds, *_places(cuts)).reshape(len(cuts), -1)
-        more = self._layers_of(cuts) - self._held
-        reduce, update = (_near(each, more) for each in (self._reduce, self._update))
-        after = reduce[:, self._ends[since:]] + update.max(axis=1, keepdims=True)
-        found: Floats = chunks @ self._rates[since:].T + self._constant[since:] + after
+        found: Floats = cuts.passes @ self._rates[since:].T
+        found += self._constant[since:] + cuts.reduce[:, self._ends[since:]]
+        found += cuts.update[:, None]
         return found
 
     def _layers_of(self, cuts: Ints) -> Ints:
@@ -107,14 +138,6 @@ def as_row(stages: tuple[Stage, ...]) -> Ints:
 def as_stages(cut: Ints) -> tuple[Stage, ...]:
     """A cut [chunk, 3]."""
     return tuple(Stage(*chunk) for chunk in cut.tolist())
-
-
-def _places(cuts: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """[cut, chunk] first layers, of those behind the ones in full, behind selective ones; ends."""
-    end = cuts[..., LAYERS].cumsum(axis=-1)
-    first = end - cuts[..., LAYERS]
-    cut = first + cuts[..., FULL]
-    return first, cut, cut + cuts[..., SELECTIVE], end
 
 
 def busy_rates(problem: StageProblem, rank: int) -> tuple[Floats, float]:

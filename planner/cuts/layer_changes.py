@@ -56,11 +56,12 @@ def applied(cut: Ints, changes: Changes, fewest: Ints, *, keeps: bool) -> Ints:
     """[cut, chunk, 3] what is left of a cut with each change that it allows: `keeps` where a layer
     may recompute nothing.
     """
-    cuts = cut + changes
+    cuts = cut.astype(np.int16) + changes
     layers, replayed = cuts[..., LAYERS], cuts[..., SELECTIVE] + cuts[..., FULL]
-    can = (cuts >= 0).all(axis=-1) & (layers >= fewest)
+    can = (cuts[..., SELECTIVE] >= 0) & (cuts[..., FULL] >= 0) & (layers >= fewest)
     can &= replayed <= layers if keeps else replayed == layers
-    return cuts[can.all(axis=1)]
+    found: Ints = cuts[can.all(axis=1)].astype(np.int64)
+    return found
 
 
 def _moved(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:

@@ -24,6 +24,7 @@ from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomput
 from meshplan.planner.cuts.cut_lengths import CutLengths, as_row, as_stages, fitting
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.layer_changes import (
+    Changes,
     Pairs,
     all_pairs,
     applied,
@@ -42,7 +43,9 @@ MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of the largest cut for it; descents
 MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # the same where all cuts near one are weighed
 WEIGHED = 7  # each chunk of a cut that is weighed
 FITTED = 200  # cuts whose memory is looked at together
+NEAR_GOAL = 1.05  # times the goal: what two layers may gain
 FASTER = 1 - 1e-6
+Ways = Callable[[int, Sequence[int], Pairs], Changes]
 Propose = Callable[[Sequence[int]], Sequence[int]]
 
 
@@ -124,24 +127,26 @@ class MovedLayers:
     ) -> tuple[tuple[Stage, ...], float] | None:
         """A cut next to this one that is faster and fits."""
         self.lengths.begin(stages)
-        for cuts in self._beside(as_row(stages)):
-            lengths = self.lengths.longest_s(cuts)
+        near = step_s < self.goal_s * NEAR_GOAL
+        for cuts in self._beside(as_row(stages), (single, double) if near else (single,)):
+            seconds = self.lengths.seconds(cuts)
+            lengths = self.lengths.longest_s(seconds)
             while (at := self._shortest(cuts, lengths, step_s)) is not None:
                 moved = as_stages(cuts[at])
                 moved_s = self._played_s(moved)
                 self._learn(moved)
                 if moved_s < step_s * FASTER:
                     return moved, moved_s
-                lengths = np.maximum(lengths, self.lengths.last_s(cuts))
+                lengths = np.maximum(lengths, self.lengths.last_s(seconds))
                 lengths[at] = math.inf
             if self.spent > self.budget:
                 return None
         return None
 
-    def _beside(self, cut: Ints) -> Iterator[Ints]:
-        """[cut, chunk, 3] what differs by one layer, then by two."""
+    def _beside(self, cut: Ints, ways: Sequence[Ways]) -> Iterator[Ints]:
+        """[cut, chunk, 3] what differs by each way."""
         p, pairs = self.problem, self._pairs(cut)
-        for changes in (single, double):
+        for changes in ways:
             every = changes(p.chunks, p.modes, pairs)
             cuts = applied(cut, every, self._fewest, keeps=0 in p.modes)
             self.spent += WEIGHED * p.chunks * len(every)

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 
-Sums = TypeVar("Sums", Ints, Floats)
+Rows = TypeVar("Rows", Ints, Floats)
 
 
 @cache
@@ -31,17 +31,17 @@ def mixes(layers: int, modes: tuple[int, ...], transients: tuple[int, ...]) -> l
     return [columns[:, 0], columns[:, 1], columns[:, 2]]
 
 
-def mixed(table: Sums, first: int | Ints, cut: Ints, second: Ints, end: int | Ints) -> Sums:
+def mixed(table: Ints, first: int | Ints, cut: Ints, second: Ints, end: int | Ints) -> Ints:
     """Sums over layers `first` .. `end` - 1, in mode 2 before `cut`, 1 before `second`, then 0.
 
     `table` is the `prefix` of one row per layer, one column per mode.
     """
-    total: Sums = table[cut, 2] - table[first, 2] + table[second, 1] - table[cut, 1]
+    total: Ints = table[cut, 2] - table[first, 2] + table[second, 1] - table[cut, 1]
     total += table[end, 0] - table[second, 0]
     return total
 
 
-def prefix(values: Sums) -> Sums:
+def prefix(values: Rows) -> Rows:
     """Sums of the first 0, 1, 2, ... rows."""
     nothing = np.zeros((1, *values.shape[1:]), values.dtype)
     return np.concatenate([nothing, values.cumsum(axis=0)])
