@@ -34,14 +34,14 @@ from meshplan.planner.cuts.layer_changes import (
 )
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
-BUDGET = 5_000_000  # units of some 20 ns
-PLAYED, PLAY = 10, 2_000  # each action that is played; and each play
+BUDGET = 4_000_000  # units of some 20 ns
+PLAYED, PLAY = 15, 2_000  # each action that is played; and each play
 LEARN = 2  # plays in the time that it takes to find a longest chain
 MOST_CHAINED = 200_000  # actions of the longest order whose chains are found: memory
 DESCENT = 200_000  # a descent of `BalancedCounts`
 MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of the largest cut for it; descents in vain
 MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # the same where all cuts near one are weighed
-WEIGHED = 7  # each chunk of a cut that is weighed
+WEIGHED = 4  # each chunk of a cut that is weighed
 FITTED = 200  # cuts whose memory is looked at together
 NEAR_GOAL = 1.05  # times the goal: what two layers may gain
 FASTER = 1 - 1e-6
