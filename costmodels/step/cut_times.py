@@ -143,6 +143,29 @@ class CutTimes:
             update = max(update, self.update_s_of(rank))
         return After(tuple(reduce), update + float(self.passes.step_s[self.row]))
 
+    def after_near_s(self, stages: Sequence[Stage]) -> tuple[list[list[float]], list[list[float]]]:
+        """[a layer less, as it is, one more][rank] what each rank reduces, and what it updates."""
+        loads, reduce, update = self._loads(stages), list[list[float]](), list[list[float]]()
+        ranks = [
+            [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
+            for chunks in self._stages_of_rank
+        ]
+        for more in (-1, 0, 1):
+            near = [
+                [max(0.0, a + more * b) for a, b in zip(rank, self._mean_layer, strict=True)]
+                for rank in ranks
+            ]
+            reduce.append([self.reduce_s_of(rank) for rank in near])
+            update.append([self.update_s_of(rank) for rank in near])
+        return reduce, update
+
+    @cached_property
+    def _mean_layer(self) -> list[float]:
+        """The mean `_Load` of the stack's layers, with nothing recomputed."""
+        stack = self.model.setting.stack
+        columns = zip(*(self._layers[kind, NONE] for kind in stack), strict=True)
+        return [sum(column) / len(stack) for column in columns]
+
     def update_s(self, stages: Sequence[Stage]) -> list[float]:
         """The update of each rank, of one chunk per rank."""
         return [self.update_s_of(load) for load in self._loads(stages)]

@@ -22,9 +22,9 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.cuts.cut_lengths import MOST_CHAINS, busy_rates, fixed_s, rates_of
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem
 
@@ -33,7 +33,6 @@ SOFT = (1e-3, 5e-5)  # width of the soft maximum over the longest chain: nearer 
 MOST_MOVES = 60  # moves of one descent
 MOST_MISFITS = 40  # moves of one descent that do not fit
 GAIN = 1e-7
-MOST_CHAINS = 40
 MOST_NEAR, FURTHEST = 4_096, 8  # cuts near one that are weighed; layers that a boundary shifts
 
 
@@ -47,34 +46,17 @@ class BalancedCounts:
         self._before = np.concatenate([np.zeros((1, 3)), of_layer.cumsum(axis=0)])
         chunks = problem.chunks
         self._fewest = np.array([problem.fewest_layers(at) for at in range(chunks)])
-        self._ends = np.zeros((chunks, 3))
-        self._ends[0] += times.passes.embedding_s[times.row]
-        self._ends[-1] += times.passes.head_s[times.row]
         self._constant = np.zeros(0)
         self._table = np.zeros((0, chunks, len(problem.pattern) + 1))  # [chain, chunk, first layer]
         for rank in range(problem.pp):
-            self._add(*self._busy(rank), 0.0)
-
-    def _busy(self, rank: int) -> tuple[Floats, float]:
-        """Rates and hops of all that a rank has to do, the way to its first chunk, and the way back
-        where no weight gradient is left for later.
-        """
-        p = self.problem
-        chunks, rates = list(p.chunks_of_rank[rank]), np.zeros((p.chunks, 3))
-        ways = 1 if p.schedule in ZERO_BUBBLE else 2
-        rates[: min(chunks)] = (1.0, 0.0, 0.0) if ways == 1 else 1.0
-        rates[chunks] = p.m
-        return rates, float(ways * min(chunks))
+            self._add(*busy_rates(problem, rank), 0.0)
 
     def learn(self, chain: Chain, after_s: float) -> None:
         """Know a chain, behind which so much follows."""
-        forward, both, input_grad, weight_grad = np.array(chain.counts, float).reshape(4, -1)
-        rates = np.stack([forward, both + input_grad, both + weight_grad], axis=1)
-        self._add(rates, float(chain.hops), after_s)
+        self._add(rates_of(chain), float(chain.hops), after_s)
 
     def _add(self, rates: Floats, hops: float, after_s: float) -> None:
-        fixed = after_s + hops * self.times.hop_s + rates[:, :2].sum() * self.times.extra_s
-        fixed += (self._ends * rates).sum() + self._before[-1] @ rates[-1]
+        fixed = after_s + fixed_s(self.times, rates, hops) + self._before[-1] @ rates[-1]
         less = np.diff(rates, axis=0, prepend=rates[:1])  # rate[v] - rate[v - 1]
         table = -(less @ self._before.T)
         keep = 1 - MOST_CHAINS

@@ -85,6 +85,7 @@ class FreeCutProgram:
         self._runs = np.broadcast_to(cuts.runs[0], (cuts.same.chunks, *cuts.runs[0].shape))
         self._parts = int(self._runs.sum())
         self.lines = list[Line]()
+        self._is_solved = False
         self._fastest: Floats | None = None
         self._fastest_s = math.inf
         rows = self._layers()
@@ -267,7 +268,8 @@ class FreeCutProgram:
 
     def answer(self) -> Answer:
         """What the chains that are known prove."""
-        if self._solver.Solve() != self._solver.OPTIMAL:
+        self._is_solved = self._solver.Solve() == self._solver.OPTIMAL
+        if not self._is_solved:
             return Answer(0.0, None)
         lines = np.array([max(0.0, row.dual_value()) for row in self._line_rows])
         if lines.sum() <= 0:
@@ -288,9 +290,12 @@ class FreeCutProgram:
         return Answer(float(bounds[self.row]), by)
 
     def cut(self) -> Floats:
-        """[chunk, kind, mode] layers of the last answer."""
+        """[chunk, kind, mode] layers of the last answer; none where the solver has no answer: asked
+        for its values all the same it prints an error for each.
+        """
         found = np.zeros(self._runs.shape)
-        found[self._runs] = [variable.solution_value() for variable in self._x]
+        if self._is_solved:
+            found[self._runs] = [variable.solution_value() for variable in self._x]
         return found
 
     def step_s(self) -> float:

@@ -1,44 +1,57 @@
-"""Cuts off the list: single layers moved between chunks, as long as the step gets shorter.
+"""Cuts off the list: layers moved between chunks, as long as the simulated step gets shorter.
 
 Where an engine cuts anywhere, layouts of several chunks per rank are solved over a list of cuts
 (`planner.space.stage_splits`). From the best one of the best few degrees, under each schedule and
-number of chunks, the search climbs: of all moves of a layer from chunk a to chunk b, and of all
-layers that need no longer recompute, those are simulated that no longest chain known so far
-forbids, the one that shortens the present chain most first; the first that is faster and fits is
-the next cut. A layer that is moved recomputes only where it does not fit otherwise. A chain is
-learnt from each simulation, so that few are needed. Where it ends no such move is faster, or the
-budget is spent; nothing is proved of cuts that differ by more. Before, cuts of few chunks move many
-layers at once (`planner.cuts.balanced_counts`).
+number of chunks, the search climbs. Next to a cut are all that differ by one layer moved from chunk
+to chunk, or by what one layer recomputes, and by two of these (`planner.cuts.layer_changes`). All
+are weighed at once by the longest chains of actions that are known (`planner.cuts.cut_lengths`); of
+those that fit the one whose longest chain is shortest is simulated, which makes its own longest
+chain known. The first that is faster is the next cut. Where the climb ends no such cut is faster,
+as far as chains say, or the budget is spent; nothing is proved of cuts that differ by more. Before,
+cuts of few chunks move many layers at once (`planner.cuts.balanced_counts`).
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.long_chain import longest_chain
-from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomputed
+from meshplan.planner.cuts.cut_lengths import CutLengths, as_row, as_stages, fitting
+from meshplan.planner.cuts.known_chains import actions_of
+from meshplan.planner.cuts.layer_changes import (
+    Changes,
+    Pairs,
+    all_pairs,
+    applied,
+    double,
+    most_paired,
+    single,
+)
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
-BUDGET = 5_000_000  # played actions, some 20 ns each
-MOST_CHAINED = 4_000_000  # actions of the longest order whose chains are found: memory
-CHAINED = 20  # to find a longest chain takes as long as so many passes over the actions
-DESCENT = 200_000  # actions in the time of a descent of `BalancedCounts`
+BUDGET = 4_000_000  # units of some 20 ns
+PLAYED, PLAY = 15, 2_000  # each action that is played; and each play
+LEARN = 2  # plays in the time that it takes to find a longest chain
+MOST_CHAINED = 200_000  # actions of the longest order whose chains are found: memory
+DESCENT = 200_000  # a descent of `BalancedCounts`
 MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of the largest cut for it; descents in vain
 MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # the same where all cuts near one are weighed
-WEIGHED = 5_000  # actions in the time that weighing a move takes
+WEIGHED = 4  # each chunk of a cut that is weighed
+FITTED = 200  # cuts whose memory is looked at together
+NEAR_GOAL = 1.05  # times the goal: what two layers may gain
 FASTER = 1 - 1e-6
+Ways = Callable[[int, Sequence[int], Pairs], Changes]
 Propose = Callable[[Sequence[int]], Sequence[int]]
-FIELDS = ("layers", "selective_layers", "full_layers")
 
 
 class MovedLayers:
-    """The climb from one cut of `problem`; `spent` counts actions of the simulation, and ends it at
-    the budget. Only steps below `goal_s` are of worth.
+    """The climb from one cut of `problem`; `spent` counts what it takes, and ends it at the budget.
+    Only steps below `goal_s` are of worth.
     """
 
     def __init__(
@@ -49,15 +62,17 @@ class MovedLayers:
         goal_s: float = math.inf,
     ) -> None:
         self.problem, self.times, self.budget, self.goal_s = problem, times, budget, goal_s
-        self.actions = 2 * problem.chunks * problem.m
+        self.actions = actions_of((problem.schedule, problem.pp, problem.vpp, problem.m))
+        self.play = PLAYED * self.actions + PLAY
         self.spent = self.simulated = 0
-        self._chains = np.zeros((0, 4 * problem.chunks + 1 + problem.pp))
+        self.lengths = CutLengths(problem, times)
+        self._fewest = np.array([problem.fewest_layers(at) for at in range(problem.chunks)])
         few = problem.chunks <= MOST_BALANCED
         self.balanced = BalancedCounts(problem, times) if few else None
 
     def best(self, stages: tuple[Stage, ...], step_s: float) -> tuple[tuple[Stage, ...], float]:
         """The cut where the climb from `stages`, which take `step_s`, ends, and its step."""
-        if not can_move(self.problem) or CHAINED * self.actions > self.budget:
+        if not can_move(self.problem) or LEARN * self.play > self.budget:
             return stages, step_s
         self._learn(stages)
         stages, step_s = self._balanced(stages, step_s)
@@ -67,10 +82,9 @@ class MovedLayers:
         return self._climbed(stages, step_s) if step_s < found_s else (found, found_s)
 
     def _climbed(self, stages: tuple[Stage, ...], step_s: float) -> tuple[tuple[Stage, ...], float]:
-        """Where single moves lead from a cut whose chain is known."""
+        """Where changes of one or two layers lead from a cut whose chain is known."""
         while (found := self._faster(stages, step_s)) is not None:
             stages, step_s = found
-            self._learn(stages)
         return stages, step_s
 
     def _balanced(
@@ -105,82 +119,74 @@ class MovedLayers:
         return stages, step_s
 
     def _played_s(self, stages: tuple[Stage, ...]) -> float:
-        self.spent, self.simulated = self.spent + self.actions, self.simulated + 1
+        self.spent, self.simulated = self.spent + self.play, self.simulated + 1
         return self.times.step_s(stages)
 
     def _faster(
         self, stages: tuple[Stage, ...], step_s: float
     ) -> tuple[tuple[Stage, ...], float] | None:
-        """The first neighbour that is faster and fits."""
-        for ways in self._neighbours(stages):
-            for moved in ways:
-                if self.spent > self.budget:
-                    return None
-                self.spent += WEIGHED
-                if self._bound_s(moved) >= step_s * FASTER:
-                    break  # nor is one that recomputes more
+        """A cut next to this one that is faster and fits."""
+        self.lengths.begin(stages)
+        near = step_s < self.goal_s * NEAR_GOAL
+        for cuts in self._beside(as_row(stages), (single, double) if near else (single,)):
+            seconds = self.lengths.seconds(cuts)
+            lengths = self.lengths.longest_s(seconds)
+            while (at := self._shortest(cuts, lengths, step_s)) is not None:
+                moved = as_stages(cuts[at])
                 moved_s = self._played_s(moved)
-                if moved_s >= step_s * FASTER:
-                    self._learn(moved)
-                    break
-                if evaluate(self.problem, moved) is not None:
+                self._learn(moved)
+                if moved_s < step_s * FASTER:
                     return moved, moved_s
+                lengths = np.maximum(lengths, self.lengths.last_s(seconds))
+                lengths[at] = math.inf
+            if self.spent > self.budget:
+                return None
         return None
 
-    def _neighbours(self, stages: tuple[Stage, ...]) -> Iterator[list[tuple[Stage, ...]]]:
-        """Layers that recompute no more; then moves, what shortens the longest chain most first,
-        each in all modes of the layer, the one that recomputes least first.
+    def _beside(self, cut: Ints, ways: Sequence[Ways]) -> Iterator[Ints]:
+        """[cut, chunk, 3] what differs by each way."""
+        p, pairs = self.problem, self._pairs(cut)
+        for changes in ways:
+            every = changes(p.chunks, p.modes, pairs)
+            cuts = applied(cut, every, self._fewest, keeps=0 in p.modes)
+            self.spent += WEIGHED * p.chunks * len(every)
+            if len(cuts):
+                yield cuts
+
+    def _pairs(self, cut: Ints) -> Pairs:
+        """Chunks between which layers move: of many those that the longest known chain passes most
+        to those that it passes least.
         """
-        for at, stage in enumerate(stages):
-            for less in _with_one_kept(stage) if 0 in self.problem.modes else ():
-                yield [(*stages[:at], less, *stages[at + 1 :])]
-        replayed = any(stage.selective_layers or stage.full_layers for stage in stages)
-        alike, weight = self.problem.uniform and not replayed, self._weights(stages)
-        by_gain = weight[None, :] - weight[:, None]  # [from, to]
-        for pair in np.argsort(by_gain, axis=None, kind="stable").tolist():
-            at, to = divmod(pair, len(stages))
-            if alike and by_gain[at, to] >= 0:
-                return  # no move behind shortens that chain
-            if at == to or stages[at].layers <= self.problem.fewest_layers(at):
-                continue
-            for less in _without_one(stages[at]):
-                ways = []
-                for more in _with_one(stages[to], self.problem.modes):
-                    moved = list(stages)
-                    moved[at], moved[to] = less, more
-                    ways.append(tuple(moved))
-                yield ways
+        each = most_paired(len(cut), len(self.problem.modes))
+        if each >= len(cut):
+            return all_pairs(len(cut))
+        order = np.argsort(self.lengths.weights(cut), kind="stable").tolist()
+        most, least = order[-each:], order[:each]
+        return tuple((at, to) for at in most for to in least if at != to)
 
-    def _weights(self, stages: tuple[Stage, ...]) -> Floats:
-        """[chunk] seconds that a layer more takes of the longest known chain."""
-        rows = self._chains @ self._row(stages, self.times.after_s(stages))
-        counts = self._chains[int(rows.argmax()), : 4 * len(stages)].reshape(4, -1)
-        found: Floats = self._layer_s @ counts
-        return found
+    def _shortest(self, cuts: Ints, lengths: Floats, step_s: float) -> int | None:
+        """The place of the cut whose longest chain is shortest, of those that fit; None where all
+        are too long, or the budget is spent. What does not fit gets infinitely long.
+        """
+        while self.spent <= self.budget:
+            below = np.flatnonzero(lengths < step_s * FASTER)
+            if not len(below):
+                return None
+            some = below[np.argsort(lengths[below], kind="stable")[:FITTED]]
+            fits = fitting(self.problem, cuts[some])
+            if len(fits):
+                lengths[some[: fits[0]]] = math.inf
+                return int(some[fits[0]])
+            lengths[some] = math.inf
+        return None
 
-    @property
-    def _layer_s(self) -> Floats:
-        """What the mean layer adds to each kind of action, in the order of `Work.table`."""
-        of_kind = self.times.passes.layer_s[self.times.row, :, 0]
-        forward, input_grad, weight_grad = of_kind[list(self.problem.pattern)].mean(axis=0)
-        return np.array([forward, input_grad + weight_grad, input_grad, weight_grad])
-
-    def _bound_s(self, stages: Sequence[Stage]) -> float:
-        after = self.times.after_s(stages)
-        return float((self._chains @ self._row(stages, after)).max()) + after.rest_s
-
-    def _row(self, stages: Sequence[Stage], after: After) -> Floats:
-        work = self.times.work(stages)
-        return np.array([*work.table, work.send_s, *after.reduce_s])
-
-    def _learn(self, stages: Sequence[Stage]) -> None:
+    def _learn(self, stages: tuple[Stage, ...]) -> None:
         """Know the longest chain of a cut."""
         after, p = self.times.after_s(stages), self.problem
         work = self.times.work(stages)
         chain = longest_chain(p.schedule, p.pp, p.vpp, p.m, work, after.reduce_s)
-        ends = [float(rank == chain.rank) for rank in range(p.pp)]
-        self._chains = np.vstack([self._chains, [*chain.counts, chain.hops, *ends]])
-        self.spent += CHAINED * self.actions
+        self.lengths.learn(chain)
+        self.spent += LEARN * self.play
         if self.balanced is not None and _is_bare(p, tuple(stages)):
             self.balanced.learn(chain, after.reduce_s[chain.rank] + after.rest_s)
 
@@ -191,31 +197,4 @@ def _is_bare(problem: StageProblem, stages: tuple[Stage, ...]) -> bool:
 
 def can_move(problem: StageProblem) -> bool:
     """Whether the order of its actions is short enough for chains."""
-    return CHAINED * 2 * problem.chunks * problem.m <= MOST_CHAINED
-
-
-def _with_one_kept(stage: Stage) -> Iterator[Stage]:
-    """With one layer that keeps everything more."""
-    for name in FIELDS[1:]:
-        if getattr(stage, name):
-            yield replace(stage, **{name: getattr(stage, name) - 1})
-
-
-def _without_one(stage: Stage) -> Iterator[Stage]:
-    """With one layer less, of each kind of recomputation that it has."""
-    plain = stage.layers - stage.selective_layers - stage.full_layers
-    if plain:
-        yield replace(stage, layers=stage.layers - 1)
-    for name in FIELDS[1:]:
-        if getattr(stage, name):
-            less = {"layers": stage.layers - 1, name: getattr(stage, name) - 1}
-            yield replace(stage, **less)
-
-
-def _with_one(stage: Stage, modes: tuple[int, ...]) -> Iterator[Stage]:
-    """With one layer more, in each allowed mode."""
-    for mode in sorted(modes):
-        more = {"layers": stage.layers + 1}
-        if mode:
-            more[FIELDS[mode]] = getattr(stage, FIELDS[mode]) + 1
-        yield replace(stage, **more)
+    return 2 * problem.chunks * problem.m <= MOST_CHAINED

@@ -1,10 +1,13 @@
 """The ways to recompute a run of layers: some in full, then some selectively, the rest keep all."""
 
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
+
+Rows = TypeVar("Rows", Ints, Floats)
 
 
 @cache
@@ -38,7 +41,7 @@ def mixed(table: Ints, first: int | Ints, cut: Ints, second: Ints, end: int | In
     return total
 
 
-def prefix(values: Ints) -> Ints:
+def prefix(values: Rows) -> Rows:
     """Sums of the first 0, 1, 2, ... rows."""
-    nothing = np.zeros((1, *values.shape[1:]), np.int64)
+    nothing = np.zeros((1, *values.shape[1:]), values.dtype)
     return np.concatenate([nothing, values.cumsum(axis=0)])

@@ -2,6 +2,8 @@
 at once, where only the mix changes.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from meshplan.costmodels.layouts import Ints
@@ -10,15 +12,16 @@ from meshplan.planner.problem.stage_problem import StageProblem
 
 
 class SplitPeaks:
-    """Of a split whose chunks begin with the layers `starts`; the last entry is the end.
+    """Of a split whose chunks begin with the layers `starts`, or of several, [.., chunk]; the last
+    entry is the end.
 
-    static_kib, update_kib   [rank] held always; held besides in the optimizer step
+    static_kib, update_kib   [.., rank] held always; held besides in the optimizer step
     ends_transient_kib       [chunk] of the embedding and the head
     """
 
-    def __init__(self, problem: StageProblem, starts: list[int]) -> None:
-        self.problem = p = problem
-        self.first, self.end = np.array(starts[:-1]), np.array(starts[1:])
+    def __init__(self, problem: StageProblem, starts: Sequence[int] | Ints) -> None:
+        self.problem, each = problem, np.array(starts)
+        p, self.first, self.end = problem, each[..., :-1], each[..., 1:]
         self.chunks = np.array(p.chunks_of_rank)
         pattern = list(p.pattern)
         self._saved = prefix(np.array(p.saved_kib)[pattern])
@@ -34,19 +37,19 @@ class SplitPeaks:
         ])  # fmt: skip
 
     def _of_ranks(self, of_kind: tuple[int, ...], embedding: int, head: int) -> Ints:
-        """[rank] what its layers and the ends that it holds add up to."""
+        """[.., rank] what its layers and the ends that it holds add up to."""
         sums = prefix(np.array(of_kind)[list(self.problem.pattern)][:, None])[:, 0]
         of_chunk = sums[self.end] - sums[self.first]
-        of_chunk[0] += embedding
-        of_chunk[-1] += head
-        found: Ints = of_chunk[self.chunks].sum(axis=1)
+        of_chunk[..., 0] += embedding
+        of_chunk[..., -1] += head
+        found: Ints = of_chunk[..., self.chunks].sum(axis=-1)
         return found
 
     def kept_kib(self, chunk: Ints, full: Ints, selective: Ints) -> Ints:
         """What each `chunk` keeps of a micro-batch with so many layers recomputed."""
-        first = self.first[chunk]
+        first = self.first[..., chunk]
         cut = first + full
-        kept = mixed(self._saved, first, cut, cut + selective, self.end[chunk])
+        kept = mixed(self._saved, first, cut, cut + selective, self.end[..., chunk])
         kept += (chunk == 0) * self.problem.embedding.saved_kib
         kept += (chunk == self.problem.chunks - 1) * self.problem.head.saved_kib
         return kept
@@ -55,7 +58,7 @@ class SplitPeaks:
         """[.., rank] with so many layers of each chunk, [.., chunk], recomputed in full and
         selectively.
         """
-        p, chunks = self.problem, np.arange(len(self.first))
+        p, chunks = self.problem, np.arange(self.first.shape[-1])
         kept, second = self.kept_kib(chunks, full, selective), self.first + full + selective
         transient = self.ends_transient_kib
         for mode, layers in ((2, full), (1, selective), (0, self.end - second)):

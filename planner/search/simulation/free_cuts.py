@@ -43,9 +43,10 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
-from meshplan.planner.search.simulation.climbed_answers import climbed
+from meshplan.planner.search.simulation.climbed_answers import climbed, layers_of
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
+from meshplan.planner.search.simulation.shaken_cuts import shaken
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -61,7 +62,8 @@ BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
-CLIMBS, CLIMBED = 4, 4_000_000  # layouts from whose answers layers are moved; for all of them
+CLIMBS, CLIMBED = 4, 12_000_000  # layouts from whose answers layers are moved; for all of them
+SHAKEN = 10_000_000  # to look near the fastest cut
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -195,7 +197,18 @@ class FreeCutBounds:
             left -= spent
             if layers is not None:
                 self._offer(int(alike.rows[at]), alike.variant, layers)
+        self._shake()
         return self.limit_s < before_s
+
+    def _shake(self) -> None:
+        """Look near the fastest cut of several chunks, whose layout a list cuts."""
+        best = self.proof.ranked()[0]
+        if best.variant.virtual_stages == 1 or best.row not in self.proof.kept:
+            return
+        stages, step_s, _ = shaken(self.proof, best, SHAKEN)
+        if step_s < best.step_s * SETTLED:
+            row, modes = self.proof.row_of(best), tuple(best.variant.modes)
+            self._offer(row, best.variant, layers_of(stages, modes))
 
     def _again(self, least_s: float, below_s: float) -> None:
         """Look anew at what is bounded between two limits."""

@@ -102,7 +102,7 @@ class NearCuts:
         starts = [found] if started and found.variant.virtual_stages > 1 else []
         goal_s = found.step_s
         for start in chain(starts, self._beside(beginning)):
-            if self.ended.get((row, start.variant, start.plan.stages), -math.inf) < goal_s:
+            if not self._is_ended(row, start, goal_s):
                 goal_s = self._climbed(row, start, goal_s, self.budget // SHARE)
             if self.budget <= 0:
                 return
@@ -114,12 +114,16 @@ class NearCuts:
         best, left = found, [each for each in variants if each != found.variant]
         for variant in (found.variant, *left, found.variant):
             start = self._as_cut(best, row, variant)
-            if start is None or self.budget <= 0:
+            if start is None or self.budget <= 0 or self._is_ended(row, start, best.step_s):
                 continue
             if self._climbed(row, start, best.step_s, self.budget) < best.step_s:
                 _, faster, plan = self.faster[-1]
                 assert plan is not None
                 best = Timed(self._step_s(row, faster, plan.stages), best.row, faster, plan)
+
+    def _is_ended(self, row: int, start: Timed, goal_s: float) -> bool:
+        """Whether a climb from there came to an end, with nothing below the goal."""
+        return self.ended.get((row, start.variant, start.plan.stages), -math.inf) >= goal_s
 
     def _as_cut(self, found: Timed, row: int, variant: Variant) -> Timed | None:
         """The cut of a layout in another variant, None where it does not fit or is far slower."""

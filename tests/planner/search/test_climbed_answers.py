@@ -122,6 +122,17 @@ def test_where_the_solver_fails_the_answer_before_counts() -> None:
         assert spent >= (program.good + 1) * program.round_work
 
 
+def test_a_program_without_an_answer_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Below a limit at which ranks can hold no layer; OR-Tools wrote a line for each chunk."""
+    proof, variant, rows, _ = next(listed_layouts("generic", range(4)))
+    cuts, row = ListedLayouts(proof, rows).cuts(variant, rows[:1]), int(rows[0])
+    program = FreeCutProgram(cuts, 1e-9, first_lines(*FreeCutProgram(cuts, 1.0, ()).shape))
+    layers, _ = climbed(proof, row, variant, program, 10**9)
+    assert layers is None
+    assert not program.cut().any()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_budget_ends_rounds_and_climbs() -> None:
     """After the first round."""
     proof, row, variant, program = failing(first=False)

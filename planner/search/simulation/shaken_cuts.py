@@ -1,0 +1,71 @@
+"""Cuts a few layers away from the fastest one, from which layers are moved anew.
+
+Moves of layers (`planner.cuts.moved_layers`) end where no change of one or two layers is faster.
+Some layers of the fastest cut are moved at random, by a fixed seed, and the moves begin there; what
+is faster is shaken next (iterated local search: Lourenço, Martin and Stützle 2003). Nothing is
+proved.
+"""
+
+import random
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
+from meshplan.planner.cuts.cut_lengths import FULL, LAYERS, SELECTIVE, as_row, as_stages, fitting
+from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
+from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search.found import Timed
+from meshplan.planner.search.simulation.simulated import Simulated
+
+SHAKEN, DRAWN = 4, 50  # layers that are moved; drawings of a cut that fits
+SHARE = 4  # one part in so many of the budget is for a climb
+
+
+def shaken(proof: Simulated, found: Timed, budget: int) -> tuple[tuple[Stage, ...], float, int]:
+    """The fastest cut where climbs near a layout's own end, its step, and the units that this took
+    of a `budget`.
+    """
+    row, best, best_s = proof.row_of(found), found.plan.stages, found.step_s
+    problem, _ = proof.problem(row, found.variant)
+    times, draw, spent = proof.times_of(row, found.variant, best), random.Random(0), 0
+    while spent < budget and can_move(problem) and not proof.tally.late:
+        cut = shaken_cut(problem, as_row(best), draw)
+        if cut is None:
+            break
+        begun = as_stages(cut)
+        climb = MovedLayers(problem, times, budget // SHARE, best_s)
+        stages, step_s = climb.best(begun, times.step_s(begun))
+        spent += climb.spent + climb.play
+        if step_s < best_s:
+            best, best_s = stages, step_s
+    return best, best_s, spent
+
+
+def shaken_cut(problem: StageProblem, cut: Ints, draw: random.Random) -> Ints | None:
+    """[chunk, 3] with some layers moved, which recompute as much as they may; None if none that was
+    drawn fits.
+    """
+    for _ in range(DRAWN):
+        moved = cut.copy()
+        for _ in range(SHAKEN):
+            _move(problem, moved, draw)
+        if len(fitting(problem, moved[None])):
+            return moved
+    return None
+
+
+def _move(problem: StageProblem, cut: Ints, draw: random.Random) -> None:
+    """One layer of a cut from one chunk to another, if the first may hold fewer."""
+    at, to = draw.sample(range(len(cut)), 2)
+    if cut[at, LAYERS] <= problem.fewest_layers(at):
+        return
+    kept = cut[at, LAYERS] - cut[at, SELECTIVE] - cut[at, FULL]
+    held = np.array([kept, cut[at, SELECTIVE], cut[at, FULL]])
+    for chunk, mode, n in (
+        (at, draw.choice(np.flatnonzero(held).tolist()), -1),
+        (to, max(problem.modes), 1),
+    ):
+        cut[chunk, LAYERS] += n
+        if mode:
+            cut[chunk, mode] += n
