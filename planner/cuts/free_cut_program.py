@@ -312,10 +312,11 @@ class FreeCutProgram:
     def _reduced_s(self, cut: Floats) -> Floats:
         """[rank] what each reduces after its last backward at least."""
         cuts, late, row = self.cuts, self.cuts.passes.late, self.row
-        held = np.zeros((cuts.same.pp, len(cuts.kinds)))
-        np.add.at(held, cuts.rank_of, cut.sum(axis=2))
+        held = np.zeros((cuts.same.pp, *cut.shape[1:]))
+        np.add.at(held, cuts.rank_of, cut)
         lines = [SHOWN, BEYOND_ANY]
-        found = held @ late.layer[row][lines][:, cuts.kinds].T + late.fixed[row, lines]
+        found = np.tensordot(held, cuts.late_s[row, lines], axes=([1, 2], [1, 2]))
+        found += late.fixed[row, lines]
         for end, (rank, _) in enumerate(cuts.same.ends):
             found[rank] += late.ends[row, lines, end]
         reduced: Floats = found.max(axis=1)

@@ -66,7 +66,7 @@ class MixedPaths(FoldedPaths):
 
     def _weighed(self, weights: Floats) -> Mean:
         lines = self.program.lines[: len(weights)]
-        layer, fixed = least_seconds(self.program.cuts, lines)
+        layer, fixed = least_seconds(self.mixed.cuts, lines)
         often = weights @ np.array([line.often[:, INPUT_GRAD] for line in lines])
         mean = np.tensordot(weights, layer, axes=1)[None]
         return Mean(mean, np.array([weights @ fixed]), often)
