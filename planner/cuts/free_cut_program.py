@@ -174,10 +174,12 @@ class FreeCutProgram:
     def _longer(self, played: Floats, cut: Floats, step_s: float) -> list[Line]:
         """The longest chain of a cut, if another one takes longer than `step_s` by it."""
         lines = self.learnt(played)
-        played_s = self.value_s(lines, played)
-        if played_s < self._fastest_s:
-            self._fastest, self._fastest_s = played, played_s
-        return lines if self.value_s(lines, cut) > step_s else []
+        of_each, of_cut = (self.values_s(lines, each) for each in (played, cut))
+        if of_each.max() < self._fastest_s:
+            self._fastest, self._fastest_s = played, float(of_each.max())
+        if of_cut.max() <= step_s:
+            return []
+        return [lines[at] for at in sorted({int(of_each.argmax()), int(of_cut.argmax())})]
 
     @property
     def size(self) -> int:
@@ -324,9 +326,14 @@ class FreeCutProgram:
 
     def value_s(self, lines: list[Line], cut: Floats) -> float:
         """The longest of some chains under a cut."""
+        return float(self.values_s(lines, cut).max())
+
+    def values_s(self, lines: list[Line], cut: Floats) -> Floats:
+        """[line] seconds of chains under a cut."""
         each, fixed = (found[:, 0] for found in self.cuts.seconds_of_each(lines))
         taken = np.where(self.cuts.runs[0], each, 0) * cut
-        return float((fixed + taken.sum(axis=(1, 2, 3))).max())
+        found: Floats = fixed + taken.sum(axis=(1, 2, 3))
+        return found
 
     def evenly(self, cut: Floats) -> Floats:
         """A cut with as many of each kind in each mode, spread evenly over the chunks."""

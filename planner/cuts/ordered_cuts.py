@@ -21,7 +21,7 @@ from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.path_game import PathGame
 from meshplan.planner.cuts.whole_cuts import least_seconds
 
-MOST_WORK = 4_000_000  # seconds that are looked at
+MOST_WORK, AT_ONCE = 6_000_000, 1_500_000  # seconds that are looked at: in all, of one chunk
 MOST_CHAINS = 64  # the longest ones of the program's answer
 FIRST = 8  # chains that are looked at before the others, of which they let few cuts go on
 KIB = 1.0  # that a rank may lack by rounding alone
@@ -154,9 +154,10 @@ class OrderedCuts(PathGame):
         of, n, end, holds = of[fits], n[fits], end[fits], holds[:, fits]
         seconds = np.zeros((0, len(of)))
         for lines in (slice(FIRST), slice(FIRST, None)):
-            self.work += len(room[lines]) * len(of)
-            if self.work > MOST_WORK:
+            seen = len(room[lines]) * len(of)
+            if seen > AT_ONCE or self.work + seen > MOST_WORK:
                 return None
+            self.work += seen
             more = begun.seconds[lines, of] + own[lines, end] - own[lines, end - n]
             below = (more < room[lines, end]).all(axis=0)
             seconds = np.concatenate([seconds[:, below], more[:, below]])
