@@ -24,14 +24,15 @@ So a program is solved for one layout, and its multipliers are asked of all that
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from copy import copy
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.planner.bounds.first_chains import Line
-from meshplan.planner.bounds.late import update_lines
+from meshplan.planner.bounds.late import BEYOND_ANY, beyond_backwards, update_lines
 from meshplan.planner.bounds.simulated import SAFETY, Passes, passes_beside
 from meshplan.planner.bounds.split import BoundedLayouts
 from meshplan.planner.problem.coefficients import ABSENT
@@ -112,13 +113,27 @@ class FreeCuts:
         self.runs = np.isfinite(self.seconds).all(axis=3) & (self.saved_kib < ABSENT)
         self.room_kib = BoundedLayouts(same).room
         self.mean_update_s = self.passes.update
-        self.update = update_lines(found, rows, passes_beside(found, same))
+        beside = passes_beside(found, same)
+        self.update = update_lines(found, rows, beside)
+        # [row, line, kind, mode]: of a layer in a mode it is known what it hides
+        self.late_s = np.repeat(self.passes.late.layer[:, :, self.kinds, None], len(modes), axis=3)
+        beyond = beyond_backwards(found, rows, columns, beside)[:, self.kinds]
+        self.late_s[:, BEYOND_ANY] = np.where(self.runs, beyond, 0.0)
         which = np.array(same.chunks_of_rank)
         self.rank_of = np.zeros(same.chunks, np.int64)
         self.place_of = np.zeros(same.chunks, np.int64)
         for place in range(same.vpp):
             self.rank_of[which[:, place]] = np.arange(same.pp)
             self.place_of[which[:, place]] = place
+
+    def hiding_most(self) -> Self:
+        """The same where a layer in any mode hides as much of what is late as in that which hides
+        most: for bounds that add what layers recompute to their fastest modes.
+        """
+        found = copy(self)
+        late = self.passes.late.layer[:, :, self.kinds, None]
+        found.late_s = np.broadcast_to(late, self.late_s.shape)
+        return found
 
     def held(self) -> tuple[Floats, Floats]:
         """[cover, chunk] micro-batches of a chunk that a cover counts, and those of them that await
@@ -144,13 +159,13 @@ class FreeCuts:
         p, same = self.passes, self.same
         seconds = self.seconds.reshape(len(self.seconds), -1, 3).swapaxes(1, 2)
         each = (often @ seconds).reshape(len(seconds), same.chunks, *self.runs.shape[1:])
-        of_late = np.einsum("rlk,lj->rjk", p.late.layer[:, :, self.kinds], reduces[:, self.rank_of])
+        of_late = np.einsum("rlkm,lj->rjkm", self.late_s, reduces[:, self.rank_of])
         rest = (p.embedding * often[:, 0] + p.head * often[:, -1]).sum(axis=1)
         rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.hop * hops + p.once
         rest += p.late.fixed @ reduces.sum(axis=1)
         for end, (rank, _) in enumerate(same.ends):
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
-        return each + of_late[..., None], rest
+        return each + of_late, rest
 
     def seconds_of_each(
         self, lines: Sequence[Line], chunks: Sequence[int] | slice = slice(None)
@@ -165,8 +180,7 @@ class FreeCuts:
             passes.reshape(*self.seconds.shape[:3], len(lines), -1), (3, 4), (0, 2)
         )
         ends_here = (self.rank_of[chunks] == ranks[:, None]).astype(float)
-        of_late = p.late.layer[:, late][:, :, self.kinds]
-        seconds = seconds + np.einsum("rlk,lj->lrjk", of_late, ends_here)[..., None]
+        seconds = seconds + np.einsum("rlkm,lj->lrjkm", self.late_s[:, late], ends_here)
         rest = often[:, 0] @ p.embedding.T + often[:, -1] @ p.head.T
         rest += np.outer(often[:, :, :2].sum(axis=(1, 2)), p.extra)
         rest += np.outer([line.hops for line in lines], p.hop) + p.late.fixed[:, late].T

@@ -16,6 +16,8 @@ has every layer in its fastest mode then. One that counts what layers recompute 
 already: k = 0.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from meshplan.costmodels.elementwise import most_along
@@ -81,6 +83,17 @@ def reduce_lines(
     ]
     ends = found.ends_room_s[rows][:, :, BACKWARD] * passes[:, None]
     return _lines(found.reduce.take(rows), rooms, ends)
+
+
+def beyond_backwards(
+    found: PassSeconds, rows: Ints, modes: Sequence[int], passes: Floats
+) -> Floats:
+    """[row, kind, mode] seconds of a layer's gradients that its own backward in a mode does not
+    hide: `BEYOND_ANY` of layers whose modes are known.
+    """
+    room = found.layer_room_s[rows][:, :, modes, BACKWARD] * passes[:, None, None]
+    beyond: Floats = found.reduce.take(rows).layer_s[:, :, None] - room
+    return beyond
 
 
 def mean_update_s(

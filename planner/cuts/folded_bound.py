@@ -18,6 +18,7 @@ FOLD, WAYS = 12_000, 12  # units of work of a rank; ways that cost one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths at most; units of work
 MOST_CUTS = 20_000  # that are listed
 FIRST, TRIES, ROUNDS = 0.25, 6, 10  # part of the way; limits; shortest paths of each
+PLAYED = 30  # cuts of a list
 NEAR = 2e-3  # of a bound: so near its limits are told apart
 
 
@@ -42,7 +43,8 @@ def _paths_s(whole: WholeLayers, paths: FoldedPaths) -> float:
     if found_s >= whole.below_s:
         return found_s
     sums = [paths.sums(paths.mean), paths.sums(mean)]
-    layers = paths.below(sums, whole.below_s, MOST_CUTS)
+    edges = paths.below(sums, whole.below_s, MOST_CUTS)
+    layers = None if edges is None else paths.layers(edges)
     return whole.played_s(layers, [paths.mean, mean], found_s)
 
 
@@ -51,7 +53,7 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
     the game over these alone says more, and its cuts take less. Limits are tried from near the
     bound to where the game proves nothing.
     """
-    high_s, whole.halved = whole.below_s, True
+    high_s, whole.halved, fails = whole.below_s, True, False
     middle_s = low_s + FIRST * (high_s - low_s)
     for _ in range(TRIES):
         before = mixed.work
@@ -61,17 +63,28 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
         if ranks_s < middle_s:
             paths = MixedPaths(whole.program, mixed, by)
             game_s, _ = _game(whole, paths, middle_s, ROUNDS)
+            if game_s < middle_s and not whole.ended(whole.work):
+                game_s = max(game_s, _listed_s(whole, paths, middle_s))
             whole.cuts.append((paths.step_s, paths.fastest))
         low_s = max(low_s, min(ranks_s, middle_s), game_s)
         if low_s < middle_s:
-            high_s = middle_s
-        elif high_s == whole.below_s > middle_s:
-            middle_s = high_s  # nothing is known to be open
+            high_s, fails = middle_s, True
+        elif middle_s < high_s and not fails:
+            middle_s = high_s
             continue
         if high_s - low_s < NEAR * low_s:
             break
         middle_s = (low_s + high_s) / 2
     return low_s
+
+
+def _listed_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
+    answer, before, played = whole.program.answer(), paths.work, paths.played
+    if not answer.by:
+        return 0.0
+    found_s = paths.cuts_s(below_s, answer.by, PLAYED)
+    whole.work += (paths.work - before) // WAYS + whole.step * (paths.played - played)
+    return found_s
 
 
 def _game(whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int) -> tuple[float, Mean]:

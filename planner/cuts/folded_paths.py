@@ -17,6 +17,8 @@ from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.path_game import PathGame
 
+AT_ONCE = 1_500_000  # ways of one rank that are looked at
+
 
 class Sums(NamedTuple):
     """Of each rank [edge] seconds, and [place] the least behind it; and the rest."""
@@ -36,16 +38,16 @@ class FoldedPaths(PathGame):
         super().__init__(program, mean)
         self.folded, self.edges = folded, folded.edges()
         self.work = sum(len(edge.of) for edge in self.edges)
+        self._first = [np.flatnonzero(np.diff(edge.of, prepend=-1)) for edge in self.edges]
 
     def sums(self, mean: Mean) -> Sums:
         """The sums of a mean of chains."""
         seconds = self._seconds_of(mean)
         left = [np.zeros(self.edges[-1].many)]
-        for before, edge, each in zip(
-            self.edges[-2::-1], self.edges[:0:-1], seconds[:0:-1], strict=True
+        for before, edge, first, each in zip(
+            self.edges[-2::-1], self.edges[:0:-1], self._first[:0:-1], seconds[:0:-1], strict=True
         ):
             least = np.full(before.many, np.inf)
-            first = np.flatnonzero(np.diff(edge.of, prepend=-1))
             least[edge.of[first]] = np.minimum.reduceat(each + left[-1][edge.to], first)
             left.append(least)
         return Sums(seconds, left[::-1], float(mean.fixed[0]))
@@ -58,8 +60,7 @@ class FoldedPaths(PathGame):
         """The least sum of a mean of chains, and [chunk] the layers of its path."""
         self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))
-        places = [edge.places[:, way] for edge, way in zip(self.edges, ways, strict=True)]
-        return total, _in_order(np.array([each[[1, 3]] - each[[0, 2]] for each in places])[None])[0]
+        return total, self.layers(np.array([ways]))[0]
 
     def _least(self, sums: Sums) -> tuple[float, list[int]]:
         """The least sum, and of each rank the edge of its path."""
@@ -72,27 +73,37 @@ class FoldedPaths(PathGame):
         return total + sums.fixed, ways
 
     def below(self, every: Sequence[Sums], limit_s: float, most: int) -> Ints | None:
-        """[cut, chunk] all cuts whose sums are below a limit; None where there are more than
-        `most`.
+        """[cut, rank] the edges of all cuts whose sums are below a limit; None where there are more
+        than `most`.
         """
         room = [limit_s / SAFETY - each.fixed for each in every]
-        at, held = np.zeros(1, np.int64), np.zeros((1, 0, 2), np.int64)
+        at, edges = np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
         sums = np.zeros((len(every), 1))
         for rank, edge in enumerate(self.edges):
             first, last = (np.searchsorted(edge.of, at, side=s) for s in ("left", "right"))
             many = last - first
+            if many.sum() > AT_ONCE:
+                return None
             before = np.repeat(np.arange(len(at)), many)
             way = np.arange(len(before)) - np.repeat(np.cumsum(many) - many - first, many)
-            sums = sums[:, before] + np.array([each.seconds[rank][way] for each in every])
-            ahead = np.array([each.ahead[rank][edge.to[way]] for each in every])
-            some = np.flatnonzero((sums + ahead < np.array(room)[:, None]).all(axis=0))
-            self.work += len(way)
-            if len(some) > most:
+            for own, each, left in zip(sums, every, room, strict=True):
+                self.work += len(way)
+                least = own[before] + each.seconds[rank][way] + each.ahead[rank][edge.to[way]]
+                before, way = before[least < left], way[least < left]
+            if len(way) > most:
                 return None
-            at, sums, way = edge.to[way[some]], sums[:, some], way[some]
-            own = (edge.places[[1, 3]] - edge.places[[0, 2]])[:, way].T[:, None]
-            held = np.concatenate([held[before[some]], own], axis=1)
-        return _in_order(held)
+            sums = sums[:, before] + np.array([each.seconds[rank][way] for each in every])
+            at, edges = edge.to[way], np.concatenate([edges[before], way[:, None]], axis=1)
+        return edges
+
+    def places(self, edges: Ints) -> list[Ints]:
+        """Of each rank [4, cut] where its chunks begin and end, as in `Edges`."""
+        return [edge.places[:, way] for edge, way in zip(self.edges, edges.T, strict=True)]
+
+    def layers(self, edges: Ints) -> Ints:
+        """[cut, chunk] layers."""
+        held = [(each[[1, 3]] - each[[0, 2]]).T for each in self.places(edges)]
+        return _in_order(np.stack(held, axis=1))
 
 
 def _in_order(held: Ints) -> Ints:

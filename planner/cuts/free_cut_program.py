@@ -175,10 +175,12 @@ class FreeCutProgram:
     def _longer(self, played: Floats, cut: Floats, step_s: float) -> list[Line]:
         """The longest chain of a cut, if another one takes longer than `step_s` by it."""
         lines = self.learnt(played)
-        played_s = self.value_s(lines, played)
-        if played_s < self._fastest_s:
-            self._fastest, self._fastest_s = played, played_s
-        return lines if self.value_s(lines, cut) > step_s else []
+        of_each, of_cut = (self.values_s(lines, each) for each in (played, cut))
+        if of_each.max() < self._fastest_s:
+            self._fastest, self._fastest_s = played, float(of_each.max())
+        if of_cut.max() <= step_s:
+            return []
+        return [lines[at] for at in sorted({int(of_each.argmax()), int(of_cut.argmax())})]
 
     @property
     def size(self) -> int:
@@ -317,10 +319,11 @@ class FreeCutProgram:
     def _reduced_s(self, cut: Floats) -> Floats:
         """[rank] what each reduces after its last backward at least."""
         cuts, late, row = self.cuts, self.cuts.passes.late, self.row
-        held = np.zeros((cuts.same.pp, len(cuts.kinds)))
-        np.add.at(held, cuts.rank_of, cut.sum(axis=2))
+        held = np.zeros((cuts.same.pp, *cut.shape[1:]))
+        np.add.at(held, cuts.rank_of, cut)
         lines = [SHOWN, BEYOND_ANY]
-        found = held @ late.layer[row][lines][:, cuts.kinds].T + late.fixed[row, lines]
+        found = np.tensordot(held, cuts.late_s[row, lines], axes=([1, 2], [1, 2]))
+        found += late.fixed[row, lines]
         for end, (rank, _) in enumerate(cuts.same.ends):
             found[rank] += late.ends[row, lines, end]
         reduced: Floats = found.max(axis=1)
@@ -328,9 +331,14 @@ class FreeCutProgram:
 
     def value_s(self, lines: list[Line], cut: Floats) -> float:
         """The longest of some chains under a cut."""
+        return float(self.values_s(lines, cut).max())
+
+    def values_s(self, lines: list[Line], cut: Floats) -> Floats:
+        """[line] seconds of chains under a cut."""
         each, fixed = (found[:, 0] for found in self.cuts.seconds_of_each(lines))
         taken = np.where(self.cuts.runs[0], each, 0) * cut
-        return float((fixed + taken.sum(axis=(1, 2, 3))).max())
+        found: Floats = fixed + taken.sum(axis=(1, 2, 3))
+        return found
 
     def evenly(self, cut: Floats) -> Floats:
         """A cut with as many of each kind in each mode, spread evenly over the chunks."""

@@ -6,15 +6,22 @@ under any weights of chains, of the mixes with which it fits those that take lea
 be a plan.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import INPUT_GRAD
 from meshplan.planner.bounds.free_cuts import Mean, Multipliers
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.whole_cuts import least_seconds
+
+LISTED, MOST_CUTS = 40, 50_000  # chains by which cuts are listed; cuts at most
+NO_LONGER = 1 + 1e-9
 
 
 class MixedPaths(FoldedPaths):
@@ -30,13 +37,60 @@ class MixedPaths(FoldedPaths):
         self.program = program
         mean = self._weighed(self._weights)
         super().__init__(program, folded, mean)
+        self._pairs = [folded.pairs(edge.places) for edge in self.edges]
 
     def shortest(self, mean: Mean) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk, kind, mode] the layers of its path."""
         self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))
-        places = [edge.places[:, way] for edge, way in zip(self.edges, ways, strict=True)]
+        places = [each[:, 0] for each in self.places(np.array([ways]))]
         return total, self.mixes_of(places, mean.often)
+
+    def cuts_s(self, limit_s: float, by: Multipliers, rounds: int) -> float:
+        """A bound of all cuts below a limit, which are listed by the program's chains with these
+        multipliers, all together and each alone; the limit where there are none, 0 where there are
+        too many. The cut whose longest chain is shortest is played until none is left.
+        """
+        known = np.argsort(-by.lines, kind="stable")[:LISTED].tolist()
+        alone = self._alone([self.program.lines[line] for line in known])
+        means = [self._weighed(by.lines / by.lines.sum()), *alone]
+        edges = self.below([self.sums(mean) for mean in means], limit_s, MOST_CUTS)
+        if edges is None:
+            return 0.0
+        longest = np.max([self._of_cuts(edges, mean) for mean in means], axis=0)
+        for _ in range(rounds if len(edges) else 0):
+            at, first = int(longest.argmin()), len(self.program.lines)
+            known_s = longest[at]
+            which = int(np.argmax([self._of_cuts(edges[[at]], mean)[0] for mean in means]))
+            places = [each[:, 0] for each in self.places(edges[[at]])]
+            self._learn(self.mixes_of(places, means[which].often))
+            more = self._alone(self.program.lines[first:])
+            longest = np.max([longest, *(self._of_cuts(edges, mean) for mean in more)], axis=0)
+            means += more
+            if longest[at] <= known_s * NO_LONGER:
+                break
+            some = longest * SAFETY < limit_s
+            edges, longest = edges[some], longest[some]
+            if not len(edges):
+                break
+        return float(min(limit_s, longest.min(initial=np.inf) * SAFETY))
+
+    def _alone(self, lines: Sequence[Line]) -> list[Mean]:
+        """Chains, each by itself."""
+        layer, fixed = least_seconds(self.mixed.cuts, lines)
+        return [
+            Mean(layer[at : at + 1], fixed[at : at + 1], line.often[:, INPUT_GRAD])
+            for at, line in enumerate(lines)
+        ]
+
+    def _of_cuts(self, edges: Ints, mean: Mean) -> Floats:
+        """[cut] the sum of a mean of chains, of cuts [cut, rank]."""
+        self.work += edges.size
+        seconds = self._seconds_of(mean)
+        found: Floats = mean.fixed[0] + sum(
+            each[way] for each, way in zip(seconds, edges.T, strict=True)
+        )
+        return found
 
     def mixes_of(self, places: list[Ints], often: Floats) -> Ints:
         """[chunk, kind, mode] the layers of a cut with the mixes that take least in a chain with so
@@ -55,8 +109,7 @@ class MixedPaths(FoldedPaths):
     def _seconds_of(self, mean: Mean) -> list[Floats]:
         each = self.folded.seconds_of(self.edges, mean)
         more = [
-            self.mixed.added(rank, mean.often)[0, self.mixed.pairs(edge.places)]
-            for rank, edge in enumerate(self.edges)
+            self.mixed.added(rank, mean.often)[0, pairs] for rank, pairs in enumerate(self._pairs)
         ]
         return [fastest + added for fastest, added in zip(each, more, strict=True)]
 
@@ -66,7 +119,7 @@ class MixedPaths(FoldedPaths):
 
     def _weighed(self, weights: Floats) -> Mean:
         lines = self.program.lines[: len(weights)]
-        layer, fixed = least_seconds(self.program.cuts, lines)
+        layer, fixed = least_seconds(self.mixed.cuts, lines)
         often = weights @ np.array([line.often[:, INPUT_GRAD] for line in lines])
         mean = np.tensordot(weights, layer, axes=1)[None]
         return Mean(mean, np.array([weights @ fixed]), often)

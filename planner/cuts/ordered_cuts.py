@@ -21,8 +21,9 @@ from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.path_game import PathGame
 from meshplan.planner.cuts.whole_cuts import least_seconds
 
-MOST_WORK = 3_000_000  # seconds that are looked at
+MOST_WORK, AT_ONCE = 6_000_000, 1_500_000  # seconds that are looked at: in all, of one chunk
 MOST_CHAINS = 64  # the longest ones of the program's answer
+FIRST = 8  # chains that are looked at before the others, of which they let few cuts go on
 KIB = 1.0  # that a rank may lack by rounding alone
 
 
@@ -130,14 +131,16 @@ class OrderedCuts(PathGame):
             np.zeros((covers, ranks, 1)),
         )  # fmt: skip
         for chunk, own in enumerate(until):
-            if len(begun.at) * len(self._held(chunk)) * len(room) + self.work > MOST_WORK:
+            longer = self._longer(begun, chunk, own, room - ahead[chunk + 1])
+            if longer is None:
                 return None
-            begun = self._longer(begun, chunk, own, room - ahead[chunk + 1])
+            begun = longer
         return begun.layers
 
-    def _longer(self, begun: _Begun, chunk: int, own: Floats, room: Floats) -> _Begun:
-        """What is begun with each number of layers of one chunk more; `own`, `room`: [line, place]
-        seconds of that chunk up to a place, and that are left to what is before it.
+    def _longer(self, begun: _Begun, chunk: int, own: Floats, room: Floats) -> _Begun | None:
+        """What is begun with each number of layers of one chunk more, None where that is too much;
+        `own`, `room`: [line, place] seconds of that chunk up to a place, and that are left to what
+        is before it.
         """
         held, kib = np.array(self._held(chunk), int), self._kib_until[chunk]
         cuts, rank = self.program.cuts, self.program.cuts.rank_of[chunk]
@@ -149,10 +152,17 @@ class OrderedCuts(PathGame):
         holds = begun.kib[:, rank, of] + kib[:, end] - kib[:, end - n]
         fits = (holds <= cuts.room_kib[0, :, rank, None] + KIB).all(axis=0)
         of, n, end, holds = of[fits], n[fits], end[fits], holds[:, fits]
-        seconds = begun.seconds[:, of] + own[:, end] - own[:, end - n]
-        self.work += seconds.size
-        below = (seconds < room[:, end]).all(axis=0)
-        every = begun.kib[:, :, of[below]]
-        every[:, rank] = holds[:, below]
-        layers = np.concatenate([begun.layers[of[below]], n[below, None]], axis=1)
-        return _Begun(layers, end[below], seconds[:, below], every)
+        seconds = np.zeros((0, len(of)))
+        for lines in (slice(FIRST), slice(FIRST, None)):
+            seen = len(room[lines]) * len(of)
+            if seen > AT_ONCE or self.work + seen > MOST_WORK:
+                return None
+            self.work += seen
+            more = begun.seconds[lines, of] + own[lines, end] - own[lines, end - n]
+            below = (more < room[lines, end]).all(axis=0)
+            seconds = np.concatenate([seconds[:, below], more[:, below]])
+            of, n, end, holds = of[below], n[below], end[below], holds[:, below]
+        every = begun.kib[:, :, of]
+        every[:, rank] = holds
+        layers = np.concatenate([begun.layers[of], n[:, None]], axis=1)
+        return _Begun(layers, end, seconds, every)

@@ -25,7 +25,7 @@ class MixedFolds(FoldedCuts):
         rows = range(len(cuts.same))
         self.mixes = [FoldedMixes(cuts, row, self.listed, limit_s) for row in rows]
         self._added = dict[int, Floats]()
-        super().__init__(cuts)
+        super().__init__(cuts.hiding_most())
         self.work += MIX * self.ranks * len(rows)
 
     @classmethod

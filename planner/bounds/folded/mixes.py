@@ -113,17 +113,16 @@ class FoldedMixes:
         self._some: Bools = np.isfinite(each_s) & (each_s * same.m[row] * SAFETY < limit_s)
         self._levels = np.unique(transient).tolist()
         self.points = [self._of_rank(rank) for rank in range(same.pp)]
+        self._starts = [np.flatnonzero(np.diff(each.pair, prepend=-1)) for each in self.points]
 
     def added(self, rank: int, first: float, second: float) -> Floats:
         """[pair of words] the least seconds that a chain with so many backwards of the chunks of a
         rank takes more; infinite where the rank does not fit.
         """
-        pair, added_s, _ = self.points[rank]
+        (pair, added_s, _), starts = self.points[rank], self._starts[rank]
         found = np.full(self.listed.words**2, np.inf)
         if len(pair):
-            starts = np.flatnonzero(np.diff(pair, prepend=-1))
-            least = np.minimum.reduceat(added_s @ [first, second], starts)
-            found[pair[starts]] = least
+            found[pair[starts]] = np.minimum.reduceat(added_s @ [first, second], starts)
         return found
 
     def _of_rank(self, rank: int) -> Points:

@@ -45,7 +45,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.climbed_answers import climbed, layers_of
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
-from meshplan.planner.search.simulation.pace import StepPace, WorkPace
+from meshplan.planner.search.simulation.pace import BoundPace, WorkPace
 from meshplan.planner.search.simulation.shaken_cuts import shaken
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
@@ -53,6 +53,7 @@ from meshplan.planner.space.legal_layouts import Variant
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
 WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
+SOLVED = 1_500_000  # of that for a layout's own program at least
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
@@ -93,7 +94,7 @@ class FreeCutBounds:
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
-        self._steps = StepPace()
+        self._pace = BoundPace()
         self._last: WorkPace | None = None
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._loose_s = math.inf
@@ -275,13 +276,17 @@ class FreeCutBounds:
         """Whether something is open below what is found, and there is time, and budget."""
         open_s = self._open_s
         if self._left <= 0 and open_s < self.aim_s <= self._wide_s and self._has_hope(open_s):
-            more = min(self._more, STEP - self._left)
-            self._left, self._more = self._left + more, self._more - more
+            self._draw(STEP)
         return open_s < self.aim_s and not self._ended and self._can_be_settled()
+
+    def _draw(self, enough: int) -> None:
+        """So much is left, if there is more."""
+        more = max(0, min(self._more, enough - self._left))
+        self._left, self._more = self._left + more, self._more - more
 
     def _has_hope(self, open_s: float) -> bool:
         """Whether the gap would no longer be wide with all that is left."""
-        enough = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
+        enough = self._pace.is_enough(open_s, self.aim_s, self._left + self._more)
         return enough and self.aim_s >= self.limit_s * ENOUGH
 
     def _can_be_settled(self) -> bool:
@@ -328,6 +333,8 @@ class FreeCutBounds:
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
         low_s, high_s, halved = float(alike.bounds[at]), self.aim_s, False
+        if self.aim_s <= self._wide_s:
+            self._draw(SOLVED)  # what ends half-way is begun anew
         if low_s < high_s:
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
             program = FreeCutProgram(cuts, self.aim_s, known)
