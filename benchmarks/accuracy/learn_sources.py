@@ -21,7 +21,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.learn.shrink import Shrinkage, Vector, linearised
-from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
+from meshplan.planner.learn.teach import doubt_of, most_telling
 from meshplan.planner.runs.fit import WIDE
 from meshplan.planner.runs.learning import Indices, layout_of
 from meshplan.planner.runs.rows import SkippedRow
@@ -130,11 +130,12 @@ def asked_for(some: Sequence[Row], by: Shrinkage, times: int) -> Iterator[Draw]:
     """
     layouts, rng = _by_layout(some)
     covariance = by.covariance([each.name for each in FREE])
-    first = [rows[0].slope for rows in layouts.values()]
+    first = [rows[0] for rows in layouts.values()]
     for _ in range(times if len(layouts) > CANDIDATES else 1):
         known = rng.choice(len(first), min(CANDIDATES, len(first)), replace=False)
-        doubts = doubts_of_ratios(np.array([first[at] for at in known]), covariance)
-        two = most_telling(doubts)
+        some_known = [first[at] for at in known]
+        slopes = np.array([row.slope for row in some_known])
+        two = most_telling(doubt_of([row.run for row in some_known], slopes, covariance))
         yield _split(layouts, known[list(two)], some)
 
 

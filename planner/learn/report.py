@@ -67,10 +67,9 @@ def print_lesson(lesson: Lesson, console: Console) -> None:
         _say(console, f"run {path}: {lesson.layouts[path]}")
     _say(
         console,
-        f"uncertainty of the constants, as a share of a step (mean of {len(lesson.layouts)} "
-        f"layouts): {lesson.before:.1%} now, {lesson.after:.1%} once these two are learnt from",
+        f"uncertainty of a step time (mean of {len(lesson.layouts)} layouts): {lesson.before:.1%} "
+        f"now, {lesson.after:.1%} once these two are learnt from",
     )
-    _say(console, "errors that no constant explains come on top (docs/learn.md)")
 
 
 def _say(console: Console, text: str) -> None:

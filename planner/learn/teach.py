@@ -1,22 +1,26 @@
-"""Which two of several layouts to run first: those that the others are most like.
+"""Which two of several layouts to run first: those that leave least doubt about all of them.
 
-    d_ij  doubt in ln(step_i / step_j): the standard deviation of (J_i - J_j) u, J and u as in
-          `planner.learn.shrink`, u's by the prior. A run of j leaves it of i, if nothing else
+    ln(step_i)      = J_i u + g_i, J and u as in `planner.learn.shrink`, u's deviations the prior's
+    cov(g_i, g_j)   = `UNEXPLAINED`^2 exp(-n_ij / `FEW_FACTS`): what no constant explains is shared
+                      the less, the more facts n (axes of the layout, GPUs, model, sequence,
+                      precision, LoRA) differ
+    d_i             the standard deviation of ln(step_i) that two runs leave, each seen with `NOISE`
 
-The two of which every layout has one nearest: least sum over i of min(d_ia, d_ib), as the medoids
-of two clusters (Kaufman and Rousseeuw, 1987). So they are like the rest, one mostly of layouts that
-compute and one of those that communicate or wait for their host. Pairs of least posterior variance
-(V-optimal designs) are the odd ones, whose errors no constant explains, and teach less: measured in
-docs/accuracy_history.md.
+The two of least sum of d over all layouts: least posterior variance (optimal designs: Chaloner and
+Verdinelli, Statistical Science 10, 1995). Left-out layouts of published sources chose this rule
+and the three numbers, of which twice and half as much are as good: docs/accuracy_history.md,
+"Ranges and `learn`".
 """
 
-from collections.abc import Mapping
-from itertools import combinations
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from operator import ne
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meshplan.costmodels.layout import CHOSEN_AXES
 from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import load_fit
@@ -24,17 +28,18 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.learn.cases import UnusableRun, run_of_case
 from meshplan.planner.learn.learn import check_alike
 from meshplan.planner.learn.shrink import Vector, linearised, shipped, telling
+from meshplan.planner.runs.runs import Run
 
 FEWEST = 3
+UNEXPLAINED, FEW_FACTS, NOISE = 0.1, 3.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """Two of some layouts, to be run.
 
-    before  the standard deviation of ln(step time) that doubt about the constants makes, mean of
-            the layouts
-    after   the same of its ratio to the nearer of the two, once they have run
+    before  the standard deviation of ln(step time), mean of the layouts
+    after   the same once the two have run
     """
 
     first: Path
@@ -62,23 +67,58 @@ def lesson_of(cases: Mapping[Path, Case]) -> Lesson:
     free = telling(runs, prior)
     covariance = by.covariance([each.name for each in free])
     slopes = linearised(runs, prior, free)[1]
-    doubts = doubts_of_ratios(slopes, covariance)
-    two = most_telling(doubts)
+    doubt = doubt_of(runs, slopes, covariance)
+    two = most_telling(doubt)
     paths, layouts = list(cases), {path: case.layout.label for path, case in cases.items()}
     return Lesson(
-        paths[two[0]], paths[two[1]], layouts,
-        float(np.mean(np.sqrt(np.sum((slopes @ covariance) * slopes, axis=1)))),
-        float(np.mean(np.min(doubts[:, list(two)], axis=1))),
+        paths[two[0]], paths[two[1]], layouts, float(np.mean(np.sqrt(np.diag(doubt)))),
+        float(np.mean(left_by(two, doubt))),
     )  # fmt: skip
 
 
-def most_telling(doubts: Vector) -> tuple[int, int]:
-    """The two layouts of least doubt in the ratio of each layout to the nearer of them."""
-    pairs = combinations(range(len(doubts)), 2)
-    return min(pairs, key=lambda two: float(np.sum(np.min(doubts[:, list(two)], axis=1))))
+def most_telling(doubt: Vector) -> tuple[int, int]:
+    """The two layouts that leave least of `doubt`, the covariance of ln(step) of all."""
+    left = np.array([_sums_left(_after(first, doubt)) for first in range(len(doubt))])
+    np.fill_diagonal(left, math.inf)
+    one, other = np.unravel_index(np.argmin(left), left.shape)
+    return min(int(one), int(other)), max(int(one), int(other))
 
 
-def doubts_of_ratios(slopes: Vector, covariance: Vector) -> Vector:
-    """d, of all pairs of rows of `slopes` (layouts, constants)."""
-    weighed = slopes @ np.linalg.cholesky(covariance)
-    return np.asarray(np.linalg.norm(weighed[:, None] - weighed[None], axis=2))
+def left_by(two: tuple[int, int], doubt: Vector) -> Vector:
+    """d of each layout."""
+    first, second = two
+    return _deviations(np.diag(_after(second, _after(first, doubt))))
+
+
+def _after(at: int, doubt: Vector) -> Vector:
+    """What a run of one layout leaves of `doubt`."""
+    seen = doubt[at]
+    return doubt - np.outer(seen, seen) / (seen[at] + NOISE**2)
+
+
+def _sums_left(doubt: Vector) -> Vector:
+    """The sum of d after a run of each layout."""
+    told = np.square(doubt) / (np.diag(doubt)[:, None] + NOISE**2)
+    return np.asarray(np.sum(_deviations(np.diag(doubt) - told), axis=1))
+
+
+def _deviations(variances: Vector) -> Vector:
+    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
+
+
+def doubt_of(runs: Sequence[Run], slopes: Vector, covariance: Vector) -> Vector:
+    """The covariance of ln(step) of `runs`; `slopes`: J, of runs and constants."""
+    facts = [_facts(run) for run in runs]
+    apart = np.array([[sum(map(ne, one, other)) for other in facts] for one in facts])
+    shared = UNEXPLAINED**2 * np.exp(-apart / FEW_FACTS)
+    return np.asarray(slopes @ covariance @ slopes.T + shared)
+
+
+def _facts(run: Run) -> tuple[Hashable, ...]:
+    """What of a run the number n counts."""
+    layout, training = run.layout, run.training
+    axes = (getattr(layout, axis) for axis in CHOSEN_AXES)
+    return (
+        *axes, layout.world_size, run.model.name, training.seq_len, training.precision,
+        training.lora,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from meshplan.planner.learn.levers import levers
 from meshplan.planner.learn.likelihood import Seen, likeliest
 from meshplan.planner.learn.reasons import explained, needed, reasons, switches
 from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
-from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
+from meshplan.planner.learn.teach import NOISE, doubt_of, left_by, most_telling
 from meshplan.planner.runs.memory import recomputing
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
@@ -68,21 +68,27 @@ def test_a_run_that_contradicts_the_others_counts_little() -> None:
     assert most_likely(errors, slopes, covariance, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
 
 
-def test_the_two_runs_to_ask_for_are_those_that_the_others_are_like() -> None:
-    """s = 0.3, J = 0, 1, 2, 10, 11: runs at 1 and 10 leave 0.3 (1 + 0 + 1 + 0 + 1), those at 0 and
-    11, the most different, 0.3 (0 + 1 + 2 + 1 + 0).
+def test_the_two_runs_to_ask_for_leave_least_doubt() -> None:
+    """Layouts 0 and 1 are one, so are 2 and 3, and 4 is half of each: one run of each pair leaves
+    next to nothing, and of two alike the first is taken.
     """
-    slopes = np.array([[0.0], [1.0], [2.0], [10.0], [11.0]])
-    doubts = doubts_of_ratios(slopes, np.array([[0.09]]))
-    assert doubts[0] == pytest.approx([0.0, 0.3, 0.6, 3.0, 3.3])
-    assert most_telling(doubts) == (1, 3)
+    of_each = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
+    doubt = of_each @ of_each.T
+    assert most_telling(doubt) == (0, 2)
+    assert left_by((0, 2), doubt) == pytest.approx([NOISE, NOISE, NOISE, NOISE, 0.035], rel=0.02)
+    assert left_by((0, 1), doubt)[2:] == pytest.approx([1.0, 1.0, 0.5], rel=0.01)
 
 
-def test_doubt_of_a_ratio_adds_up_over_constants() -> None:
-    """J differs by 3 and 4, s = 0.1: 0.1 sqrt(3 x 3 + 4 x 4) = 0.5; alike they share all doubt."""
-    slopes = np.array([[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]])
-    doubts = doubts_of_ratios(slopes, np.diag([0.01, 0.01]))
-    assert doubts[:, 0] == pytest.approx([0.0, 0.5, 0.0])
+def test_doubt_of_layouts_is_shared_as_far_as_constants_and_facts_are() -> None:
+    """J = 3 and 4, s = 0.1: 0.09 and 0.16 with 0.12 shared; beside it 0.1^2 of what nothing
+    explains, of which layouts that differ in three facts (tp, ZeRO, sequence) share 1 / e.
+    """
+    one = run_at(PLANS[0], 1.0)
+    layout = replace(one.layout, data_parallel=2, tensor_parallel=4, zero_stage=0)
+    other = replace(one, layout=layout, training=replace(one.training, seq_len=2048))
+    doubt = doubt_of([one, other], np.array([[3.0], [4.0]]), np.array([[0.01]]))
+    shared = 0.12 + 0.01 / math.e
+    assert doubt == pytest.approx(np.array([[0.10, shared], [shared, 0.17]]))
 
 
 def test_runs_as_predicted_teach_nothing() -> None:
