@@ -12,7 +12,7 @@ attention kernel of those that are there; or are gathered before it; or heads ar
 tokens around it (Ulysses, 2309.14509); or that in each node, and keys and values go round nodes.
 """
 
-AdapterCasts = Literal["none", "inputs", "all"]
+AdapterCasts = Literal["fused", "none", "inputs", "all"]
 
 
 class KernelHabits(Frozen):
@@ -138,7 +138,8 @@ class KernelHabits(Frozen):
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
-                    back under autocast, or without it adapters compute in fp32, "all"
+                    back under autocast, or without it adapters compute in fp32, "all"; "fused": no
+                    kernel scales their wide output, as one does in all others
     step_graph      one CUDA graph holds a whole step, so the host issues no kernels
     communication_units  SMs that only exchange tokens where the model has experts
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token

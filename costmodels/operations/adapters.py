@@ -5,10 +5,10 @@ up, one where the engine adapts them as one), rank r each:
 
     parameters  r (j k + n)           A: k x r of each of the j; B: r x n of all together
     FLOPs       2 t r (j k + n)       forward, and twice that backward
-    forward     j k + 4 n + 2 j r     numbers a row, read and written: the input, the narrow output,
-                                      the wide one, and the sum of both paths
-    backward    5 j k + 2 n + 4 j r   the input and the gradient of the output for the gradients of
-                                      A and B, what is passed on, and its sum
+    forward     j k + 6 n + 2 j r     numbers a row, read and written: the input, the narrow output,
+                                      the wide one, that scaled, and the sum of both paths
+    backward    5 j k + 4 n + 4 j r   the gradient of the output scaled, the input and it for the
+                                      gradients of A and B, what is passed on, and its sum
     saved       j r                   numbers a row: the narrow output
 
 Dropout before A makes a copy of the input for each of the j adapters and a mask of one byte a
@@ -17,15 +17,18 @@ number, both kept in place of the input itself:
     each way    2 j k                 numbers a row more (read, and written dropped), and j k bytes
     saved       j k                   numbers a row more, and j k bytes
 
+A compiler makes scaling one kernel with the sum, and AutoModel scales the narrow output: 2 n
+numbers less each way (`AdapterCasts` "fused").
+
 PEFT keeps adapters in fp32 beside a 16-bit model (autocast_adapter_dtype, since 0.11: pull request
 1706) and casts their input to the dtype of their weights (`AdapterCasts`). Under FSDP1 with
 use_orig_params a unit's weights are fp32 shards until its own forward, whatever they are gathered
 in; adapters in a layer's unit are not.
 Bytes a row beyond those above, j k and n of an input's and the output's numbers:
 
-    inputs   12 j k + 4 n each way, with dropout 4 j k more: under autocast the input is cast to
-             fp32 and back to 16 bits, dropped in fp32, and the wide output is scaled apart
-    all      8 j k + 20 n forward and 10 j k + 24 n backward, with dropout 4 j k more each way:
+    inputs   12 j k each way, with dropout 4 j k more: under autocast the input is cast to fp32 and
+             back to 16 bits, and dropped in fp32
+    all      8 j k + 16 n forward and 10 j k + 20 n backward, with dropout 4 j k more each way:
              without autocast products, scaling and the sum are fp32 too, and what leaves is cast
     saved    2 j k (the copy in 16 bits) and 4 j k (that in fp32), with dropout 0 and 2 j k more
 
@@ -34,9 +37,12 @@ it, nor gathers it again over tensor-parallel ranks in the backward.
 
 Source: LoRA (2106.09685, section 4); huggingface/peft@5d602fd src/peft/tuners/lora/layer.py
 (Linear.forward: lora_B(lora_A(dropout(x))) * scaling, of the input in the dtype of lora_A's weight;
-the result is cast back), torch's native_dropout. LoRA of Llama 3 8B at rank 16 under autocast, with
-4 and 16 sequences of 4,096 tokens, then holds 23.1 and 46.9 GiB, 22.7 and 45.4 without the copies,
-23.2 and 47.4 measured (foundation-model-stack/fms-acceleration@876e2ed).
+the result is cast back), torch's native_dropout. torchtune's LoRALinear.forward scales the wide
+output too, and NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/peft/utils.py ParallelLinearAdapter;
+NVIDIA-NeMo/Automodel@36044ad3 nemo_automodel/components/_peft/lora.py does not. LoRA of Llama 3 8B
+at rank 16 under autocast, with 4 and 16 sequences of 4,096 tokens, then holds 23.1 and 46.9 GiB,
+22.7 and 45.4 without the copies, 23.2 and 47.4 measured (foundation-model-stack/fms-acceleration
+@876e2ed).
 Leaves out: the narrow output's bytes in fp32, its own collectives, and that Megatron cuts A over
 the tensor-parallel ranks where B follows it (elsewhere, and here, it is whole on each); that an
 adapter's input stays in 16 bit in 8-bit training.
@@ -61,18 +67,20 @@ _FEEDS_HEAD = ("head_input",)
 
 class _Cast(NamedTuple):
     """Bytes beyond those in 16 bits of a number of the input, and of the output, forward and
-    backward; and of the input that are kept, of which dropout keeps 2 anyway.
+    backward; of the input that are kept, of which dropout keeps 2 anyway; and kernels each way.
     """
 
     inputs: tuple[float, float]
     outputs: tuple[float, float]
     kept: float
+    kernels: int
 
 
 _CASTS: dict[AdapterCasts, _Cast] = {
-    "none": _Cast((0.0, 0.0), (0.0, 0.0), 0.0),
-    "inputs": _Cast((12.0, 12.0), (4.0, 4.0), 2.0),
-    "all": _Cast((8.0, 10.0), (20.0, 24.0), 4.0),
+    "fused": _Cast((0.0, 0.0), (-4.0, -4.0), 0.0, 0),
+    "none": _Cast((0.0, 0.0), (0.0, 0.0), 0.0, 1),
+    "inputs": _Cast((12.0, 12.0), (0.0, 0.0), 2.0, 3),
+    "all": _Cast((8.0, 10.0), (16.0, 20.0), 4.0, 3),
 }
 _DROPPED_IN_FP32 = 4.0
 
@@ -107,7 +115,7 @@ def feeds_frozen_alone(op: Operation, lora: Lora, casts: AdapterCasts = "none") 
     if isinstance(op, Communication) and op.name in _FEEDS_HEAD:
         return True
     fused = isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)
-    dropped = lora.dropout > 0 or casts != "none"
+    dropped = lora.dropout > 0 or _copies(casts)
     elsewhere = dropped or lora.with_key != "all_linear"
     return fused and (
         (dropped and op.name in _FEEDS_ATTENTION) or (elsewhere and op.name in _FEEDS_FEED_FORWARD)
@@ -133,14 +141,24 @@ def adapter_numbers(op: Matmul, lora: Lora, *, backward: bool) -> Number:
     """Read and written for each row of the input, in one direction."""
     dropped = 2 * op.joined * op.k if lora.dropout else 0
     if backward:
-        return 5 * op.joined * op.k + 2 * op.n + 4 * op.joined * lora.rank + dropped
-    return op.joined * op.k + 4 * op.n + 2 * op.joined * lora.rank + dropped
+        return 5 * op.joined * op.k + 4 * op.n + 4 * op.joined * lora.rank + dropped
+    return op.joined * op.k + 6 * op.n + 2 * op.joined * lora.rank + dropped
+
+
+def cast_kernels(casts: AdapterCasts) -> int:
+    """Beside the products and the sum: the scaling, and two casts where there are any."""
+    return _CASTS[casts].kernels
+
+
+def _copies(casts: AdapterCasts) -> bool:
+    """Whether what an adapter reads is a copy in another number format."""
+    return _CASTS[casts].kept > 0
 
 
 def cast_bytes(op: Matmul, lora: Lora, casts: AdapterCasts, *, backward: bool) -> Number:
     """Moved for each row of the input beyond `adapter_numbers` of 16 bits, in one direction."""
     each = _CASTS[casts]
-    dropped = _DROPPED_IN_FP32 if lora.dropout and casts != "none" else 0.0
+    dropped = _DROPPED_IN_FP32 if lora.dropout and _copies(casts) else 0.0
     return (each.inputs[backward] + dropped) * op.joined * op.k + each.outputs[backward] * op.n
 
 
@@ -153,7 +171,7 @@ def kept_bytes(op: Matmul, lora: Lora, casts: AdapterCasts, itemsize: float) -> 
     if part is None:
         return 0.0
     numbers = part.m * part.joined * (lora.rank + (part.k if lora.dropout else 0))
-    more = _CASTS[casts].kept - (2.0 if lora.dropout and casts != "none" else 0.0)
+    more = _CASTS[casts].kept - (2.0 if lora.dropout and _copies(casts) else 0.0)
     copies = more * part.m * part.joined * part.k
     return itemsize * numbers + copies + mask_bytes(part, lora)
 

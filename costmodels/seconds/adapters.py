@@ -16,6 +16,7 @@ from meshplan.costmodels.operations.adapters import (
     adapter_forward_flops,
     adapter_numbers,
     cast_bytes,
+    cast_kernels,
     is_linear,
     mask_bytes,
 )
@@ -24,11 +25,10 @@ from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.kernel_habits import AdapterCasts
 
-ADAPTER_KERNELS = 3
-"""Forward: two products, and the sum with the frozen one's output; twice that backward. Dropout is
-one more each way, casts three: there, back, and the scaling.
+ADAPTER_KERNELS = (3, 5)
+"""Forward two products, and the sum with the frozen one's output; backward two for each, and the
+sum of what is passed on. Dropout is one more each way, scaling one, casts two.
 """
-CASTING_KERNELS = 3
 
 
 def adapter_launches(
@@ -38,8 +38,8 @@ def adapter_launches(
     part = adapted_part(op, lora) if lora else None
     if lora is None or part is None:
         return 0
-    beside = (lora.dropout > 0) + CASTING_KERNELS * (casts != "none")
-    return part.joined * (ADAPTER_KERNELS * (2 if backward else 1) + beside)
+    beside = (lora.dropout > 0) + cast_kernels(casts)
+    return part.joined * (ADAPTER_KERNELS[backward] + beside)
 
 
 def beside_frozen_s(

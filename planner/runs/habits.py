@@ -95,10 +95,11 @@ FIRST_CHUNKED_RELEASE = (0, 3)
 framework's name decides, else the year; rows of that year from before say `whole`.
 """
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
-PLAIN = {"launch_share": 0.24}
+PLAIN = {"launch_share": 0.24, "adapter_casts": "none"}
 """An nn.Linear is issued in 13.48 us on a DGX H100 (NVIDIA/TransformerEngine issue 2053); a module
 of the engines that taught all engines' `launch_s` takes 56.2 (hardware_profiles/fits/generic.toml).
-What nothing compiles and nobody wraps in modules of his own is issued so.
+What nothing compiles and nobody wraps in modules of his own is issued so, and no kernel takes the
+scaling of an adapter in.
 """
 PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
