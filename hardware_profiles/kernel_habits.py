@@ -134,6 +134,7 @@ class KernelHabits(Frozen):
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     launch_share    of the `launch_s` that runs teach, what the host takes for a module of PyTorch's
                     own that nothing compiles
+    product_share   of that, what it takes for a dense layer's product in 16 bits
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
@@ -211,6 +212,7 @@ class KernelHabits(Frozen):
     graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     step_graph: bool = False
     launch_share: float = Field(default=1.0, gt=0)
+    product_share: float = Field(default=1.0, gt=0)
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
     communication_units: int = Field(default=0, ge=0)

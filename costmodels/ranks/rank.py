@@ -150,8 +150,8 @@ class Rank:
             gradient_bytes(engine, self.site.itemsize),
             engine.kernels.graphed, engine.kernels.products_apart,
             engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
-            engine.kernels.launch_share, engine.kernels.launches_block,
-            engine.kernels.adapter_casts,
+            engine.kernels.launch_share, engine.kernels.product_share,
+            engine.kernels.launches_block, engine.kernels.adapter_casts,
         )  # fmt: skip
 
     @property

@@ -101,7 +101,7 @@ class Pricer:
     products_apart  whether the host issues a product for each expert
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
-    launch_share, launches_block, adapter_casts    see `KernelHabits`
+    launch_share, product_share, launches_block, adapter_casts    see `KernelHabits`
     """
 
     device: Device
@@ -120,6 +120,7 @@ class Pricer:
     drops_unread: bool = False
     keeps_unread: bool = False
     launch_share: float = 1.0
+    product_share: float = 1.0
     launches_block: bool = False
     adapter_casts: AdapterCasts = "none"
 
@@ -282,7 +283,9 @@ class Pricer:
 
     def _issue_s(self, op: Operation, direction: Direction) -> Number:
         """Of one."""
-        launch_s = self.device.tuning.launch_s * self.launch_share
+        dense = isinstance(op, Matmul) and "experts" not in op.modules
+        share = self.product_share if dense and not self.device.recipe.cast_bytes else 1.0
+        launch_s = self.device.tuning.launch_s * self.launch_share * share
         kernels_s = launch_s * self._launches(op, direction)
         operators_s = OPERATOR_S * operators_of(op, direction, self.graphed)
         issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
