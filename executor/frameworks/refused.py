@@ -132,9 +132,8 @@ _NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
-        "check the configuration that it names (of --module M --config C the function C in "
-        "torchtitan/models/M/config_registry.py), with what its --SECTION.KEY=VALUE options "
-        "replace"),
+        "its configuration is chosen elsewhere; check that, with what its --SECTION.KEY=VALUE "
+        "options replace"),
     "a launch script of Megatron-Bridge's performance recipes": (
         rf"{_BY}[^\s#]*scripts/performance/(?:run_script|setup_experiment)\.py\b",
         "its recipes, which are programs, set recompute, stages and precision; check the "
