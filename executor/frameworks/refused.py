@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
@@ -12,6 +13,7 @@ _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 
 _BY = r"(?:[^#\n]*[ \t])?"
 
+_RECIPES = "NeMo 2 or Megatron-Bridge recipe in Python"
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -21,7 +23,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                        "it includes files of other folders; check the arguments that it prints"),
     "OLMo-core": ((r"(from|import) olmo_core\b",),
                   "a Python program; check its model by an inline plan"),
-    "NeMo 2 or Megatron-Bridge recipe in Python": (
+    _RECIPES: (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check run_config.yaml, which a checkpoint of it holds, or the script "
         "that runs it with overrides such as model.tensor_model_parallel_size=2"),
@@ -108,7 +110,8 @@ costs the length of the text.
 def claims_refused(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
     ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
-    return name.endswith(ends) and _refused(text) is not None
+    title = _refused(text) if name.endswith(ends) else None
+    return title is not None and not (title == _RECIPES and is_recipe(name, text))
 
 
 def _refused(text: str) -> str | None:
@@ -123,6 +126,8 @@ def _refused(text: str) -> str | None:
 def refuse(text: str, path: str) -> Reading:
     """Raises `UnreadableConfig` that names the format and the way on."""
     title = _refused(text) or "format"
+    if title == _RECIPES and not re.search(r"^def ", text, re.M):
+        raise NothingToRead("it only names recipes of other files")
     fields = plan_fields(text) if title == "verl" else ""
     said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
     raise UnreadableConfig(f"{title}: not read ({said})")

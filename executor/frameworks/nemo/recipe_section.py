@@ -11,7 +11,8 @@ Source: NVIDIA-NeMo/Nemotron `src/nemotron/recipes`, `src/nemotron/steps`.
 from collections.abc import Iterator, Mapping
 
 from meshplan.executor.frameworks.documents.values import shown
-from meshplan.executor.frameworks.nemo.scripts import Run, of_recipe
+from meshplan.executor.frameworks.nemo.run import Run
+from meshplan.executor.frameworks.nemo.scripts import of_recipe
 from meshplan.planner.case.reading import Fact
 
 _NO_PEFT = ("none", "null", "false", "")

@@ -1,5 +1,7 @@
 """How far a program is followed, counted and not timed, and where it is not."""
 
+import ast
+
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_STEPS = 400_000  # expressions and statements of a file; Megatron-Bridge's longest has 171,000
@@ -16,10 +18,11 @@ class Unfollowed(Exception):
 
 
 class Budget:
-    """The steps that are left for one file."""
+    """The steps that are left for one file, and the words of its syntax that were asked for."""
 
     def __init__(self) -> None:
         self._left = MAX_STEPS
+        self.written: dict[ast.AST, str] = {}
 
     def step(self, line: int, steps: int = 1) -> None:
         """So many more; raises `UnreadableConfig` where there are too many."""

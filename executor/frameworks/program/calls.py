@@ -10,7 +10,7 @@ The environment is empty but for what the file is started with.
 """
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,11 +40,15 @@ _PLAIN: Mapping[str, type] = {"str": str, "int": int, "bool": bool, "float": flo
                               "dict": dict, "tuple": tuple}  # fmt: skip
 
 
+Effects = Mapping[str, Callable[[list[Any], dict[str, Any], int], None]]
+
+
 class Calls(Expressions):
     """Expressions with their calls.
 
     opaque  functions and classes whose calls are records wherever they lie, by the ends of their
             dotted names
+    effects what a function that is not entered does to its arguments, by its name
     ruled   packages whose classes set fields by rules that the reader knows
     """
 
@@ -53,9 +57,11 @@ class Calls(Expressions):
         budget: Budget,
         opaque: Collection[str] = (),
         ruled: Collection[str] = (),
+        effects: Effects | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(budget)
+        self._effects = effects or {}
         self._ruled = tuple(f"{name}." for name in ruled)
         self._opaque = tuple(f".{name}" for name in opaque)
         self._environment = environment or {}
@@ -124,7 +130,7 @@ class Calls(Expressions):
         self, called: Function, args: list[Any], named: dict[str, Any], node: ast.Call
     ) -> Any:
         name = called.node.name
-        if f".{name}".endswith(self._opaque):
+        if f".{name}".endswith(self._opaque) or name in self._effects:
             return self._record(f"{called.module.name}.{name}", args, named, node)
         if self._depth >= MAX_CALLS:
             raise Unfollowed(f"{name}: calls more than {MAX_CALLS} deep", self.line)
@@ -227,6 +233,9 @@ class Calls(Expressions):
         """A record of a call that is not followed."""
         fields = {name: (value, self.line) for name, value in named.items()}
         made = Record(kind, self.words(node), self.line, args, fields)
+        if made.name in self._effects:
+            self._effects[made.name](args, named, self.line)
+            return made
         known = f".{kind}".endswith(self._opaque) or made.name in _READ_ONLY
         if not made.is_made and not known:
             for each in (*args, *named.values()):
@@ -241,8 +250,9 @@ class Calls(Expressions):
             return made
         found = dict(self._fields(called, 0, made))
         stated = dict(zip(found, args, strict=False)) | named
-        defaults = {name: self._default(*said) for name, said in found.items()
-                    if name not in stated and said[0] is not None}  # fmt: skip
+        defaults = {name: self._default(default, frame)
+                    for name, (default, frame) in found.items()
+                    if name not in stated and default is not None}  # fmt: skip
         made.fields |= {name: (value, self.line) for name, value in (defaults | stated).items()}
         return made
 

@@ -14,6 +14,7 @@ from meshplan.executor.frameworks.program.values import (
     Ref,
     Unknown,
     is_constant,
+    is_key,
     words,
 )
 
@@ -37,7 +38,6 @@ class Expressions:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self._written: dict[ast.AST, str] = {}
         self.line = 1  # of the file that is read, whichever one is followed
 
     def call(self, node: ast.Call, frame: Frame) -> Any:
@@ -55,15 +55,15 @@ class Expressions:
 
     def words(self, node: ast.AST, most: int = MOST_SHOWN) -> str:
         """A piece of syntax as it is written; each is asked for at its price."""
-        if node not in self._written:
-            self._written[node] = words(node)
+        if node not in self.budget.written:
+            self.budget.written[node] = words(node)
             self.budget.step(self.line, _STEPS_OF_WORDS)
-        return self._written[node][:most]
+        return self.budget.written[node][:most]
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
         """The value of an expression; `Unknown` where nothing here says it."""
         found = getattr(self, f"_{type(node).__name__.lower()}", None)
-        value = self.unknown(node) if found is None else found(node, frame)
+        value: Any = self.unknown(node) if found is None else found(node, frame)
         long = isinstance(value, list | tuple | dict | str)
         self.budget.step(self.line, 1 + len(value) // _ENTRIES_A_STEP if long else 1)
         return value
@@ -122,7 +122,7 @@ class Expressions:
             named = None if key is None else self.value(key, frame)
             if key is None and isinstance(held, dict):
                 made |= held
-            elif key is not None and is_constant(named):
+            elif key is not None and is_key(named):
                 made[named] = held
             elif not isinstance(named, Ref):
                 return self.unknown(node)
@@ -222,7 +222,7 @@ class Expressions:
             return self.unknown(node)
         key = self.value(node.slice, frame)
         try:
-            if isinstance(held, dict) and is_constant(key):
+            if isinstance(held, dict) and is_key(key):
                 return held[key]
             if isinstance(held, list | tuple | str) and type(key) is int:
                 return held[key]
@@ -244,7 +244,7 @@ class Expressions:
         try:
             for inner in self._rounds(node, frame):
                 key = self.value(node.key, inner)
-                if not is_constant(key):
+                if not is_key(key):
                     return self.unknown(node)
                 made[key] = self.value(node.value, inner)
         except NotKnown:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
-from meshplan.executor.frameworks.program.calls import Calls
+from meshplan.executor.frameworks.program.calls import Calls, Effects
 from meshplan.executor.frameworks.program.expressions import Frame
 from meshplan.executor.frameworks.program.modules import Module, Repository
 from meshplan.executor.frameworks.program.pure import NotKnown, computed
@@ -23,7 +23,7 @@ from meshplan.executor.frameworks.program.values import (
     Record,
     Ref,
     Unknown,
-    is_constant,
+    is_key,
     touch,
 )
 from meshplan.planner.case.reading import UnreadableConfig
@@ -45,7 +45,7 @@ class _Returned(Exception):
 class Program(Calls):
     """One file and those that it imports, with names of their own.
 
-    opaque, ruled  as of `Calls`
+    opaque, ruled, effects  as of `Calls`
     environment    what the program is started with
     """
 
@@ -56,9 +56,10 @@ class Program(Calls):
         *,
         opaque: Collection[str] = (),
         ruled: Collection[str] = (),
+        effects: Effects | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(budget, opaque, ruled, environment)
+        super().__init__(budget, opaque, ruled, effects, environment)
         self._repository = repository
         self.main = repository.main()
         self._modules: dict[str, Module | None] = {self.main.name: self.main}
@@ -212,7 +213,7 @@ class Program(Calls):
             held.fields[target.attr] = (value, self.line)
         elif isinstance(target, ast.Subscript):
             held, key = self.value(target.value, frame), self.value(target.slice, frame)
-            if isinstance(held, dict) and is_constant(key):
+            if isinstance(held, dict) and is_key(key):
                 held[key] = value
             elif isinstance(held, Record):
                 touch(held, Unknown(f"{self.words(target)} (it changes it)", self.line))

@@ -11,6 +11,7 @@ Nothing is imported. Leaves out installed packages: their names stay names.
 import ast
 import warnings
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_NESTED = 100  # nodes of syntax in each other, from the file down
 MAX_MODULES = 60  # of one file's imports; Megatron-Bridge's recipes need 12
+_MAX_KEPT = 128  # files whose syntax is kept for the next one of a folder
 _ABOVE = 8  # folders above a file in which a package is looked for
 
 
@@ -74,7 +76,8 @@ class Repository:
     def __init__(self, text: str, path: str) -> None:
         self._path = Path(path).absolute() if path else None
         self.tree = parse(text)
-        self._trees: dict[Path, ast.Module | None] = {}
+        self._found: dict[str, tuple[ast.Module, Path, bool] | None] = {}
+        self._met = 0
         self._roots = self._found_roots()
 
     def _found_roots(self) -> list[Path]:
@@ -106,8 +109,14 @@ class Repository:
 
     def module(self, dotted: str) -> Module | None:
         """The module of that name, None where none of the repository's files is it."""
+        if dotted not in self._found:
+            self._found[dotted] = self._look_for(dotted)
+        found = self._found[dotted]
+        return Module(dotted, *found) if found else None
+
+    def _look_for(self, dotted: str) -> tuple[ast.Module, Path, bool] | None:
         parts = dotted.split(".")
-        if not all(part.isidentifier() for part in parts):
+        if not all(part.isidentifier() for part in parts) or self._met >= MAX_MODULES:
             return None
         for root in self._roots:
             base = root.joinpath(*parts)
@@ -115,24 +124,30 @@ class Repository:
                 (base / "__init__.py", True),
                 (base.with_suffix(".py"), False),
             ):
-                tree = self._tree(file)
+                tree = _tree(file)
                 if tree is not None:
-                    return Module(dotted, tree, file, is_package)
+                    self._met += 1
+                    return tree, file, is_package
         return None
 
-    def _tree(self, file: Path) -> ast.Module | None:
-        if file not in self._trees:
-            if sum(tree is not None for tree in self._trees.values()) >= MAX_MODULES:
-                return None
-            self._trees[file] = _parsed(file)
-        return self._trees[file]
 
-
-def _parsed(file: Path) -> ast.Module | None:
+def _tree(file: Path) -> ast.Module | None:
     """A file's syntax; None where it is not there, or is nothing that a configuration imports."""
     try:
-        if not file.is_file() or file.stat().st_size > MAX_PROGRAM_BYTES:
+        if not file.is_file():
             return None
+        about = file.stat()
+    except OSError:
+        return None
+    if about.st_size > MAX_PROGRAM_BYTES:
+        return None
+    return _parsed(file, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def _parsed(file: Path, size: int, changed: int) -> ast.Module | None:
+    """The syntax of a file as it was of that size at that time; the next file imports it too."""
+    try:
         return parse(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, UnreadableConfig):
         return None

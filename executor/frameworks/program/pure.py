@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from meshplan.executor.frameworks.program.values import is_constant, is_flat
+from meshplan.executor.frameworks.program.values import is_constant, is_flat, is_key
 from meshplan.planner.case.limits import MAX_COUNT
 
 MOST_ENTRIES = 10_000  # of a list or a text that a program makes
@@ -33,9 +33,7 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 def computed(kind: ast.operator, left: Any, right: Any) -> Any:
     """`left` and `right` by an operator; raises `NotKnown`."""
     if isinstance(left, str | list | tuple) and type(left) is type(right):
-        if isinstance(kind, ast.Add) and len(left) + len(right) <= MOST_ENTRIES:
-            return left + right
-        raise NotKnown
+        return _joined(kind, left, right)
     if isinstance(left, dict) and isinstance(right, dict) and isinstance(kind, ast.BitOr):
         return left | right
     if isinstance(left, list) and type(right) is int and isinstance(kind, ast.Mult):
@@ -53,6 +51,12 @@ def computed(kind: ast.operator, left: Any, right: Any) -> Any:
     return _small(value)
 
 
+def _joined(kind: ast.operator, left: Any, right: Any) -> Any:
+    if isinstance(kind, ast.Add) and len(left) + len(right) <= MOST_ENTRIES:
+        return left + right
+    raise NotKnown
+
+
 def _small(value: Any) -> Any:
     if isinstance(value, complex) or abs(value) > _MOST or not math.isfinite(value):
         raise NotKnown
@@ -63,7 +67,8 @@ def compared(kind: ast.cmpop, left: Any, right: Any) -> bool:
     """Whether `left` and `right` compare so; raises `NotKnown`."""
     if isinstance(kind, ast.In | ast.NotIn):
         holds = isinstance(right, str) if isinstance(left, str) else False
-        if not is_constant(left) or not (holds or isinstance(right, dict) or is_flat(right)):
+        named = is_key(left) and isinstance(right, dict)
+        if not named and not (is_constant(left) and (holds or is_flat(right))):
             raise NotKnown
         if is_constant(right) and not isinstance(right, str):
             raise NotKnown

@@ -109,6 +109,11 @@ def is_constant(value: object) -> bool:
     return isinstance(value, CONSTANTS)
 
 
+def is_key(value: object) -> bool:
+    """Whether a value may name an entry of a mapping: a constant, or a tuple of them."""
+    return is_constant(value) or (isinstance(value, tuple) and is_flat(value))
+
+
 def is_flat(value: object) -> bool:
     """Whether a value is a constant or a list of them, so that comparing it costs little."""
     return is_constant(value) or (

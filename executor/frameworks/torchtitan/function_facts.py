@@ -40,8 +40,8 @@ def facts_of(config: Any, function: ast.FunctionDef, module: str) -> dict[str, F
     no configuration.
     """
     if isinstance(config, Unknown):
-        unclear = Fact((Fact(config.text, config.line),), config.line)
-        return {"parallelism": Fact(None, function.lineno), UNCLEAR: unclear}
+        named = Fact((Fact(config.text, config.line),), config.line)
+        return {"parallelism": Fact(None, function.lineno), UNCLEAR: named}
     if not isinstance(config, Record):
         return {}
     found: dict[str, Fact] = {}

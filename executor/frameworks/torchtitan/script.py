@@ -1,5 +1,4 @@
-"""Reads scripts that launch torchtitan with a TOML file (0.2) or a configuration function (0.3), and
-options of the command line.
+"""Reads scripts that launch torchtitan with a TOML file (0.2) or a configuration function (0.3).
 
     torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file llama3_8b.toml \\
         --parallelism.tensor_parallel_degree 4 --compile.enable
