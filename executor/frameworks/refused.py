@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
+from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_nemo_rl
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
@@ -58,8 +59,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "RLinf": ((r"(?:cluster|runner):[ \t]*$", r"actor:[ \t]*$", r"[ \t]+component_placement:"),
               "it trains and generates in turn; check a plan of the same layout"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
-                "it includes files of other folders, and most of its recipes generate in turn; "
-                "check a plan of the same layout"),
+                "its update is its own, and most of its recipes generate in turn; check a plan of "
+                "the same layout"),
     "LitGPT": ((r"train:[ \t]*$", r"(out_dir|checkpoint_dir|logger_name|model_name):"),
                _OWN_NAMES),
     "InternEvo": ((r"parallel[ \t]*=[ \t]*dict\(", r"(hybrid_zero_optimizer|JOB_NAME)[ \t]*="),
@@ -129,6 +130,8 @@ def refuse(text: str, path: str) -> Reading:
     if title == _RECIPES and not re.search(r"^def ", text, re.M):
         raise NothingToRead("it only names recipes of other files")
     fields = plan_fields(text) if title == "verl" else ""
+    if title == "NeMo RL":
+        fields = fields_of_nemo_rl(text, path)
     said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
     raise UnreadableConfig(f"{title}: not read ({said})")
 

@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import of_bridge
-from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.composed import Composed, composed
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
@@ -123,10 +123,12 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         runs = runs_of_functions(text, path, start.environment if start else None)
     if not runs:
         given = start.environment if start else None
-        found = words_of(text) if words else resolved(read_yaml(text), text, given)
+        whole = Composed(words_of(text)) if words else composed(text, path)
+        found = whole.found if words else resolved(whole.found, whole.text, given)
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
-        runs = [Run(found) if words or is_nemo(found) else run_of_file(found)]
+        run = Run(found) if words or is_nemo(found) else run_of_file(found)
+        runs = [replace(run, unread=(*run.unread, *whole.left), notes=whole.notes())]
     first, *others = (_reading(run, path) for run in runs)
     return replace(first, others=tuple(others))
 
@@ -164,7 +166,8 @@ def _reading(run: Run, path: str) -> Reading:
     lora, of_adapters = (None, []) if nemo else of_bridge(found)
     put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora, model=run.model)
     config = model_config_of(values)
-    unread += [*changed_model(run, plain, values), *of_unknown(run, values)]
+    unread += changed_model(run, plain, values)
+    engine = "megatron" if _sums_wide(values) and lora is None else "megatron-bridge"
     if not facts.keys() - {"schedule"} and not (_elsewhere(found) or run.whole):
         raise NothingToRead("no layout found, such as model.tensor_model_parallel_size")
     assumed = _assumed_sharding(found, facts, read=nemo or run.whole)
@@ -172,10 +175,11 @@ def _reading(run: Run, path: str) -> Reading:
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
+    unread += of_unknown(run, values)
     of_trainer, beside = _of_nemo(found, facts, recompute.mode) if nemo else ([], [])
     return Reading(
         framework="bridge",
-        engine="megatron" if _sums_wide(values) and lora is None else "megatron-bridge",
+        engine=engine,
         path=path,
         facts=facts,
         placement=placement,

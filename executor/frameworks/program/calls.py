@@ -236,8 +236,8 @@ class Calls(Expressions):
         if made.name in self._effects:
             self._effects[made.name](args, named, self.line)
             return made
-        known = f".{kind}".endswith(self._opaque) or made.name in _READ_ONLY
-        if not made.is_made and not known:
+        made.known = f".{kind}".endswith(self._opaque)
+        if not made.is_made and made.name not in _READ_ONLY:
             for each in (*args, *named.values()):
                 touch(each, Unknown(f"{self.words(node)} (it may change it)", self.line))
         return made

@@ -52,6 +52,7 @@ class Record:
     origin   what a method was called on
     changed  what may have changed it in a way that is not known
     default  whether it is a field that the program reads or stores into, and does not make
+    known    whether a function makes it of which the reader says that it returns an object
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Record:
     origin: "Record | None" = None
     changed: Unknown | None = None
     default: bool = False
+    known: bool = False
 
     def get(self, name: str) -> Any:
         """A field's value, None where it is not stated."""
@@ -74,8 +76,8 @@ class Record:
 
     @property
     def is_made(self) -> bool:
-        """Whether a class makes it, by the field's habit of capitals, so that it is an object."""
-        return not self.default and self.name.lstrip("_")[:1].isupper()
+        """Whether it is an object: a class makes it, by the habit of capitals, or it is `known`."""
+        return self.known or (not self.default and self.name.lstrip("_")[:1].isupper())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
