@@ -58,7 +58,7 @@ _OTHER_LAYERS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_nu
                  "kv_lora_rank", "linear_num_key_heads", "mamba_num_heads", "mamba_d_state",
                  "ssm_state_size", "text_config")  # fmt: skip
 """Sizes that a decoder of plain attention and feed-forwards does not have."""
-_BRIDGE_RANK, _FACTORY_RANK, _TRL_RANK = 32, 8, 16
+BRIDGE_RANK, _FACTORY_RANK, _TRL_RANK = 32, 8, 16
 _TRL_DROPOUT = _SWIFT_DROPOUT = 0.05
 _NO_EFFECT = ("_target_", "alpha", "lora_A_init_method", "lora_B_init_method", "dropout_position")
 """Fields of Bridge's LoRA that change neither time nor memory where nothing is dropped."""
@@ -84,7 +84,7 @@ def of_bridge(found: Mapping[str, Fact]) -> Found:
         return None, []
     line = next(iter(stated.values())).line
     values = Values(stated)
-    rank = values.count("dim") or Fact(_BRIDGE_RANK, line)
+    rank = values.count("dim") or Fact(BRIDGE_RANK, line)
     modules = values.get("target_modules") or Fact(list(_MEGATRON["all_linear"]), line)
     names = frozenset(_words(modules.value))
     dropout, unread = _dropout(values, "dropout")

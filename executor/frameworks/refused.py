@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
+from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_nemo_rl
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
@@ -12,6 +14,7 @@ _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 
 _BY = r"(?:[^#\n]*[ \t])?"
 
+_RECIPES = "NeMo 2 or Megatron-Bridge recipe in Python"
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -21,7 +24,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                        "it includes files of other folders; check the arguments that it prints"),
     "OLMo-core": ((r"(from|import) olmo_core\b",),
                   "a Python program; check its model by an inline plan"),
-    "NeMo 2 or Megatron-Bridge recipe in Python": (
+    _RECIPES: (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check run_config.yaml, which a checkpoint of it holds, or the script "
         "that runs it with overrides such as model.tensor_model_parallel_size=2"),
@@ -56,8 +59,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "RLinf": ((r"(?:cluster|runner):[ \t]*$", r"actor:[ \t]*$", r"[ \t]+component_placement:"),
               "it trains and generates in turn; check a plan of the same layout"),
     "NeMo RL": ((r"policy:", r"[ \t]+(megatron_cfg|dtensor_cfg|generation|dynamic_batching):"),
-                "it includes files of other folders, and most of its recipes generate in turn; "
-                "check a plan of the same layout"),
+                "its update is its own, and most of its recipes generate in turn; check a plan of "
+                "the same layout"),
     "LitGPT": ((r"train:[ \t]*$", r"(out_dir|checkpoint_dir|logger_name|model_name):"),
                _OWN_NAMES),
     "InternEvo": ((r"parallel[ \t]*=[ \t]*dict\(", r"(hybrid_zero_optimizer|JOB_NAME)[ \t]*="),
@@ -108,7 +111,8 @@ costs the length of the text.
 def claims_refused(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
     ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
-    return name.endswith(ends) and _refused(text) is not None
+    title = _refused(text) if name.endswith(ends) else None
+    return title is not None and not (title == _RECIPES and is_recipe(name, text))
 
 
 def _refused(text: str) -> str | None:
@@ -123,7 +127,11 @@ def _refused(text: str) -> str | None:
 def refuse(text: str, path: str) -> Reading:
     """Raises `UnreadableConfig` that names the format and the way on."""
     title = _refused(text) or "format"
+    if title == _RECIPES and not re.search(r"^def ", text, re.M):
+        raise NothingToRead("it only names recipes of other files")
     fields = plan_fields(text) if title == "verl" else ""
+    if title == "NeMo RL":
+        fields = fields_of_nemo_rl(text, path)
     said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
     raise UnreadableConfig(f"{title}: not read ({said})")
 
@@ -132,9 +140,8 @@ _NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
-        "check the configuration that it names (of --module M --config C the function C in "
-        "torchtitan/models/M/config_registry.py), with what its --SECTION.KEY=VALUE options "
-        "replace"),
+        "its configuration is chosen elsewhere; check that, with what its --SECTION.KEY=VALUE "
+        "options replace"),
     "a launch script of Megatron-Bridge's performance recipes": (
         rf"{_BY}[^\s#]*scripts/performance/(?:run_script|setup_experiment)\.py\b",
         "its recipes, which are programs, set recompute, stages and precision; check the "

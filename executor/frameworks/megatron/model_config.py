@@ -27,7 +27,7 @@ from meshplan.planner.case.reading import Fact, UnreadableConfig
 MAX_LAYERS = 100_000
 _GATED = ("swiglu", "quick_geglu", "geglu")
 _UNTIED = ("untie_embeddings_and_output_weights", "no_tie_embed_logits")
-_SHAPE = (
+SHAPE = (
     *("ffn_hidden_size", "kv_channels", "num_query_groups", "group_query_attention", "swiglu"),
     *("vocab_size", "rotary_base", "num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
     *(*_UNTIED, "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim"),
@@ -55,7 +55,7 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
         values.count(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
     )
     if layers is None or hidden is None or heads is None:
-        values.asked |= set(_SHAPE)  # the whole shape is missing, and is said to be
+        values.asked |= set(SHAPE)  # the whole shape is missing, and is said to be
         return None
     gated, ffn = _gated(values), values.count("ffn_hidden_size")
     config: dict[str, Any] = {

@@ -44,7 +44,11 @@ def stage_placement(values: Values, facts: dict[str, Fact]) -> Placement:
     """
     layout = values.get("pipeline_model_parallel_layout")
     if layout is not None:
-        return _layout_placement(layout, facts)
+        placement = _layout_placement(layout, facts)
+        stated = values.found.get("virtual_pipeline_model_parallel_size")
+        if stated is not None and str(stated.value) == str(facts["virtual_stages"].value):
+            values.asked.add("virtual_pipeline_model_parallel_size")  # it says the same
+        return placement
     ends = _partition(values, facts)
     per_stage = values.count("num_layers_per_virtual_pipeline_stage")
     first = values.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")

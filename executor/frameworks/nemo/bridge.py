@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import of_bridge
-from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.composed import Composed, composed
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
@@ -59,15 +59,20 @@ from meshplan.executor.frameworks.nemo.recipe import (
     lengths,
     of_towers,
 )
+from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
+from meshplan.executor.frameworks.nemo.recipe_functions import runs_of_functions
 from meshplan.executor.frameworks.nemo.recipe_section import run_of_file
+from meshplan.executor.frameworks.nemo.recipe_unread import changed_model, of_unknown
+from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.nemo.run_settings import (
     keeps_scores,
     of_run,
     sums_narrow,
     tuning_length,
 )
-from meshplan.executor.frameworks.nemo.scripts import Run, runs_of
+from meshplan.executor.frameworks.nemo.scripts import runs_of
 from meshplan.executor.frameworks.nemo.sections import (
+    JUDGED,
     check_trains,
     is_known,
     is_nemo,
@@ -92,13 +97,14 @@ _DEGREES = frozenset(
     )
 )
 _HERE = re.compile(r"(?<!<)<<-?[ \t]*['\"]?[A-Za-z_]")
-_JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like Megatron-Bridge or NeMo overrides."""
-    if name.endswith((".py", ".toml")):  # a recipe is a program
+    if name.endswith(".toml"):
         return False
+    if name.endswith(".py"):
+        return is_recipe(name, text)
     if name.endswith(SCRIPTS) and re.search(r"^[^#\n]*scripts/training/run_recipe\.py", text, re.M):
         return True
     return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
@@ -113,12 +119,16 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     """
     words = path.endswith(SCRIPTS) or is_words(text)
     runs = runs_of(text, path, start) if words else []
+    if path.endswith(".py"):
+        runs = runs_of_functions(text, path, start.environment if start else None)
     if not runs:
         given = start.environment if start else None
-        found = words_of(text) if words else resolved(read_yaml(text), text, given)
+        whole = Composed(words_of(text)) if words else composed(text, path)
+        found = whole.found if words else resolved(whole.found, whole.text, given)
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
-        runs = [Run(found) if words or is_nemo(found) else run_of_file(found)]
+        run = Run(found) if words or is_nemo(found) else run_of_file(found)
+        runs = [replace(run, unread=(*run.unread, *whole.left), notes=whole.notes())]
     first, *others = (_reading(run, path) for run in runs)
     return replace(first, others=tuple(others))
 
@@ -154,19 +164,22 @@ def _reading(run: Run, path: str) -> Reading:
     if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, of_adapters = (None, []) if nemo else of_bridge(found)
-    put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora)
+    put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora, model=run.model)
     config = model_config_of(values)
-    if not facts.keys() - {"schedule"} and not _elsewhere(found):
+    unread += changed_model(run, plain, values)
+    engine = "megatron" if _sums_wide(values) and lora is None else "megatron-bridge"
+    if not facts.keys() - {"schedule"} and not (_elsewhere(found) or run.whole):
         raise NothingToRead("no layout found, such as model.tensor_model_parallel_size")
-    assumed = _assumed_sharding(found, facts, nemo=nemo)
+    assumed = _assumed_sharding(found, facts, read=nemo or run.whole)
     userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
     implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
+    unread += of_unknown(run, values)
     of_trainer, beside = _of_nemo(found, facts, recompute.mode) if nemo else ([], [])
     return Reading(
         framework="bridge",
-        engine="megatron" if _sums_wide(values) and lora is None else "megatron-bridge",
+        engine=engine,
         path=path,
         facts=facts,
         placement=placement,
@@ -177,8 +190,9 @@ def _reading(run: Run, path: str) -> Reading:
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
+        unknown_model=run.named,
         left_to_recipe={}
-        if nemo and run.waits is None
+        if run.whole or (nemo and run.waits is None)
         else left_to_recipe(plain if nemo else found),
         notes=(
             *run.notes, *in_part, *assumed, *notes, *noted, *beside,
@@ -200,12 +214,14 @@ def _entries(plain: Mapping[str, Fact], run: Run) -> Entries:
 
 
 def _assumed_sharding(
-    found: Mapping[str, Fact], facts: dict[str, Fact], *, nemo: bool
+    found: Mapping[str, Fact], facts: dict[str, Fact], *, read: bool
 ) -> tuple[str, ...]:
-    """Adds the ZeRO stage that defaults mean where nothing states one, and says so of recipes."""
-    if nemo and "zero_stage" not in facts and "optimizer" in facts:
+    """Adds the ZeRO stage that defaults mean where nothing states one, and says so of recipes that
+    are not `read`.
+    """
+    if read and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
-    if nemo or not leaves_sharding(found):
+    if read or not leaves_sharding(found):
         return ()
     facts["zero_stage"] = Fact(1, 1)
     return ("use_distributed_optimizer is not stated: on, as NVIDIA's recipes have it",)
@@ -267,7 +283,7 @@ def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact
         section, _, last = name.rpartition(".")
         holds = any(other.startswith(name + ".") for other in on) if fact.value is None else False
         holds = holds or name in below
-        if section in _JUDGED and last not in values.asked and (last in unasked or holds):
+        if section in JUDGED and last not in values.asked and (last in unasked or holds):
             settings.append((last, Fact(True, fact.line) if holds else fact))
     return settings
 

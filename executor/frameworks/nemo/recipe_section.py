@@ -3,15 +3,14 @@
     recipe:
       _target_: megatron.bridge.recipes.nemotronh.nemotron_3_nano.nemotron_3_nano_finetune_config
       name, step_func, dataset, peft           as the options of `run_recipe.py`
-    defaults: default.yaml                     another file, which this one changes
 
 Source: NVIDIA-NeMo/Nemotron `src/nemotron/recipes`, `src/nemotron/steps`.
 """
 
 from collections.abc import Iterator, Mapping
 
-from meshplan.executor.frameworks.documents.values import shown
-from meshplan.executor.frameworks.nemo.scripts import Run, of_recipe
+from meshplan.executor.frameworks.nemo.run import Run
+from meshplan.executor.frameworks.nemo.scripts import of_recipe
 from meshplan.planner.case.reading import Fact
 
 _NO_PEFT = ("none", "null", "false", "")
@@ -21,7 +20,7 @@ def run_of_file(found: Mapping[str, Fact]) -> Run:
     """The file as one launch, with what its recipe's name says and what is not read of it."""
     given = dict(_given(found))
     by_name, unread = of_recipe(given, found)
-    return Run({**found, **by_name}, unread=(*unread, *_defaults(found)))
+    return Run({**found, **by_name}, unread=unread)
 
 
 def _given(found: Mapping[str, Fact]) -> Iterator[tuple[str, Fact]]:
@@ -38,15 +37,3 @@ def _given(found: Mapping[str, Fact]) -> Iterator[tuple[str, Fact]]:
     peft = found.get("recipe.peft")
     if peft is not None and str(peft.value).lower() not in _NO_PEFT:
         yield "peft_scheme", peft
-
-
-def _defaults(found: Mapping[str, Fact]) -> Iterator[Fact]:
-    """Another file that says the rest (OmegaConf's or Hydra's `defaults`)."""
-    stated = found.get("defaults")
-    if stated is None:
-        return
-    files = stated.value if isinstance(stated.value, list) else [stated.value]
-    for name in files:
-        if isinstance(name, str) and name != "_self_":
-            why = "what this file does not replace is in that one; check it with this one in it"
-            yield Fact(f"defaults {shown(name)} ({why})", stated.line)

@@ -9,11 +9,11 @@ NVIDIA-NeMo/Megatron-Bridge@067f987d `scripts/training/run_recipe.py` (COMMON_OV
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.nemo.overrides import override
+from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.shell.arguments import arguments
 from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
@@ -46,20 +46,6 @@ _OPTIONS = {
     },
 }  # fmt: skip
 """Options of `run_recipe.py`, and the override that each is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One launch: its overrides, GPUs, what is not understood, notes.
-
-    waits  what of the script's start decided a condition; None: not of a script
-    """
-
-    found: Mapping[str, Fact]
-    gpus: Fact | None = None
-    unread: tuple[Fact, ...] = ()
-    notes: tuple[str, ...] = ()
-    waits: tuple[str, ...] | None = None
 
 
 def runs_of(text: str, path: str, start: Start | None) -> list[Run]:

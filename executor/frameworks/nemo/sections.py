@@ -52,6 +52,8 @@ _ROOTS = frozenset(
         *("data", "optimizer", "recipe", "cfg"),
     )
 )
+JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
+"""Sections of Megatron-Bridge of which every entry is judged."""
 _TRAINER = ("trainer", "trainer.strategy")
 """The trainer's sections: Lightning's, as NeMo has them; those of programs that train by
 reinforcement beside it (SkyRL's `trainer.policy.megatron_config`) are others."""

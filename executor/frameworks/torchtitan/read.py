@@ -12,6 +12,7 @@ from typing import get_args
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import ROTATES
+from meshplan.executor.frameworks.torchtitan.functions import read_python
 from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
     CONVERTERS,
@@ -23,7 +24,6 @@ from meshplan.executor.frameworks.torchtitan.names import (
     V_SHAPED,
     model_named,
 )
-from meshplan.executor.frameworks.torchtitan.python import read_python
 from meshplan.executor.frameworks.torchtitan.switches import tensor_switches
 from meshplan.executor.frameworks.torchtitan.unread import (
     judged_settings,
@@ -42,7 +42,7 @@ from meshplan.planner.case.reading import (
     UnreadableConfig,
 )
 
-_MARKS = ("parallelism.", "training.")
+_MARKS = ("parallelism", "training")
 
 
 def read(text: str, path: str) -> Reading:
@@ -52,7 +52,7 @@ def read(text: str, path: str) -> Reading:
     """
     if not path.endswith(".py"):
         return _reading(read_toml(text), path, python=False)
-    found = _with_option(read_python(text), text)
+    found = _with_option(read_python(text, path), text)
     cases = [
         (f"the configuration {shown(name)}", facts)
         for name, facts in found.items()
@@ -67,9 +67,9 @@ def read(text: str, path: str) -> Reading:
     return replace(first, others=tuple(others))
 
 
-def read_sections(found: Mapping[str, Fact], path: str) -> Reading:
-    """The reading of a TOML file's facts, which options of a command may have replaced."""
-    return _reading(found, path, python=False)
+def read_sections(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
+    """The reading of a file's facts, which options of a command may have replaced."""
+    return _reading(found, path, python=python)
 
 
 _OPTION = "selective_ac_option"

@@ -1,14 +1,16 @@
-"""Reads scripts that launch torchtitan 0.2 with a TOML file and options of the command line.
+"""Reads scripts that launch torchtitan with a TOML file (0.2) or a configuration function (0.3).
 
     torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file llama3_8b.toml \\
         --parallelism.tensor_parallel_degree 4 --compile.enable
+    torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b
 
 An option wins over the file (pytorch/torchtitan@v0.2.0 torchtitan/config/manager.py); one without a
 value is true, `--compile.no-enable` false (tyro). All facts stand at the line of the launch.
-Leaves out: `--module` and `--config` of 0.3, files that lie elsewhere.
+Leaves out: files that lie elsewhere.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from meshplan.executor.frameworks.documents.parse import read_toml
@@ -24,18 +26,21 @@ from meshplan.executor.frameworks.shell.launches import (
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
+from meshplan.executor.frameworks.torchtitan.named_function import of_function
 from meshplan.executor.frameworks.torchtitan.read import read_sections
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
 _FILE = re.compile(r"--job\.config[_-]file\b")
+_FUNCTION = re.compile(r"-m[ \t\\\n]+torchtitan\.train\b[^#]*--config\b")
 _PROGRAM = re.compile(r"torchtitan\.train|(?:.*/)?train\.py")
 _ALL_ARGUMENTS = re.compile(r"\$\{?[@*]\}?")
 _PRICED = re.compile(r"(?:parallelism|training|model|activation_checkpoint|optimizer)\.(?!dataset)")
 
 
 def claims(name: str, text: str) -> bool:
-    """Whether a script names torchtitan's configuration file."""
-    return name.endswith(SCRIPTS) and _FILE.search(text) is not None
+    """Whether a script names torchtitan's configuration, a file or a function."""
+    named = _FILE.search(text) or _FUNCTION.search(text)
+    return name.endswith(SCRIPTS) and named is not None
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -44,10 +49,10 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     found = {
         tuple(str(word.value) for word in words): words
         for words in script.commands
-        if any(_FILE.match(str(word.value)) for word in words)
+        if any(_FILE.match(str(word.value)) for word in words) or _names_function(words)
     }
     if not found:
-        raise NothingToRead("no command of this script takes --job.config_file")
+        raise NothingToRead("no command of this script takes --job.config_file or --config")
     commands, more = first_of(list(found.values()))
     first, *others = (_case(words, script, path, text) for words in commands)
     return replace(first, others=tuple(others), notes=(*more, *first.notes))
@@ -60,16 +65,41 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
     options = arguments(
         [word for word in words[at + 1 :] if not _ALL_ARGUMENTS.fullmatch(str(word.value))]
     )
-    named = options.pop("job.config_file")
+    python = "job.config_file" not in options
+    named = options.pop("config" if python else "job.config_file")
     line = named.line
-    stated = {**_of_file(named, script, path), **_by_key(options, script)}
-    reading = read_sections({key: Fact(fact.value, line) for key, fact in stated.items()}, path)
+    module = options.pop("module", Fact("", line)) if python else named
+    of_file = of_function(named, module, script, path) if python else _of_file(named, script, path)
+    stated = {**of_file, **_by_key(options, script)}
+    reading = read_sections(
+        {key: Fact(fact.value, line) for key, fact in stated.items()}, path, python=python
+    )
     facts = dict(reading.facts)
     put(facts, gpus=gpus_of(Values(launcher_arguments(words[:at])), text))
     said = f"line {line}: the configuration {shown(named.value)}, with the options of the command"
     notes = (*script.notes, *left_open([words]), said, *reading.notes)
-    unread = (*said_by_output(words), *reading.unread)
+    unread = (*said_by_output(words), *_groups(words[at + 1 :]), *reading.unread)
     return replace(reading, facts=facts, notes=notes, unread=unread)
+
+
+def _names_function(words: list[Fact]) -> bool:
+    """Whether a command starts torchtitan with `--config`."""
+    texts = [str(word.value) for word in words]
+    return "torchtitan.train" in texts and any(
+        text.partition("=")[0] == "--config" for text in texts
+    )
+
+
+def _groups(words: list[Fact]) -> Iterator[Fact]:
+    """Words that choose a section's class (tyro: `activation_checkpoint:full-ac.config`), and
+    modules that change the model.
+    """
+    for word in words:
+        text = str(word.value)
+        if re.fullmatch(r"[a-z_-]+:[\w.:-]+", text):
+            yield Fact(f"{text[:60]} (a section's class, chosen by a word)", word.line)
+        elif text.startswith("--override."):
+            yield Fact(f"{text[:60]} (it may change the model)", word.line)
 
 
 def _of_file(named: Fact, script: Script, path: str) -> dict[str, Fact]:

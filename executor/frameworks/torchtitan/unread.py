@@ -2,8 +2,8 @@
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.keys.lists import flags_in, judged
+from meshplan.executor.frameworks.torchtitan.function_facts import UNCLEAR
 from meshplan.executor.frameworks.torchtitan.names import CONVERTERS
-from meshplan.executor.frameworks.torchtitan.python import UNCLEAR
 from meshplan.planner.case.reading import Fact
 
 _ON_HOST = "weights on the host are not modelled"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
 
 FOLDER = Path(__file__).parents[2] / "data" / "framework_configs"
 PUBLISHED = sorted([*FOLDER.glob("nanotron/*.yaml"), *FOLDER.glob("bridge/*.yaml"),
@@ -136,32 +137,48 @@ READ = {
     "twice": "c.training.seq_len = 64\n    c.training.seq_len = 32",
     "a function of the file": "wide(c)",
     "annotated": "c.training.seq_len: int = 64",
-}
-NAMED = {
     "augmented": "c.training.seq_len *= 2",
     "a branch": "if TP == 3:\n        c.training.seq_len = 16",
-    "replaced": "c.parallelism = dataclasses.replace(c.parallelism, pipeline_parallel_degree=4)",
+    "the other branch": "if TP > 3 and not (TP is None):\n        c.training.seq_len = 16",
     "unpacked": "c.parallelism = ParallelismConfig(**{'tensor_parallel_degree': 8})",
-    "without a name": "c.parallelism = ParallelismConfig(1, 8)",
     "another name": "p = c.parallelism\n    p.tensor_parallel_degree = 8",
     "by name": "setattr(c.parallelism, 'tensor_parallel_degree', 8)",
     "a loop": "for key in ('tensor_parallel_degree',):\n        setattr(c.parallelism, key, 8)",
-    "two targets": "c.parallelism.context_parallel_degree = c.parallelism.x = 2",
     "a pair": "c.training.seq_len, c.training.x = 8, 2",
     "no literal": "c.training.seq_len = len('four') * TP",
     "a constant section": "c = Trainer.Config(parallelism=PARTS, training=TrainingConfig())",
+    "a lambda's neighbour": "c.job = lambda: 1\n    c.training.seq_len = max(TP, 2**4 // 2)",
+    "a comprehension": "c.training.seq_len = sum([2 * n for n in range(5) if n != 3])",
+    "in a function": "def inner(n=TP):\n        return n * 2\n    c.training.seq_len = inner(n=8)",
+    "a mapping": "sizes = {'long': 64, **{'short': 8}}\n    c.training.seq_len = sizes['short']",
+}
+NAMED = {
+    "two targets": "c.parallelism.context_parallel_degree = c.parallelism.x = 2",
+    "without a name": "c.parallelism = ParallelismConfig(1, 8)",
+    "an unknown branch": "if unknown():\n        c.training.seq_len = 16",
+    "an unknown loop": "for part in unknown():\n        c.training.seq_len = part",
+    "a loop without end": "while unknown():\n        c.training.seq_len += 1",
+    "an unknown hand": "unknown(c)",
+    "an unknown section": "unknown(c.training)",
+    "a method": "c.training.update(seq_len=4)",
+    "an unknown number": "c.training.seq_len = unknown(4)",
+    "an index that is not there": "c.training.seq_len = [4][TP]",
     "another file's": "c = llama3_8b()\n    c.training.seq_len = 16",
 }
 
 
 def _python(body: str) -> tuple[list[str], list[str]]:
     """How the case `wanted` differs from what the program does, and what it names."""
+    case, text = _wanted(body)
+    said = second_readers.torchtitan(text, "wanted")
+    return second_readers.different(case, said), [str(fact.value) for fact in case.unread]
+
+
+def _wanted(body: str) -> tuple[Reading, str]:
     text = f"{HEAD}    {body}\n    return c\n"
     reading = read_config(text, "registry.py")
     cases = {second_readers.function_of(case, text): case for case in (reading, *reading.others)}
-    case = cases["wanted"]
-    said = second_readers.torchtitan(text, "wanted")
-    return second_readers.different(case, said), [str(fact.value) for fact in case.unread]
+    return cases["wanted"], text
 
 
 @pytest.mark.parametrize("body", READ.values(), ids=READ.keys())
@@ -172,8 +189,8 @@ def test_torchtitans_python_is_read_as_it_runs(body: str) -> None:
 
 @pytest.mark.parametrize("body", NAMED.values(), ids=NAMED.keys())
 def test_what_only_running_would_tell_is_named(body: str) -> None:
-    """A branch, a loop, another name for a section, a base of another file: incomplete, named."""
-    assert _python(body)[1]
+    """A condition, a loop or a call that is not known, a base of another file: all are named."""
+    assert _wanted(body)[0].unread
 
 
 def test_shards_on_the_host_are_not_modelled() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.variables import Variables
 from meshplan.executor.frameworks.shell.words import split_words
-from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.executor.frameworks.torchtitan.functions import read_python
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code
@@ -210,7 +210,7 @@ def test_a_dotted_name_of_python_has_an_end() -> None:
     """CPython's parser keeps every beginning of `a.a.a`: sixty kilobytes would take a gigabyte."""
     start = time.process_time()
     with pytest.raises(UnreadableConfig, match="at most 10000 are read"):
-        read_python("from torchtitan." + "a." * 30_000 + "b import c\n")
+        read_python("from torchtitan." + "a." * 30_000 + "b import c\n", "")
     assert time.process_time() - start < 1
 
 

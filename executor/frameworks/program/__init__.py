@@ -1,0 +1,1 @@
+"""Configurations written in Python, followed by their syntax; no line of them is run."""
