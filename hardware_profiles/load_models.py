@@ -95,7 +95,8 @@ def _read_config(path: Path) -> dict[str, object]:
         raw = read_bounded(path, MAX_CONFIG_BYTES, "a config.json")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UnknownModel(f"cannot read {path}: {reason}") from error
+        fix = "; a folder must hold a config.json" if isinstance(error, FileNotFoundError) else ""
+        raise UnknownModel(f"cannot read {path}: {reason}{fix}") from error
     try:
         config = json.loads(raw)
     except UnicodeDecodeError as error:

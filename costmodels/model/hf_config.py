@@ -19,7 +19,13 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
-from meshplan.costmodels.model.text_parts import THINKER, has_flat_tower, text_part, thinker
+from meshplan.costmodels.model.text_parts import (
+    THINKER,
+    has_flat_tower,
+    has_text_section,
+    text_part,
+    thinker,
+)
 from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
@@ -35,10 +41,11 @@ NOT_PRICED = {
         *("bert", "roberta", "deberta", "deberta-v2", "modernbert", "distilbert", "electra"),
         *("camembert", "xlm-roberta", "big_bird", "megatron-bert", "rembert", "roformer", "xlnet"),
         *("bert-generation", "data2vec-text", "ernie", "roberta-prelayernorm", "roc_bert", "xlm"),
-        *("xlm-roberta-xl", "xmod"),
+        *("xlm-roberta-xl", "xmod", "albert", "nomic_bert", "eurobert", "mpnet", "longformer"),
+        *("gte", "new", "jina_embeddings_v3", "esm", "esmc", "mobilebert", "funnel", "ultrabert"),
     ),
     "one block of weights is used by several layers": (
-        *("zamba", "zamba2", "hrm_text", "dory", "inkling2_loop_text"),
+        *("zamba", "zamba2", "hrm_text", "dory", "inkling2_loop_text", "megrez_moe"),
     ),
     "its layers run several times over for each token": ("ouro",),
     "its later layers read the keys, values and states of one earlier layer": ("phi4flash",),
@@ -60,11 +67,13 @@ NOT_PRICED = {
     ),
     "its norms have low-rank gates, and its queries and gates two latents": ("axk2",),
     "its indexer and its key ranks differ from layer to layer": ("mistral_large4_text",),
-    "image tokens have experts of their own": ("ernie4_5_vl_moe_text",),
+    "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
+    "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
     "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),
     "a norm that reads the time of a sound": ("voxtral_realtime_text",),
     "it denoises tokens, of a block or all, with attention to later ones": (
         *("diffusion_gemma_text", "Dream", "dream", "llada", "llada_moe", "sdar", "sdar_moe"),
+        *("llada2_moe", "llada2_moe_veomni"),
     ),
     "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
     "a dense feed-forward beside the experts of each layer": ("arctic", "Grok1ForCausalLM"),
@@ -74,7 +83,7 @@ NOT_PRICED = {
         "deepseek_ref",
     ),
     "its version says which language model it holds; price that one's config.json": (
-        *("minicpmv", "minicpmo", "ovis", "ovis2_5"),
+        *("minicpmv", "minicpmo"),
     ),
     "it attends to reference tokens beside a window": ("unlimited_ocr_text",),
     "its layers read patches of bytes": ("blt",),
@@ -84,7 +93,7 @@ NOT_PRICED = {
 }
 TOWER_SECTIONS = ("vision_config", "audio_config")
 NO_TOWERS = (
-    "text_config", "quantization_config", "generation_config", "compression_config",
+    "text_config", "llm_config", "quantization_config", "generation_config", "compression_config",
     "img_token_compression_config",
 )  # fmt: skip
 
@@ -147,7 +156,7 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     towers = [
         f"{key.removesuffix('_config')[:40]} tower"
         for key, part in outer.config.items()
-        if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in outer.config)
+        if isinstance(part, dict) and _is_tower(key, beside_text=has_text_section(outer.config))
     ]
     if has_flat_tower(config):
         towers.append("vision tower")

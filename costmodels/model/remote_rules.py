@@ -74,3 +74,8 @@ def qwen(f: Fields, model: Model) -> Model:
     if not f.flag("no_bias", True):
         raise f.refuse("no_bias false, biases in all products, is not priced")
     return model
+
+
+def bias_of_output(f: Fields) -> int:
+    """Of the feed-forward's last product, whose others have none (TeleChat)."""
+    return f.hidden

@@ -39,7 +39,17 @@ TIED_BY_TEXT = names("llama4")
 
 
 THINKER = "thinker_config"
-INTERNVL = "internvl_chat"
+LLM = "llm_config"
+WITH_LLM = names("""
+    internvl_chat ovis ovis2_5 NemotronH_Nano_VL_V2 NemotronH_Nano_Omni_Reasoning_V3
+    NemotronH_Omni_Reasoning_V3 Llama_Nemotron_Nano_VL
+""")
+"""Types whose language model is the section `llm_config`."""
+TIED_BY_WHOLE = ("internvl_chat",)
+"""Whose head is tied where the whole says so (OpenGVLab/InternVL
+internvl_chat/internvl/model/internvl_chat/configuration_internvl_chat.py); of the others of
+`WITH_LLM` the section decides, of which the language model is made (AIDC-AI/Ovis
+ovis/model/modeling_ovis.py, vllm-project/vllm nano_nemotron_vl.py and nemotron_vl.py)."""
 
 LLAVA = {
     "llava": "llama", "llava_llama": "llama", "llava_mistral": "mistral",
@@ -65,8 +75,8 @@ def thinker(outer: Fields) -> Fields:
 
 def text_part(outer: Fields) -> Fields:
     """The language model of a multimodal configuration; a flat one is returned as it is."""
-    if outer.config.get("model_type") == INTERNVL:
-        return _of_internvl(outer)
+    if str(outer.config.get("model_type")) in WITH_LLM:
+        return _of_llm_config(outer)
     text = outer.section("text_config")
     if text is None:
         return _beside_images(outer) if has_flat_tower(outer.config) else outer
@@ -74,6 +84,11 @@ def text_part(outer: Fields) -> Fields:
     tied = _tied(outer, given)
     told = {} if tied is None else {"tie_word_embeddings": tied}
     return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
+
+
+def has_text_section(config: Mapping[str, object]) -> bool:
+    """Whether the language model is a section of its own, beside which others are towers."""
+    return "text_config" in config or str(config.get("model_type")) in WITH_LLM
 
 
 def has_flat_tower(config: Mapping[str, object]) -> bool:
@@ -87,15 +102,14 @@ def _beside_images(outer: Fields) -> Fields:
     return Fields(text | {"model_type": LLAVA[str(outer.config["model_type"])]}, outer.name)
 
 
-def _of_internvl(outer: Fields) -> Fields:
-    """The language model of InternVL by its own code, whose head is tied where the whole says so
-    (OpenGVLab/InternVL internvl_chat/internvl/model/internvl_chat/configuration_internvl_chat.py).
-    """
-    text = outer.section("llm_config")
+def _of_llm_config(outer: Fields) -> Fields:
+    """The language model that is a section of its own in files of code beside the weights."""
+    text = outer.section(LLM)
     if text is None:
-        raise outer.refuse("the section 'llm_config', its language model, is missing")
-    tied = outer.flag("tie_word_embeddings", False)
-    return Fields({**text.config, "tie_word_embeddings": tied}, outer.name)
+        raise outer.refuse(f"the section {LLM!r}, its language model, is missing")
+    by_whole = outer.config["model_type"] in TIED_BY_WHOLE
+    told = {"tie_word_embeddings": outer.flag("tie_word_embeddings", False)} if by_whole else {}
+    return Fields({**text.config, **told}, outer.name)
 
 
 def _tied(outer: Fields, given: Mapping[str, object]) -> object:

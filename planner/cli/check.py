@@ -4,6 +4,7 @@ The executor's framework readers are imported inside the commands, as imports ru
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -148,7 +149,7 @@ def export(
             print(f"# {name}\n{text}")
         else:
             print(_written(out, name, text))
-    print(exported.launch)
+    print(_from_here(exported.launch, exported.files, out))
     if asked.doubt:
         print(f"note: {asked.doubt}", file=sys.stderr)
     for each in exported.cannot_say:
@@ -158,13 +159,24 @@ def export(
         print(f"{told}: `meshplan check` it", file=sys.stderr)
 
 
+def _from_here(launch: str, files: Mapping[str, str], folder: Path | None) -> str:
+    """The command with the paths of the files that were written to `folder`."""
+    if folder is None:
+        return launch
+    named = re.compile("|".join(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])" for name in files))
+    return named.sub(lambda found: shlex.quote(str(folder / found[0])), launch)
+
+
 def _written(folder: Path, name: str, text: str) -> Path:
     """Write one file of an export, making its folder; a failure is one line."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / name, text)
+    except FileExistsError:
+        refuse(f"cannot write {folder}: it is a file; -o names a folder")
     except OSError as error:
         refuse(f"cannot write {folder}: {error.strerror}")
+    try:
+        write_text(folder / name, text)
     except CannotWrite as error:
         refuse(one_line(error))
     return folder / name

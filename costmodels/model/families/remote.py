@@ -8,8 +8,11 @@ rank), and configuration_step3.py as vllm-project/vllm quotes it; MiniMax-Text-0
 2501.08313: the layers that transformers calls `minimax`; Qwen (the first), QwenLM/Qwen
 modeling_qwen.py (`intermediate_size` is that of the gate and of what it gates together);
 openPangu-Embedded, modeling_openpangu_dense.py as wujing215/OpenPangu7B-on-NVIDIA@1d101f9f keeps it
-(`bias` is of attention alone); Megatron-LM's experts without a gate, which no file of Hugging Face
-describes (`executor.frameworks.megatron.plain_experts`).
+(`bias` is of attention alone); TeleChat and TeleChat2, vllm-project/vllm telechat2.py (only what
+comes after attention and the feed-forward has biases), TeleChat3, a Llama; the language models of
+dots.ocr (a Qwen2), Keye-VL and LLaVA-OneVision-1.5 (Qwen3), modelscope/ms-swift
+swift/model/models/{mllm,llava}.py; Megatron-LM's experts without a gate, which no file of Hugging
+Face describes (`executor.frameworks.megatron.plain_experts`).
 """
 
 from dataclasses import replace
@@ -18,8 +21,9 @@ from meshplan.costmodels.model import family_rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import recurrent_kinds as recurrent
 from meshplan.costmodels.model import remote_rules as rules
+from meshplan.costmodels.model.families.dense import QWEN2, QWEN3
 from meshplan.costmodels.model.families.experts import EXPERTS
-from meshplan.costmodels.model.families.parts import PLAIN
+from meshplan.costmodels.model.families.parts import LLAMA, PLAIN
 from meshplan.costmodels.model.families.recurrent import RECURRENT
 from meshplan.costmodels.model.family import Family, Routed
 
@@ -61,6 +65,15 @@ REMOTE: dict[str, Family] = {
         ("PanguEmbedded", "openpangu_dense"),
         Family(qkv_bias=("bias", True), out_bias=("bias", True)),
     ),
+    "telechat": Family(
+        qkv_bias=False,
+        out_bias=True,
+        ffn=("ffn_hidden_size",),
+        numbers=rules.bias_of_output,
+    ),
+    "telechat3": LLAMA,
+    "dots_ocr": replace(QWEN2, qkv_bias=("attention_bias", True)),
+    **dict.fromkeys(("Keye", "KeyeVL1_5", "LLaVAOneVision1_5_text"), QWEN3),
     "megatron_plain_experts": Family(
         gated=False,
         norm="layernorm",

@@ -20,9 +20,12 @@ from meshplan.executor.frameworks.documents.values import Values
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _SWITCHES = (
-    ("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"), ("fp16", "fp16"),
-    ("float16", "fp16"), ("fp8", "fp8"),
+    ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"),
+    ("fp16", "fp16"), ("float16", "fp16"),
 )  # fmt: skip
+"""The first that is on decides: fp8 wins over the bf16 that stands beside it
+(axolotl-ai-cloud/axolotl@067b021c src/axolotl/utils/trainer.py, hiyouga/LLaMA-Factory@ff6d4d12
+src/llamafactory/train/fp8_utils.py)."""
 _NEITHER = "neither bf16 nor fp16 is on"
 
 
@@ -76,3 +79,17 @@ def wide_products(facts: Mapping[str, Fact]) -> list[Fact]:
         return []
     why = "products of quantised weights in 32 bits are not modelled; bf16: true has them in 16"
     return [Fact(f"precision fp32 ({why})", precision.line)]
+
+
+def pure_beside_deepspeed(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
+    """16-bit weights that DeepSpeed is not told of; LLaMA-Factory refuses them beside ZeRO-3
+    (hiyouga/LLaMA-Factory@ff6d4d12 src/llamafactory/hparams/parser.py).
+    """
+    stated = values.get("pure_bf16")
+    if stated is None or not values.on("pure_bf16"):
+        return []
+    if facts["zero_stage"].value == 3:
+        raise IllegalConfig(
+            "pure_bf16 beside ZeRO-3: LLaMA-Factory refuses it; state bf16: true", stated.line
+        )
+    return [Fact("pure_bf16 (beside DeepSpeed is not modelled; state bf16: true)", stated.line)]

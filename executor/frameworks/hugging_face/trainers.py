@@ -51,6 +51,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_names import (
 )
 from meshplan.executor.frameworks.hugging_face.trainer_precision import (
     left_open,
+    pure_beside_deepspeed,
     stated_precision,
     wide_products,
 )
@@ -197,6 +198,7 @@ def _weights_as_loaded(
     if sharding.engine == DEEPSPEED_ENGINE:
         _loaded(trainer, values, facts)  # counts as read
         notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
+        return pure_beside_deepspeed(values, facts)
     if sharding.engine != FSDP_ENGINE:
         return []
     states = _states(trainer, values, facts)

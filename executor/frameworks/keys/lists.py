@@ -78,14 +78,16 @@ def judged(
 
 
 def unjudged(values: Values, lists: tuple[str, ...]) -> list[tuple[str, Fact]]:
-    """The values that nobody read, each by its own name or by the section that is listed whole."""
+    """The values that nobody read, each by its own name, where it is not listed by the section that
+    is listed whole.
+    """
     listed = flags_in(*lists).classes
     found: dict[str, Fact] = {}
     for name, fact in values.unasked():
         if fact.value is None or fact.value == "auto":
             continue
         parts = name.split(".")
-        above = (".".join(parts[:end]) for end in range(1, len(parts)))
+        above = (".".join(parts[:end]) for end in range(1, len(parts)) if name not in listed)
         section = next((each for each in above if each in listed), None)
         if section is None or not switched_off(values, section):
             found.setdefault(section or name, Fact(True, fact.line) if section else fact)

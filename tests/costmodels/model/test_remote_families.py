@@ -128,6 +128,9 @@ def test_the_first_layer_mixes_no_values_in() -> None:
         (QWEN, {"no_bias": False}, "no_bias"),
         (QWEN, {"model_type": "Dream"}, "denoises"),
         (QWEN, {"model_type": "minicpmv"}, "its version says which language model"),
+        (QWEN, {"model_type": "llada2_moe"}, "denoises"),
+        (QWEN, {"model_type": "longcat_flash_ngram"}, "n-grams"),
+        (QWEN, {"model_type": "nomic_bert"}, "an encoder"),
     ],
 )
 def test_what_is_not_read_is_refused(
@@ -179,3 +182,75 @@ def test_pangu_has_biases_in_attention_alone() -> None:
 def test_what_shares_between_layers_is_refused_by_its_reason(model_type: str) -> None:
     with pytest.raises(UnsupportedModel, match="layer"):
         model_from_config({"model_type": model_type, "hidden_size": 2048}, "x")
+
+
+TELECHAT3: dict[str, Any] = {
+    "model_type": "telechat3", "hidden_size": 6144, "intermediate_size": 24576, "head_dim": 128,
+    "num_attention_heads": 48, "num_hidden_layers": 64, "num_key_value_heads": 8,
+    "vocab_size": 131072, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+}  # fmt: skip
+TELECHAT: dict[str, Any] = {
+    "model_type": "telechat", "hidden_size": 64, "ffn_hidden_size": 96, "intermediate_size": 1,
+    "n_layer": 3, "n_head": 4, "vocab_size": 128, "training_seqlen": 8192, "base_seqlen": 8192,
+    "logn": True, "embed_layernorm": False, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_telechat_has_biases_after_attention_and_feed_forward_alone() -> None:
+    """4 x 64 x 64 and 3 x 64 x 96 weights, two biases and two norms of 64 in each of 3 layers; with
+    2 of 4 heads for keys and values 2 x 64 x 32 weights less.
+    """
+    layer, ends = 4 * 64 * 64 + 3 * 64 * 96 + 4 * 64, 2 * 128 * 64 + 64
+    whole = model_parameters(model_from_config(TELECHAT, "t")).total
+    assert whole == 3 * layer + ends
+    fewer = model_from_config(TELECHAT | {"num_key_value_heads": 2}, "t")
+    assert whole - model_parameters(fewer).total == 3 * 2 * 64 * 32
+    with pytest.raises(UnsupportedModel, match="embed_layernorm"):
+        model_from_config(TELECHAT | {"embed_layernorm": True}, "t")
+
+
+def test_telechat3_has_36_billion_parameters() -> None:
+    total = model_parameters(model_from_config(TELECHAT3, "t")).total
+    assert total == 64 * (2 * 6144**2 + 2 * 6144 * 1024 + 3 * 6144 * 24576 + 2 * 6144) + (
+        2 * 131072 * 6144 + 6144
+    )
+    assert round(total / 1e9) == 36
+
+
+QWEN3: dict[str, Any] = {
+    "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "without"),
+    [
+        ({"model_type": "ovis2_5", "llm_config": QWEN3, "vit_config": {"depth": 2}}, "vit tower"),
+        (
+            {"model_type": "Llama_Nemotron_Nano_VL", "llm_config": QWEN3, "vision_config": {}},
+            "vision tower",
+        ),
+        (QWEN3 | {"model_type": "Keye", "vision_config": {"depth": 2}}, "vision tower"),
+        (
+            {
+                "model_type": "llavaonevision1_5", "vision_config": {"depth": 2},
+                "text_config": QWEN3 | {"model_type": "LLaVAOneVision1_5_text"},
+            },
+            "vision tower",
+        ),
+    ],
+)  # fmt: skip
+def test_the_language_model_of_an_image_model_is_read(whole: dict[str, Any], without: str) -> None:
+    """As its own family, tied as its section says; the tower is named as left out."""
+    assert model_from_config(whole, "w") == model_from_config(QWEN3, "w")
+    assert left_out(whole) == (without,)
+
+
+def test_dots_ocr_holds_a_qwen2() -> None:
+    qwen2 = {key: value for key, value in QWEN3.items() if key != "head_dim"}
+    qwen2 |= {"model_type": "qwen2", "sliding_window": 131072, "use_sliding_window": False}
+    dots = qwen2 | {"model_type": "dots_ocr", "attention_bias": True}
+    assert model_from_config(dots, "d") == model_from_config(qwen2, "d")
+    assert model_from_config(dots | {"attention_bias": False}, "d") != model_from_config(qwen2, "d")

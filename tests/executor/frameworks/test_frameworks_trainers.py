@@ -242,6 +242,53 @@ def test_states_in_16_bits(text: str, states: str | None) -> None:
     assert (fact.value if fact else None) == states
 
 
+@pytest.mark.parametrize("text", [AXOLOTL, FACTORY])
+def test_fp8_wins_over_the_bf16_beside_it(text: str) -> None:
+    """axolotl's own FP8 examples state both."""
+    assert read_config(text + "fp8: true\n", "train.yaml").facts["precision"].value == "fp8"
+    assert read_config(text + "fp8: false\n", "train.yaml").facts["precision"].value == "bf16"
+
+
+def test_pure_bf16_beside_deepspeed_is_refused_as_llama_factory_does(folder: Path) -> None:
+    """Beside ZeRO-3; beside ZeRO-2, which is told of no format, it is named."""
+    found = finding(folder / "train.yaml", FACTORY + "pure_bf16: true\n")
+    assert (found.verdict, "pure_bf16 beside ZeRO-3" in found.text) == ("illegal", True)
+    (folder / "configs" / "zero3.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    found = finding(folder / "train.yaml", FACTORY + "pure_bf16: true\n")
+    assert (found.verdict, "pure_bf16 (beside" in found.text) == ("incomplete", True)
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"autotuning": {"enabled": True, "fast": False}}, "autotuning.enabled"),
+        ({"autotuning": {"enabled": False}}, ""),
+        ({"autotuning": {"fast": True}}, ""),
+    ],
+)
+def test_what_the_tuner_of_deepspeed_tries_is_not_known(
+    folder: Path, section: dict[str, object], named: str
+) -> None:
+    """A key that is listed by its own name counts before the section that is listed whole."""
+    (folder / "configs" / "zero3.json").write_text(json.dumps(ZERO3 | section))
+    found = finding(folder / "train.yaml", FACTORY)
+    assert found.verdict == ("incomplete" if named else "fits")
+    assert named in found.text
+
+
+def test_updates_of_superoffload_that_overlap_are_a_note(folder: Path) -> None:
+    offload = {"device": "cpu", "ratio": 0.9, "super_offload": True}
+    zero3 = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
+    (folder / "configs" / "zero3.json").write_text(json.dumps(ZERO3 | zero3))
+    assert "super_offload" in " ".join(finding(folder / "train.yaml", FACTORY).notes)
+
+
+def test_kernels_of_axolotl_that_are_not_priced_are_a_note(folder: Path) -> None:
+    more = "deepcompile: true\nexperts_implementation: eager\n"
+    notes = " ".join(finding(folder / "train.yaml", AXOLOTL + more).notes)
+    assert "deepcompile, experts_implementation" in notes
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [

@@ -183,6 +183,19 @@ def test_a_flag_that_changes_the_time_is_noted() -> None:
     assert "whatever is said of --moe-shared-expert-overlap, --no-bias-swiglu-fusion" in note
 
 
+def test_logits_of_other_bytes_are_named() -> None:
+    """The loss of training reads them: `megatron/core/models/gpt/gpt_model.py`, `output_dtype`."""
+    assert "--output-logit-dtype" in _named(_read("--output-logit-dtype fp32"))
+    assert not _read("--output-logit-dtype bf16").unread
+
+
+def test_documents_that_attend_to_themselves_alone_are_noted() -> None:
+    flag = "--dataloader-inter-document-masking"
+    reading = _read(f"{flag} --otel-enabled")
+    assert not reading.unread
+    assert flag in " ".join(reading.notes)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -170,6 +170,21 @@ def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
     assert finding["verdict"] in ("fits", "does not fit"), finding
 
 
+@pytest.mark.parametrize(("name", "file"), [("megatron", "train.sh"), ("nanotron", "nanotron.yaml"),
+                                           ("bridge", "overrides.txt")])  # fmt: skip
+def test_the_command_names_the_files_where_they_are(
+    app: typer.Typer, tmp_path: Path, name: str, file: str
+) -> None:
+    """It can be pasted where `export` was called; without a folder the files are named alone."""
+    plan, folder = tmp_path / "plan.yaml", tmp_path / "my run"
+    write_plan(PLAN, plan)
+    words = ("export", str(plan), "--to", name)
+    alone = _run(app, *words)[1].splitlines()[-1]
+    command = _run(app, *words, "-o", str(folder))[1].splitlines()[-1]
+    assert command == alone.replace(file, f"'{folder / file}'")
+    assert file in alone
+
+
 def test_export_says_that_a_plan_was_edited(app: typer.Typer, tmp_path: Path) -> None:
     """What it writes is the layout of the file, which `plan` may not have said anything of."""
     plan = tmp_path / "plan.yaml"
@@ -205,6 +220,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(app: typer.Typer, tmp_path: Pa
         assert code == 2
         assert err.startswith(f"error: cannot write {out}")
         assert (err.count(str(out)), err.count("Errno")) == (1, 0)
+    assert "-o names a folder" in _run(app, "export", str(plan), "--to", "megatron", "-o",
+                                       str(taken))[2]  # fmt: skip
 
 
 def _cold(*paths: Path) -> str:
