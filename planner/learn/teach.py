@@ -8,8 +8,8 @@
 
 The two of least sum of d over all layouts: least posterior variance (optimal designs: Chaloner and
 Verdinelli, Statistical Science 10, 1995). Left-out layouts of published sources chose this rule
-and the three numbers, of which twice and half as much are as good: docs/accuracy_history.md,
-"Ranges and `learn`".
+and the three numbers, near which others are as good: docs/accuracy_history.md, "Ranges and
+`learn`".
 """
 
 import math
@@ -93,7 +93,7 @@ def left_by(two: tuple[int, int], doubt: Vector) -> Vector:
 def _after(at: int, doubt: Vector) -> Vector:
     """What a run of one layout leaves of `doubt`."""
     seen = doubt[at]
-    return doubt - np.outer(seen, seen) / (seen[at] + NOISE**2)
+    return np.asarray(doubt - np.outer(seen, seen) / (seen[at] + NOISE**2))
 
 
 def _sums_left(doubt: Vector) -> Vector:
