@@ -134,7 +134,8 @@ class KernelHabits(Frozen):
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     launch_share    of the `launch_s` that runs teach, what the host takes for a module of PyTorch's
                     own that nothing compiles
-    product_share   of that, what it takes for a dense layer's product in 16 bits
+    product_share   of that, what it takes for a dense layer's product in 16 bits, and for a norm
+                    that is joined to it
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other

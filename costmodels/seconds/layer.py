@@ -70,6 +70,7 @@ from meshplan.costmodels.seconds.operation import (
     device_s,
     is_kept_cast,
     mean_flops_of,
+    of_dense_layer,
     operators_of,
     part_of_layer,
     room_s,
@@ -283,10 +284,9 @@ class Pricer:
 
     def _issue_s(self, op: Operation, direction: Direction) -> Number:
         """Of one."""
-        dense = isinstance(op, Matmul) and "experts" not in op.modules
-        share = self.product_share if dense and not self.device.recipe.cast_bytes else 1.0
-        launch_s = self.device.tuning.launch_s * self.launch_share * share
-        kernels_s = launch_s * self._launches(op, direction)
+        light = of_dense_layer(op) and not self.device.recipe.cast_bytes
+        share = self.launch_share * (self.product_share if light else 1.0)
+        kernels_s = self.device.tuning.launch_s * share * self._launches(op, direction)
         operators_s = OPERATOR_S * operators_of(op, direction, self.graphed)
         issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
         return issuing_s + self._waiting_s(op, direction)

@@ -23,6 +23,8 @@ of Transformer Engine's 90 on a Grace host (NVIDIA/TransformerEngine issue 2053)
 of runs, is the mean of what modules issue.
 """
 
+JOINED_NORMS = ("attention_norm", "feed_forward_norm")
+
 Direction = Literal["forward", "input_grad", "weight_grad"]
 
 
@@ -55,6 +57,13 @@ def memory_pass_s(device: Device, op: Operation, direction: Direction) -> Number
     if direction == "forward":
         return pointwise_s(device, op.forward_bytes, op.kernels, op.measured_as[0])
     return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
+
+
+def of_dense_layer(op: Operation) -> bool:
+    """Whether a module of a dense layer issues it: its product, or a norm that is joined to it."""
+    if isinstance(op, Matmul):
+        return op.recipe and "experts" not in op.modules
+    return op.name in JOINED_NORMS and "layernorm" not in op.modules
 
 
 def scale_of(device: Device, op: Operation) -> float:

@@ -20,6 +20,7 @@ from meshplan.planner.runs.engines import (
     engine_name,
     engine_with,
 )
+from meshplan.planner.runs.issuing import issuing_said
 from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, WHOLE_LOSS
 from meshplan.planner.runs.rows import Facts, Row
 from meshplan.planner.runs.updates import update_said
@@ -100,14 +101,6 @@ PLAIN = {"launch_share": 0.24, "adapter_casts": "none"}
 of the engines that taught all engines' `launch_s` takes 56.2 (hardware_profiles/fits/generic.toml).
 What nothing compiles and nobody wraps in modules of his own is issued so, and no kernel takes the
 scaling of an adapter in.
-"""
-LIGHT_PRODUCTS = {"product_share": 0.366}
-FIRST_LIGHT, FIRST_LIGHT_RELEASE = 2026, (26, 1)
-"""Transformer Engine issues a dense layer in 16 bits about as PyTorch issues an nn.Linear (issue
-2126, January 2026: "TELinear is nearly the same with vanilla torch linear"), in 33.17 us instead of
-90.53 on GH200 (issue 2053, of August 2025), since its release 2.11 (@e1edaaec2, @8ef8285c4;
-NVIDIA's containers of 26.01). A container in the framework's name decides, else the year.
-Megatron-Bridge's `launch_s` was learnt on such releases.
 """
 PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
@@ -240,9 +233,7 @@ def engine_of(row: Row) -> Engine:
         kernels = NOT_COMPILED | eager | plain | kernels
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
-    if engine.name == "megatron" and _issues_lightly(row):
-        kernels |= LIGHT_PRODUCTS
-    kernels |= _replay_said(row, engine)
+    kernels |= issuing_said(row, engine) | _replay_said(row, engine)
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
@@ -343,16 +334,6 @@ def _fuses_no_llama(row: Row, engine: Engine) -> bool:
     old = row.year is not None and row.year <= LAST_UNFUSED
     its_own = engine.name == "megatron" and "nemo" not in row.framework.lower()
     return old and its_own and row.shape.get("gated_mlp", "1") != "0"
-
-
-def _issues_lightly(row: Row) -> bool:
-    """Whether Transformer Engine's dense layers cost the host as little as PyTorch's."""
-    if "local" in row.facts.fused_kernels.split() or row.gpu.startswith("mi"):
-        return False
-    found = re.search(r"\b(?:ngc|ngc pytorch|nemo|pytorch) (\d\d)\.(\d\d)", row.framework.lower())
-    if found is not None:
-        return (int(found[1]), int(found[2])) >= FIRST_LIGHT_RELEASE
-    return row.year is not None and row.year >= FIRST_LIGHT
 
 
 def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import MODES, Layout, even_stages
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.operations.kinds import Matmul, Pointwise
+from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.cost import Cost
@@ -25,6 +25,11 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Cluster, Interference
 from meshplan.hardware_profiles.tunings import Tuning
+
+PRODUCT = Matmul(name="fc", m=512, k=512, n=512)
+NORM = Pointwise(
+    name="attention_norm", forward_bytes=0.0, backward_bytes=0.0, modules=("norm", "pointwise")
+)
 
 SECONDS = st.floats(0, 1e3)
 FRACTION = st.floats(0, 1)
@@ -153,7 +158,11 @@ def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: s
     tuning = case.setting.tuning.model_copy(update={"launch_s": 1.0})
     slow = StepModel(replace(case.setting, tuning=tuning), case.layout)
     operations = layer_operations(slow.site, case.setting.model.kinds[0])
-    matmuls = sum(isinstance(op, Matmul) for op in operations)
+    casts = slow.device.recipe.cast_bytes > 0
+    products = [op for op in operations if isinstance(op, Matmul)]
+    heavy = [casts or not op.recipe or "experts" in op.modules for op in products]
+    share = case.setting.engine.kernels.product_share
+    matmuls = sum(1.0 if each else share for each in heavy)
     weight_grad = float(slow.layer_cost(0, "none").weight_grad.total_s)
     kernels = case.setting.engine.kernels
     each = (1 if kernels.gradient_add == "fused" else 2) * kernels.launch_share
@@ -310,6 +319,35 @@ def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:
         name="rotary", forward_bytes=0.0, backward_bytes=0.0, kernels=3, operators=(5.0, 7.0)
     )
     assert pricer.issued_s([op], "forward") == pytest.approx(0.75 + 5 * 8e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "op", "share"),
+    [
+        ("bf16", PRODUCT, 0.25),
+        ("fp8", PRODUCT, 1.0),
+        ("bf16", replace(PRODUCT, modules=("experts",)), 1.0),
+        ("bf16", replace(PRODUCT, recipe=False), 1.0),
+        ("bf16", NORM, 0.25),
+        ("bf16", replace(NORM, modules=("norm", "layernorm")), 1.0),
+        ("bf16", replace(NORM, name="final_norm"), 1.0),
+    ],
+    ids=["dense", "8 bits", "experts", "head or router", "its norm", "norm apart", "last norm"],
+)
+def test_a_dense_layer_in_16_bits_is_issued_in_its_share(
+    precision: Precision, op: Operation, share: float
+) -> None:
+    """Its product and the norm joined to it, of a launch of a second each."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES[precision])
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    overlap = load_engine("megatron").overlap
+    usual, light = (
+        Pricer(device, cluster, overlap, alone, product_share=each).issued_s([op], "forward")
+        for each in (1.0, 0.25)
+    )
+    assert light == pytest.approx(share * usual)
 
 
 def test_a_slower_host_issues_kernels_and_operators_as_much_later() -> None:

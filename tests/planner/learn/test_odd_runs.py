@@ -109,7 +109,7 @@ def test_a_move_that_leaves_a_run_farther_off_is_shortened(
 
 SHORT = tuple(
     plan_of("llama-3.1-8b", LAYOUTS[1], replace(TRAINING, seq_len=length, global_batch_size=batch))
-    for length, batch in ((512, 8), (1024, 64))
+    for length, batch in ((256, 8), (512, 64))
 )
 """Steps in which kernels wait for their host: three quarters and more."""
 

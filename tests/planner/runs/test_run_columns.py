@@ -308,6 +308,26 @@ def test_in_how_many_bits_megatron_swift_adds_gradients(
     assert (state.gradient_bytes, state.reduce_bytes) == (bytes_, bytes_)
 
 
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [
+        ({"year": "2026"}, 0.366),
+        ({"year": "2025"}, 1.0),
+        ({"year": "2026", "framework": "megatron-lm (NGC PyTorch 25.10)"}, 1.0),
+        ({"year": "2025", "framework": "megatron-lm (NGC 26.01)"}, 0.366),
+        ({"year": "2026", "gpu": "mi300x"}, 1.0),
+        ({"year": "2026", "fused_kernels": "local"}, 1.0),
+        ({"year": "2026", "framework": "megatron-bridge (NeMo 26.04)"}, 1.0),
+    ],
+)
+def test_when_transformer_engine_issues_dense_layers_as_pytorch_does(
+    said: dict[str, str], share: float
+) -> None:
+    """From 2.11 on, of which NVIDIA's containers of 26.01 are the first."""
+    found = engine_of({"framework": "megatron-lm"} | said).kernels.product_share
+    assert found == share
+
+
 def test_adapters_are_units_unless_the_row_says_otherwise() -> None:
     """Of FSDP1 alone; modules that nothing compiles are issued in 13.5 us of 56.2."""
     row = {"framework": "PyTorch FSDP1", "adapters": "lora 8 qv bf16", "compiled": "0"}
