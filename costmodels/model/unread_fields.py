@@ -27,7 +27,7 @@ CHANGES_COST = names("""
     index_topk_blocks indexer_types
     interleave_moe_layer_step intermediate_size intermediate_size_mlp is_moe is_moe_layer
     kv_channels
-    kv_lora_rank layer_group_size layer_types layers_block_type linear_attn_config
+    kv_lora_rank kv_source_layers layer_group_size layer_types layers_block_type linear_attn_config
     linear_conv_kernel_dim linear_head_dim linear_key_head_dim linear_num_heads linear_num_key_heads
     linear_num_value_heads linear_value_head_dim lm_head_bias lru_width mamba_conv_bias mamba_d_conv
     mamba_d_head mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim mamba_headdim
