@@ -57,6 +57,10 @@ NOT_PRICED = {
         "qwen4_exp",
         "qwen4_exp_text",
     ),
+    "its layers read keys that an earlier one compressed, and some embeddings of n-grams": (
+        "deepseek_v41",
+        "deepseek_v41_text",
+    ),
     "differential attention, two softmaxes for each head,": ("diffllama", "motif", "Motif"),
     "layers that attend to an image": ("mllama_text_model", "git", "idefics", "evolla"),
     "its attention has routed experts": ("jetmoe",),

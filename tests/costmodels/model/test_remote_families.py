@@ -130,6 +130,7 @@ def test_the_first_layer_mixes_no_values_in() -> None:
         (QWEN, {"model_type": "minicpmv"}, "its version says which language model"),
         (QWEN, {"model_type": "llada2_moe"}, "denoises"),
         (QWEN, {"model_type": "longcat_flash_ngram"}, "n-grams"),
+        (QWEN, {"model_type": "deepseek_v41_text"}, "an earlier one compressed"),
         (QWEN, {"model_type": "nomic_bert"}, "an encoder"),
     ],
 )
