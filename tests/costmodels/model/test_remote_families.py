@@ -206,6 +206,7 @@ def test_telechat_has_biases_after_attention_and_feed_forward_alone() -> None:
     assert whole == 3 * layer + ends
     fewer = model_from_config(TELECHAT | {"num_key_value_heads": 2}, "t")
     assert whole - model_parameters(fewer).total == 3 * 2 * 64 * 32
+    assert left_out(TELECHAT) == ()
     with pytest.raises(UnsupportedModel, match="embed_layernorm"):
         model_from_config(TELECHAT | {"embed_layernorm": True}, "t")
 
@@ -255,3 +256,11 @@ def test_dots_ocr_holds_a_qwen2() -> None:
     dots = qwen2 | {"model_type": "dots_ocr", "attention_bias": True}
     assert model_from_config(dots, "d") == model_from_config(qwen2, "d")
     assert model_from_config(dots | {"attention_bias": False}, "d") != model_from_config(qwen2, "d")
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen2_5_vl"])
+def test_the_biases_that_qwen2_always_has_may_be_said(model_type: str) -> None:
+    """Files of MiMo-VL and of others that are built on Qwen2 repeat them."""
+    qwen2 = {key: value for key, value in QWEN3.items() if key != "head_dim"}
+    qwen2 |= {"model_type": model_type}
+    assert model_from_config(qwen2 | {"attention_bias": True}, "q") == model_from_config(qwen2, "q")
