@@ -23,6 +23,7 @@ from meshplan.costmodels.model.text_parts import (
     THINKER,
     has_flat_tower,
     has_text_section,
+    sees_its_prompt,
     text_part,
     thinker,
 )
@@ -165,6 +166,8 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
         towers.append("vision tower")
     if THINKER in config:
         towers.append("part that speaks")
+    if sees_its_prompt(config):
+        towers.append("attention of a prompt to its later tokens")
     fields, model_type = _typed(outer)
     model = read_family(FAMILIES[model_type], fields)
     tower = _tower(outer, model.hidden)[0]

@@ -264,3 +264,18 @@ def test_the_biases_that_qwen2_always_has_may_be_said(model_type: str) -> None:
     qwen2 = {key: value for key, value in QWEN3.items() if key != "head_dim"}
     qwen2 |= {"model_type": model_type}
     assert model_from_config(qwen2 | {"attention_bias": True}, "q") == model_from_config(qwen2, "q")
+
+
+def test_the_prompt_of_paligemma_attends_both_ways_which_is_said() -> None:
+    """Whether its file says so (transformers 5 writes it) or leaves it to the class."""
+    text = {
+        "model_type": "gemma", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16,
+    }  # fmt: skip
+    said = "attention of a prompt to its later tokens"
+    whole = {"model_type": "paligemma", "text_config": text}
+    stated = whole | {"text_config": text | {"use_bidirectional_attention": True}}
+    assert model_from_config(stated, "p") == model_from_config(whole, "p")
+    assert (left_out(stated), left_out(whole)) == ((said,), (said,))
+    causal = whole | {"text_config": text | {"use_bidirectional_attention": False}}
+    assert left_out(causal) == ()
