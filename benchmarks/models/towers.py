@@ -136,7 +136,7 @@ def _image(model_type: str, config: Any) -> dict[str, Any]:
         more = {"vision_feature_layer": layers[model_type]} if model_type in layers else {}
         chosen = {"vision_feature_select_strategy": "default"}
         return image | more | (chosen if model_type in (*layers, "llama4") else {})
-    if model_type == "mistral3":
+    if model_type in ("mistral3", "mistral_large4"):
         sizes = torch.tensor([[224, 224]])
         return {"pixel_values": torch.zeros(1, 3, 224, 224), "image_sizes": sizes,
                 "vision_feature_layer": -1}  # fmt: skip

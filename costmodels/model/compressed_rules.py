@@ -1,9 +1,10 @@
 """Rules of families with several streams of hidden states or chosen blocks of keys: DeepSeek-V4,
-HYV4, MiniMax-M3 and Gemma 3n.
+HYV4, MiniMax-M3, Gemma 3n and Mistral Large 4.
 
-Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4`, `gemma3n` and
-`minimax_m3_vl`; modules of multi-token prediction (the layer's keys are not compressed, each stream
-is projected, a head of its own for the streams): DeepSeek-V4's `inference/model.py`, `MTPBlock`.
+Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4`, `gemma3n`,
+`minimax_m3_vl` and `mistral_large4`; modules of multi-token prediction (the layer's keys are not
+compressed, each stream is projected, a head of its own for the streams): DeepSeek-V4's
+`inference/model.py`, `MTPBlock`.
 """
 
 from dataclasses import replace
@@ -88,6 +89,37 @@ def hy_v4(f: Fields, model: Model) -> Model:
         f = f.changed({"indexer_types": types})
     streams = Streams(count=f.count("hc_mult"), mixed=False)
     return replace(shared_choice(f, model), streams=streams)
+
+
+def mistral_large4(f: Fields, model: Model) -> Model:
+    """GLM-5's indexers over queries of full rank. Each head's queries have a scale and a bias, the
+    indexer's too, which reads a normed input; some layers rotate no keys; the frequencies are
+    learnt.
+    """
+    if f.present("q_lora_rank"):
+        raise f.refuse("q_lora_rank is stated, but this family's queries are of full rank")
+    if f.counts("kv_source_layers") not in (None, tuple(range(model.num_layers))):
+        raise f.refuse("kv_source_layers, latents of an earlier layer, is not priced")
+    rotates, h = _rotating(f), model.hidden
+    frequencies = f.count("qk_rope_head_dim") // 2
+    made = []
+    for layer, rotated in zip(layers_of(shared_choice(f, model)), rotates, strict=True):
+        at = layer.attention if rotated else replace(layer.attention, rope_head_dim=0)
+        own = at.indexer.heads if at.indexer else 0
+        numbers = 2 * at.heads + (2 * own + 2 * h if own else 0)
+        made.append(replace(layer, attention=at, numbers=numbers))
+    return replace(of_layers(model, made), other_parameters=frequencies)
+
+
+def _rotating(f: Fields) -> tuple[bool, ...]:
+    """Of each layer whether it rotates keys: `no_rope_layers` has a 0 where it does not."""
+    every = f.count("no_rope_layer_interval", default=4)
+    stated = f.counts("no_rope_layers")
+    if stated is None:
+        return tuple((i + 1) % every != 0 for i in range(f.num_layers))
+    if len(stated) < f.num_layers:
+        raise f.refuse(f"no_rope_layers names {len(stated)} layers of {f.num_layers}")
+    return tuple(bool(each) for each in stated[: f.num_layers])
 
 
 def minimax_m3(f: Fields, model: Model) -> Model:

@@ -23,6 +23,7 @@ from meshplan.costmodels.model.text_parts import (
     THINKER,
     has_flat_tower,
     has_text_section,
+    sees_its_prompt,
     text_part,
     thinker,
 )
@@ -57,6 +58,10 @@ NOT_PRICED = {
         "qwen4_exp",
         "qwen4_exp_text",
     ),
+    "its layers read keys that an earlier one compressed, and some embeddings of n-grams": (
+        "deepseek_v41",
+        "deepseek_v41_text",
+    ),
     "differential attention, two softmaxes for each head,": ("diffllama", "motif", "Motif"),
     "layers that attend to an image": ("mllama_text_model", "git", "idefics", "evolla"),
     "its attention has routed experts": ("jetmoe",),
@@ -66,7 +71,6 @@ NOT_PRICED = {
         "zaya",
     ),
     "its norms have low-rank gates, and its queries and gates two latents": ("axk2",),
-    "its indexer and its key ranks differ from layer to layer": ("mistral_large4_text",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
     "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
     "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),
@@ -162,6 +166,8 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
         towers.append("vision tower")
     if THINKER in config:
         towers.append("part that speaks")
+    if sees_its_prompt(config):
+        towers.append("attention of a prompt to its later tokens")
     fields, model_type = _typed(outer)
     model = read_family(FAMILIES[model_type], fields)
     tower = _tower(outer, model.hidden)[0]

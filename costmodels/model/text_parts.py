@@ -39,6 +39,7 @@ TIED_BY_TEXT = names("llama4")
 
 
 THINKER = "thinker_config"
+BOTH_WAYS = "use_bidirectional_attention"
 LLM = "llm_config"
 WITH_LLM = names("""
     internvl_chat ovis ovis2_5 NemotronH_Nano_VL_V2 NemotronH_Nano_Omni_Reasoning_V3
@@ -81,6 +82,8 @@ def text_part(outer: Fields) -> Fields:
     if text is None:
         return _beside_images(outer) if has_flat_tower(outer.config) else outer
     given = {key: value for key, value in text.config.items() if value is not None}
+    if sees_its_prompt(outer.config):
+        given.pop(BOTH_WAYS, None)
     tied = _tied(outer, given)
     told = {} if tied is None else {"tie_word_embeddings": tied}
     return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
@@ -89,6 +92,15 @@ def text_part(outer: Fields) -> Fields:
 def has_text_section(config: Mapping[str, object]) -> bool:
     """Whether the language model is a section of its own, beside which others are towers."""
     return "text_config" in config or str(config.get("model_type")) in WITH_LLM
+
+
+def sees_its_prompt(config: Mapping[str, object]) -> bool:
+    """Whether a prompt's tokens attend to its later ones: PaliGemma's do unless its text part says
+    no (transformers 5.24 `configuration_paligemma.py`; answers attend to earlier tokens alone).
+    """
+    text = config.get("text_config")
+    said = text.get(BOTH_WAYS) if isinstance(text, Mapping) else None
+    return config.get("model_type") == "paligemma" and said is not False
 
 
 def has_flat_tower(config: Mapping[str, object]) -> bool:

@@ -327,7 +327,7 @@ TOWERS: dict[str, Reader] = {
     "shieldgemma2": gemma3,
     "llava": llava,
     "llama4": llama4,
-    "mistral3": mistral3,
+    **dict.fromkeys(("mistral3", "mistral_large4"), mistral3),
     "qwen2_vl": qwen2_vl,
     **dict.fromkeys(("qwen2_5_vl", "qwen2_5_omni_thinker"), qwen2_5_vl),
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe_thinker"), qwen3_vl),

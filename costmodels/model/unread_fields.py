@@ -27,7 +27,7 @@ CHANGES_COST = names("""
     index_topk_blocks indexer_types
     interleave_moe_layer_step intermediate_size intermediate_size_mlp is_moe is_moe_layer
     kv_channels
-    kv_lora_rank layer_group_size layer_types layers_block_type linear_attn_config
+    kv_lora_rank kv_source_layers layer_group_size layer_types layers_block_type linear_attn_config
     linear_conv_kernel_dim linear_head_dim linear_key_head_dim linear_num_heads linear_num_key_heads
     linear_num_value_heads linear_value_head_dim lm_head_bias lru_width mamba_conv_bias mamba_d_conv
     mamba_d_head mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim mamba_headdim
@@ -98,6 +98,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
         names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
     ),
+    "telechat": names("base_seqlen logn seq_length training_seqlen"),
     "xlstm": names("add_out_norm weight_mode"),
     "falcon": names("alibi"),
     "bloom": names("apply_residual_connection_post_layernorm"),
@@ -166,7 +167,13 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
 
 HUNYUAN: dict[str, object] = {"norm_type": "rms", "use_mixed_mlp_moe": True, "num_shared_expert": 1}
 SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
-    "glm4v_text": {"attention_bias": True},
+    **{
+        name: {"attention_bias": True}
+        for name in (
+            *("glm4v_text", "qwen2", "qwen2_vl", "qwen2_vl_text"),
+            *("qwen2_5_vl", "qwen2_5_vl_text"),
+        )
+    },
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
     "phi3": {"full_attn_mod": 1, "interpolate_factor": 1},  # of Phi-4-mini
     **{name: {"qk_norm": True} for name in ("apertus", "apertus1p5_text")},
@@ -183,7 +190,10 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     **{name: {"n_shared_experts": 1} for name in (*MINIMAX_M3, "nemotron_h", "step3p5", "step3p7")},
     "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1, "route_norm": True},
     "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
-    **{name: {"use_rmsnorm": True} for name in ("bailing_moe_linear", "bailing_moe_v2")},
+    **{
+        name: {"use_rmsnorm": True}
+        for name in ("bailing_moe", "bailing_moe_linear", "bailing_moe_v2")
+    },
 }
 """Fields of published files that only repeat what a family's modules always have, with the one
 value that says so, or a list of it; any other is refused."""

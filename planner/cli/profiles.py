@@ -27,7 +27,7 @@ from meshplan.planner.profiles.report import (
 from meshplan.planner.report.output import print_json
 from meshplan.planner.report.picture import NoPlot
 from meshplan.planner.report.terminal import as_written
-from meshplan.planner.text_files import CannotWrite
+from meshplan.planner.text_files import CannotWrite, check_writable
 
 profiles_app = typer.Typer(
     help="Known GPUs and clusters: list, show, compare, import measurements.\n\n"
@@ -82,6 +82,7 @@ def show(
             if not isinstance(profile, Cluster):
                 refuse(f"{name} is a GPU; --plot draws clusters, such as dgx-h100")
             plot_profile(profile, plot)
+            print(f"wrote {plot}", file=sys.stderr)
     except (UnknownProfile, NoPlot, CannotWrite, OSError) as error:
         refuse(str(error))
     if as_json:
@@ -136,11 +137,14 @@ def import_files(
     if dtype not in get_args(Dtype):
         refuse(f"--dtype {dtype}: one of {', '.join(get_args(Dtype))}")
     try:
+        check_writable(out, read=files)
         imported = [read_measurements(path, dtype=dtype) for path in files]  # type: ignore[arg-type]
         cluster = with_measurements(load_cluster(base), imported, out.stem)
         save_cluster(cluster, out)
-    except (UnknownProfile, UnreadableLog, OSError) as error:
+    except (UnknownProfile, UnreadableLog, CannotWrite) as error:
         refuse(str(error))
+    except OSError as error:
+        refuse(f"cannot write {out}: {error.strerror}")
     counts = {
         file.file: {"collectives": len(file.curves), "matmuls": len(file.matmuls)}
         for file in imported

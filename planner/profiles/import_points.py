@@ -69,10 +69,12 @@ class Imported:
 def read_measurements(path: Path, *, dtype: Dtype = "bf16") -> Imported:
     """Points of an nccl-tests log, or of a matmul table whose lines do not say another `dtype`.
 
-    Raises `UnreadableLog` when it is no file or holds neither, `OSError` when it cannot be read.
+    Raises `UnreadableLog` when it cannot be read, is no file or holds neither.
     """
     try:
         data = read_bounded(path, MAX_LOG_BYTES, "a log or a table")
+    except OSError as error:
+        raise UnreadableLog(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UnreadableLog(f"{path}: {error}") from None
     text = data.decode("utf-8-sig", errors="replace")

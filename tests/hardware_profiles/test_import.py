@@ -201,3 +201,12 @@ def test_import_errors_are_one_line(arguments: list[str], tmp_path: Path) -> Non
     assert done.exit_code == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+    assert "Errno" not in done.stderr  # the system's number says nothing to a user
+
+
+def test_a_log_is_not_replaced_by_the_profile(tmp_path: Path) -> None:
+    log = written(tmp_path, "all_reduce_perf.log", nccl_log())
+    arguments = ["import", str(log), "--cluster", "dgx-h100", "-o", str(log)]
+    done = CliRunner().invoke(profiles_app, arguments)
+    assert (done.exit_code, "it is read; name another file" in done.stderr) == (2, True)
+    assert log.read_text() == nccl_log()

@@ -39,6 +39,9 @@ LATENT: dict[str, Family] = {
     "glm4_moe_lite": DEEPSEEK,
     "mistral4": DEEPSEEK,
     "glm_moe_dsa": replace(DEEPSEEK, indexed=True, adjust=rules.shared_choice),
+    "mistral_large4_text": replace(
+        DEEPSEEK, indexed=True, modules=(), adjust=compressed.mistral_large4
+    ),
     "dots3_note_text": replace(
         DEEPSEEK,
         indexed=True,

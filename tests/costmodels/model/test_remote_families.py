@@ -130,6 +130,7 @@ def test_the_first_layer_mixes_no_values_in() -> None:
         (QWEN, {"model_type": "minicpmv"}, "its version says which language model"),
         (QWEN, {"model_type": "llada2_moe"}, "denoises"),
         (QWEN, {"model_type": "longcat_flash_ngram"}, "n-grams"),
+        (QWEN, {"model_type": "deepseek_v41_text"}, "an earlier one compressed"),
         (QWEN, {"model_type": "nomic_bert"}, "an encoder"),
     ],
 )
@@ -205,6 +206,7 @@ def test_telechat_has_biases_after_attention_and_feed_forward_alone() -> None:
     assert whole == 3 * layer + ends
     fewer = model_from_config(TELECHAT | {"num_key_value_heads": 2}, "t")
     assert whole - model_parameters(fewer).total == 3 * 2 * 64 * 32
+    assert left_out(TELECHAT) == ()
     with pytest.raises(UnsupportedModel, match="embed_layernorm"):
         model_from_config(TELECHAT | {"embed_layernorm": True}, "t")
 
@@ -254,3 +256,26 @@ def test_dots_ocr_holds_a_qwen2() -> None:
     dots = qwen2 | {"model_type": "dots_ocr", "attention_bias": True}
     assert model_from_config(dots, "d") == model_from_config(qwen2, "d")
     assert model_from_config(dots | {"attention_bias": False}, "d") != model_from_config(qwen2, "d")
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen2_5_vl"])
+def test_the_biases_that_qwen2_always_has_may_be_said(model_type: str) -> None:
+    """Files of MiMo-VL and of others that are built on Qwen2 repeat them."""
+    qwen2 = {key: value for key, value in QWEN3.items() if key != "head_dim"}
+    qwen2 |= {"model_type": model_type}
+    assert model_from_config(qwen2 | {"attention_bias": True}, "q") == model_from_config(qwen2, "q")
+
+
+def test_the_prompt_of_paligemma_attends_both_ways_which_is_said() -> None:
+    """Whether its file says so (transformers 5 writes it) or leaves it to the class."""
+    text = {
+        "model_type": "gemma", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16,
+    }  # fmt: skip
+    said = "attention of a prompt to its later tokens"
+    whole = {"model_type": "paligemma", "text_config": text}
+    stated = whole | {"text_config": text | {"use_bidirectional_attention": True}}
+    assert model_from_config(stated, "p") == model_from_config(whole, "p")
+    assert (left_out(stated), left_out(whole)) == ((said,), (said,))
+    causal = whole | {"text_config": text | {"use_bidirectional_attention": False}}
+    assert left_out(causal) == ()
