@@ -32,6 +32,7 @@ ALIKE = (
     "micro_batch_size", "zero_stage",
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
+BUDGET = 3_000_000  # units of `planner.cuts.moved_layers`
 SHARE = 3  # a climb gets one part in so many of the remaining budget: others begin too
 MOST_UNLIKE = 1  # kinds that were not simulated where moves begin
 FEW = 4  # cuts of few chunks of which the first that fits is likely
@@ -75,14 +76,14 @@ class NearCuts:
     times_of    its simulation, of cuts like the given one
     ended       where climbs that came to an end began and ended, and what they had to be faster
                 than or found
-    budget      of the simulation, in played actions; what is left of it
+    budget      of the climbs; what is left of it
     """
 
     problem_of: Callable[[int, Variant], tuple[StageProblem, Passes]]
     times_of: Callable[[int, Variant, tuple[Stage, ...]], CutTimes]
     known: KnownChains
     ended: dict[Start, float]
-    budget: int = moved_layers.BUDGET
+    budget: int = BUDGET
     faster: list[tuple[int, Variant, StagePlan | None]] = field(default_factory=list)
     simulated: int = 0
     work: int = 0
