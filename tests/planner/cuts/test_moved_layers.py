@@ -11,6 +11,8 @@ from chunked_cuts import chunked, climbs
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cuts.cut_lengths import as_row, as_stages, fitting
+from meshplan.planner.cuts.layer_changes import all_pairs, applied, double
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.problem.stage_problem import (
     StageProblem,
@@ -69,6 +71,22 @@ def test_no_single_move_is_faster_than_where_it_ends(block: int) -> None:
         ended, moved = ended + 1, moved + (step_s < begun_s)
     assert ended >= 6
     assert moved >= 3
+
+
+def test_no_change_of_two_layers_is_faster_than_where_it_ends() -> None:
+    """A layer moved, or kept, that asks for another one to recompute."""
+    asked = 0
+    for problem, times, stages in climbs(range(40)):
+        if len(problem.modes) == 1 or problem.chunks > 6:
+            continue
+        found, step_s = MovedLayers(problem, times).best(stages, times.step_s(stages))
+        fewest = np.array([problem.fewest_layers(at) for at in range(problem.chunks)])
+        changes = double(problem.chunks, problem.modes, all_pairs(problem.chunks))
+        near = applied(as_row(found), changes, fewest, keeps=0 in problem.modes)
+        for cut in near[fitting(problem, near)] if len(near) else ():
+            assert times.step_s(as_stages(cut)) >= step_s * KNOWN
+        asked += len(near)
+    assert asked > 500
 
 
 def test_a_long_schedule_is_left_alone() -> None:
