@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chunked_cuts import chunked, climbs
+from listed_layouts import listed_layouts
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import solve
@@ -74,19 +75,25 @@ def test_no_single_move_is_faster_than_where_it_ends(block: int) -> None:
 
 
 def test_no_change_of_two_layers_is_faster_than_where_it_ends() -> None:
-    """A layer moved, or kept, that asks for another one to recompute."""
+    """A layer moved, or kept, that asks for another one to recompute: of small layouts short of
+    memory (measured: 1.4 to 7 % slower in three of them by one layer at a time).
+    """
     asked = 0
-    for problem, times, stages in climbs(range(40)):
-        if len(problem.modes) == 1 or problem.chunks > 6:
+    for proof, variant, rows, _ in listed_layouts("generic", range(14)):
+        problem, _ = proof.problem(int(rows[0]), variant)
+        every = (tuple(Stage(n, 0, n) for n in counts) for counts in problem.splits or ())
+        begun = next((stages for stages in every if evaluate(problem, stages)), None)
+        if len(problem.modes) == 1 or problem.chunks > 6 or begun is None:
             continue
-        found, step_s = MovedLayers(problem, times).best(stages, times.step_s(stages))
+        times = proof.times_of(int(rows[0]), variant, begun)
+        found, step_s = MovedLayers(problem, times).best(begun, times.step_s(begun))
         fewest = np.array([problem.fewest_layers(at) for at in range(problem.chunks)])
         changes = double(problem.chunks, problem.modes, all_pairs(problem.chunks))
         near = applied(as_row(found), changes, fewest, keeps=0 in problem.modes)
         for cut in near[fitting(problem, near)] if len(near) else ():
             assert times.step_s(as_stages(cut)) >= step_s * KNOWN
-        asked += len(near)
-    assert asked > 500
+            asked += 1
+    assert asked > 100
 
 
 def test_a_long_schedule_is_left_alone() -> None:
