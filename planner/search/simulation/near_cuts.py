@@ -32,7 +32,6 @@ ALIKE = (
     "micro_batch_size", "zero_stage",
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
-BUDGET = 3_000_000  # units of `planner.cuts.moved_layers`
 SHARE = 3  # a climb gets one part in so many of the remaining budget: others begin too
 MOST_UNLIKE = 1  # kinds that were not simulated where moves begin
 FEW = 4  # cuts of few chunks of which the first that fits is likely
@@ -83,7 +82,7 @@ class NearCuts:
     times_of: Callable[[int, Variant, tuple[Stage, ...]], CutTimes]
     known: KnownChains
     ended: dict[Start, float]
-    budget: int = BUDGET
+    budget: int = moved_layers.BUDGET
     faster: list[tuple[int, Variant, StagePlan | None]] = field(default_factory=list)
     simulated: int = 0
     work: int = 0
