@@ -10,6 +10,7 @@ changes    one axis moved by one notch, all else kept, priced the same way: slow
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import reduce
+from itertools import chain
 from operator import add
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
@@ -170,9 +171,14 @@ def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
 
 
 def notches(case: Case) -> Iterator[Fix]:
-    """One axis moved by one notch, those that need more memory first; not all of them run."""
-    yield from _spending(case.layout)
-    yield from changes(case)
+    """One axis moved by one notch, each layout once, those that need more memory first; not all of
+    them run.
+    """
+    seen = set[Layout]()
+    for fix in chain(_spending(case.layout), changes(case)):
+        if fix.layout not in seen:
+            seen.add(fix.layout)
+            yield fix
 
 
 def runs(case: Case) -> bool:

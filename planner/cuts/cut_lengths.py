@@ -19,7 +19,7 @@ from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem
 
-MOST_CHAINS = 40
+MOST_CHAINS, MOST_KNOWN = 40, 100  # of `BalancedCounts`, and beside them
 LAYERS, SELECTIVE, FULL = range(3)  # of a chunk in an array of cuts [cut, chunk, 3]
 
 
@@ -65,9 +65,9 @@ class CutLengths:
 
     def _add(self, rates: Floats, hops: float, rank: int) -> None:
         fixed = fixed_s(self.times, rates, hops) + float(self.times.passes.step_s[self.times.row])
-        self._constant = np.append(self._constant, fixed)[-MOST_CHAINS:]
-        self._rates = np.vstack([self._rates, rates.reshape(1, -1)])[-MOST_CHAINS:]
-        self._ends = np.append(self._ends, rank)[-MOST_CHAINS:]
+        self._constant = np.append(self._constant, fixed)[-MOST_KNOWN:]
+        self._rates = np.vstack([self._rates, rates.reshape(1, -1)])[-MOST_KNOWN:]
+        self._ends = np.append(self._ends, rank)[-MOST_KNOWN:]
 
     def seconds(self, cuts: Ints) -> CutSeconds:
         """Of cuts near the one that was begun with."""

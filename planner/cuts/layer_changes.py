@@ -10,7 +10,6 @@ that recompute selectively and in full.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from meshplan.costmodels.layouts import Ints
 from meshplan.planner.cuts.cut_lengths import FULL, LAYERS, SELECTIVE
 
-MOST_WEIGHED = 200_000  # chunks of all cuts that are weighed together
+SINGLE, DOUBLE = 60_000, 200_000  # chunks of all cuts that are weighed together at most
 KEPT = 16  # arrays of changes, of a MiB at most
 Changes = NDArray[np.int8]
 Pairs = tuple[tuple[int, int], ...]
@@ -35,16 +34,16 @@ def double(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:
     """[change, chunk, 3]; none where there are too many."""
     some = tuple(sorted({min(modes), max(modes)}))
     moved, changed = _moved(chunks, some, pairs), _changed(chunks, some)
-    if chunks * len(changed) * (len(moved) + len(changed)) > MOST_WEIGHED:
+    if chunks * len(changed) * (len(moved) + len(changed)) > DOUBLE:
         return moved[:0]
     first, second = np.triu_indices(len(changed), 1)
     both = moved[:, None] + changed
     return np.concatenate([both.reshape(-1, chunks, 3), changed[first] + changed[second]])
 
 
-def most_paired(chunks: int, modes: int) -> int:
-    """Chunks from which, and to which, single layers may move: all of few."""
-    return isqrt(MOST_WEIGHED // (chunks * modes**2))
+def pairs_at_once(chunks: int, modes: int) -> int:
+    """Pairs of chunks between which layers move in one array."""
+    return max(1, SINGLE // (chunks * modes**2))
 
 
 def all_pairs(chunks: int) -> Pairs:
@@ -66,13 +65,14 @@ def applied(cut: Ints, changes: Changes, fewest: Ints, *, keeps: bool) -> Ints:
 
 def _moved(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:
     """One layer, out of each mode and into each."""
-    out, into = np.meshgrid(modes, modes, indexing="ij")
+    out, into = (each.ravel() for each in np.meshgrid(modes, modes, indexing="ij"))
     found = np.zeros((len(pairs), out.size, chunks, 3), np.int8)
-    each = np.arange(out.size)
-    for place, (at, to) in enumerate(pairs):
-        found[place, :, at, LAYERS], found[place, :, to, LAYERS] = -1, 1
-        for chunk, mode, n in ((at, out.ravel(), -1), (to, into.ravel(), 1)):
-            found[place, each[mode > 0], chunk, mode[mode > 0]] = n
+    at, to = np.array(pairs).reshape(-1, 2, 1).swapaxes(0, 1)
+    every, ways = np.arange(len(pairs))[:, None], np.arange(out.size)
+    found[every, ways, at, LAYERS], found[every, ways, to, LAYERS] = -1, 1
+    for mode in (SELECTIVE, FULL):
+        found[every, ways[out == mode], at, mode] = -1
+        found[every, ways[into == mode], to, mode] = 1
     return found.reshape(-1, chunks, 3)
 
 

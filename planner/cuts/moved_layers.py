@@ -24,18 +24,17 @@ from meshplan.planner.cuts.balanced_counts import BalancedCounts, least_recomput
 from meshplan.planner.cuts.cut_lengths import CutLengths, as_row, as_stages, fitting
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.layer_changes import (
-    Changes,
     Pairs,
     all_pairs,
     applied,
     double,
-    most_paired,
+    pairs_at_once,
     single,
 )
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
-BUDGET = 4_000_000  # units of some 20 ns
-PLAYED, PLAY = 15, 2_000  # each action that is played; and each play
+BUDGET = 5_000_000  # units of some 20 ns
+PLAYED, PLAY = 10, 2_000  # each action that is played; and each play
 LEARN = 2  # plays in the time that it takes to find a longest chain
 MOST_CHAINED = 200_000  # actions of the longest order whose chains are found: memory
 DESCENT = 200_000  # a descent of `BalancedCounts`
@@ -45,7 +44,6 @@ WEIGHED = 4  # each chunk of a cut that is weighed
 FITTED = 200  # cuts whose memory is looked at together
 NEAR_GOAL = 1.05  # times the goal: what two layers may gain
 FASTER = 1 - 1e-6
-Ways = Callable[[int, Sequence[int], Pairs], Changes]
 Propose = Callable[[Sequence[int]], Sequence[int]]
 
 
@@ -127,8 +125,7 @@ class MovedLayers:
     ) -> tuple[tuple[Stage, ...], float] | None:
         """A cut next to this one that is faster and fits."""
         self.lengths.begin(stages)
-        near = step_s < self.goal_s * NEAR_GOAL
-        for cuts in self._beside(as_row(stages), (single, double) if near else (single,)):
+        for cuts in self._beside(as_row(stages), near=step_s < self.goal_s * NEAR_GOAL):
             seconds = self.lengths.seconds(cuts)
             lengths = self.lengths.longest_s(seconds)
             while (at := self._shortest(cuts, lengths, step_s)) is not None:
@@ -143,26 +140,30 @@ class MovedLayers:
                 return None
         return None
 
-    def _beside(self, cut: Ints, ways: Sequence[Ways]) -> Iterator[Ints]:
-        """[cut, chunk, 3] what differs by each way."""
-        p, pairs = self.problem, self._pairs(cut)
-        for changes in ways:
-            every = changes(p.chunks, p.modes, pairs)
-            cuts = applied(cut, every, self._fewest, keeps=0 in p.modes)
-            self.spent += WEIGHED * p.chunks * len(every)
-            if len(cuts):
-                yield cuts
-
-    def _pairs(self, cut: Ints) -> Pairs:
-        """Chunks between which layers move: of many those that the longest known chain passes most
-        to those that it passes least.
+    def _beside(self, cut: Ints, *, near: bool) -> Iterator[Ints]:
+        """[cut, chunk, 3] what differs by one layer, some at a time, and after the first of these
+        what differs by two, where the step is `near` the goal.
         """
-        each = most_paired(len(cut), len(self.problem.modes))
-        if each >= len(cut):
-            return all_pairs(len(cut))
-        order = np.argsort(self.lengths.weights(cut), kind="stable").tolist()
-        most, least = order[-each:], order[:each]
-        return tuple((at, to) for at in most for to in least if at != to)
+        p = self.problem
+        for place, pairs in enumerate(self._pairs(cut)):
+            for changes in (single, double) if near and not place else (single,):
+                every = changes(p.chunks, p.modes, pairs)
+                cuts = applied(cut, every, self._fewest, keeps=0 in p.modes)
+                self.spent += WEIGHED * p.chunks * len(every)
+                if len(cuts):
+                    yield cuts
+
+    def _pairs(self, cut: Ints) -> Iterator[Pairs]:
+        """Chunks from and to which layers move: of many first those that shorten the longest known
+        chain most.
+        """
+        every, most = all_pairs(len(cut)), pairs_at_once(len(cut), len(self.problem.modes))
+        if len(every) > most:
+            weight = self.lengths.weights(cut)
+            gain = np.array([weight[to] - weight[at] for at, to in every])
+            every = tuple(every[place] for place in np.argsort(gain, kind="stable").tolist())
+        for first in range(0, len(every), most):
+            yield every[first : first + most]
 
     def _shortest(self, cuts: Ints, lengths: Floats, step_s: float) -> int | None:
         """The place of the cut whose longest chain is shortest, of those that fit; None where all

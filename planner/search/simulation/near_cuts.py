@@ -75,7 +75,7 @@ class NearCuts:
     times_of    its simulation, of cuts like the given one
     ended       where climbs that came to an end began and ended, and what they had to be faster
                 than or found
-    budget      of the simulation, in played actions; what is left of it
+    budget      of the climbs; what is left of it
     """
 
     problem_of: Callable[[int, Variant], tuple[StageProblem, Passes]]

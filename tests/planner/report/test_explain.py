@@ -12,16 +12,18 @@ import pytest
 from explained_cases import LAYOUTS, case
 from typer.testing import CliRunner
 
-from meshplan.costmodels.layout import even_stages
-from meshplan.planner.answer.answer import reasons
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.planner.answer.answer import case_at, reasons
 from meshplan.planner.answer.explain import (
     TimeParts,
     alternatives,
     lacking_bytes,
     lost_by,
+    notches,
     priced,
     time_parts,
 )
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.case.resolve import Case
@@ -71,6 +73,19 @@ def test_alternatives_agree_with_the_price() -> None:
             assert change.lacks_bytes == pytest.approx(lacking_bytes(own))
         else:
             assert change.slower == pytest.approx(own.step_time_s / prediction.step_time_s - 1)
+
+
+def test_each_changed_layout_is_said_once() -> None:
+    """With 12 pipeline ranks two ways to fewer ranks led to one, and the same line stood twice."""
+    asked = ask(Arguments(
+        model="qwen3-30b-a3b", gpus=24, cluster="l40s-8", engine="automodel", global_batch=24
+    ))  # fmt: skip
+    layout = Layout(
+        data_parallel=2, pipeline_parallel=12, virtual_stages=2, schedule="interleaved_1f1b",
+        zero_stage=2, stages=even_stages(48, 24),
+    )  # fmt: skip
+    found = [fix.layout for fix in notches(case_at(asked.question, layout))]
+    assert len(found) == len(set(found)) > 10
 
 
 def test_reasons_are_sentences() -> None:
