@@ -45,6 +45,7 @@ class Program(Statements):
     ) -> None:
         super().__init__(budget, opaque, ruled, effects, environment)
         self._repository = repository
+        self.own = repository.own
         self.main = repository.main()
         self._modules: dict[str, Module | None] = {self.main.name: self.main}
 

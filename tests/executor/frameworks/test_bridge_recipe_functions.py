@@ -124,5 +124,5 @@ def test_each_recipe_is_a_case_and_a_file_of_names_is_none(tmp_path: Path) -> No
     assert [_values(case)["tensor_parallel"] for case in (reading, *reading.others)] == [4, 2]
     only = "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\n"
     assert recognise("a.py", only)
-    with pytest.raises(NothingToRead, match="names recipes of other files"):
+    with pytest.raises(NothingToRead, match="without a function"):
         read_config(only, "a.py")

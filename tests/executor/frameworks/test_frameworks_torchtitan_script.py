@@ -158,7 +158,7 @@ def test_a_configuration_function_is_followed_over_files(
     [
         ("--module llama3 --config nothing", "has no configuration function 'nothing'"),
         ("--module qwen3 --config qwen3_8b", "module 'qwen3' is not below it"),
-        ("--module llama3 --config $CONFIG", r"'\$CONFIG': not known; .*--env CONFIG="),
+        ("--module llama3 --config $CONFIG", r"'\$CONFIG' means; .*--env CONFIG="),
     ],
 )
 def test_a_function_that_is_not_there_is_refused(tmp_path: Path, more: str, said: str) -> None:
