@@ -24,6 +24,7 @@ from meshplan.executor.frameworks.program.values import (
     Ref,
     Unknown,
     is_constant,
+    shallow,
     touch,
 )
 
@@ -296,8 +297,3 @@ class Calls(Expressions):
         call = ast.copy_location(ast.Call(ast.Name("factory", ast.Load()), [], []), node)
         named = Frame(frame.outer, frame.module, names={"factory": factory})
         return self.call(ast.fix_missing_locations(call), named)
-
-
-def shallow(held: Record) -> Record:
-    """Another record with the same fields."""
-    return replace(held, fields=dict(held.fields), args=list(held.args))
