@@ -127,8 +127,8 @@ def _refused(text: str) -> str | None:
 def refuse(text: str, path: str) -> Reading:
     """Raises `UnreadableConfig` that names the format and the way on."""
     title = _refused(text) or "format"
-    if title == _RECIPES and not re.search(r"^def ", text, re.M):
-        raise NothingToRead("it only names recipes of other files")
+    if title == _RECIPES and "megatron.bridge" in text and not re.search(r"^def ", text, re.M):
+        raise NothingToRead("a Python program without a function of its own")
     fields = plan_fields(text) if title == "verl" else ""
     if title == "NeMo RL":
         fields = fields_of_nemo_rl(text, path)
@@ -140,7 +140,7 @@ _NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (
         rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
-        "its configuration is chosen elsewhere; check that, with what its --SECTION.KEY=VALUE "
+        "check the configuration that is chosen elsewhere, with what its --SECTION.KEY=VALUE "
         "options replace"),
     "a launch script of Megatron-Bridge's performance recipes": (
         rf"{_BY}[^\s#]*scripts/performance/(?:run_script|setup_experiment)\.py\b",

@@ -107,7 +107,7 @@ def claims(name: str, text: str) -> bool:
         return is_recipe(name, text)
     if name.endswith(SCRIPTS) and re.search(r"^[^#\n]*scripts/training/run_recipe\.py", text, re.M):
         return True
-    return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
+    return bool(re.search(r"\b(?:tensor|pipeline)_model_parallel_size\s*[:=]", text)) or (
         bool(re.search(r"^(train|ddp):\s*$", text, re.M)) and "micro_batch_size:" in text
     )
 

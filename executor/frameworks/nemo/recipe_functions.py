@@ -116,7 +116,8 @@ def _of_record(config: Record) -> Run:
     unknown = _that_count(unknown)
     unread = [fact for name, fact in unknown.items() if name.endswith("*")]
     unread += _adapters(config, found)
-    _precision(config, found)
+    unread += _sections(config)
+    _precision(config, found, unknown)
     _sharding(found)
     model, named = _model(config)
     whole = {name: fact for name, fact in unknown.items() if not name.endswith("*")}
@@ -173,7 +174,16 @@ def _model(config: Record) -> tuple[Fact | None, str]:
     return None, ""
 
 
-def _precision(config: Record, found: Facts) -> None:
+def _sections(config: Record) -> Iterator[Fact]:
+    """Sections that a call makes of which nothing is known."""
+    for name in (*_SECTIONS, "dataset"):
+        held, line = config.fields.get(name, (None, 1))
+        made = isinstance(held, Record) and not (held.is_made or held.default)
+        if (made and name != "model") or isinstance(held, Unknown):
+            yield Fact(f"{name} = {held.text[:60]} (not known)", line)
+
+
+def _precision(config: Record, found: Facts, unknown: Facts) -> None:
     """Adds the recipe of mixed precision by its name, and how wide gradients are summed."""
     held, line = config.fields.get("mixed_precision", (None, 1))
     if isinstance(held, Record):
@@ -183,9 +193,10 @@ def _precision(config: Record, found: Facts) -> None:
         if name in MIXED:
             found["mixed_precision"] = Fact(name, line)
     named = found.get("mixed_precision", Fact(None, 1)).value
-    if named in MIXED:
+    if named in MIXED or isinstance(held, Record):
         own = found.pop(f"mixed_precision.{_WIDE}", Fact(named not in NARROW_RECIPES, line))
         found[f"ddp.{_WIDE}"] = own
+        unknown.pop(f"ddp.{_WIDE}", None)
 
 
 def _sharding(found: Facts) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.nemo.launched_config import launched_config, with_words
 from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.shell.arguments import arguments
@@ -29,6 +30,11 @@ from meshplan.planner.case.reading import Fact, Start
 
 _OVERRIDE = re.compile(r"\+{0,2}(\w+\.)+\w+=")
 _TOWERS = re.compile(r"(^|_)(vl|vlm|omni|audio|vision|diffusion|flux|wan)(_|$)|\dv_|llava", re.I)
+_OTHERS = re.compile(
+    r"(^|_)(ppo|dpo|kto|rm|rs|reward|reinforce|spin|critic|actor|grpo|distill\w*|draft|steerlm\w*|"
+    r"knowledge|retro|t5|bert|embedding)(_|$)"
+)
+"""Programs of NeMo and NeMo-Aligner that train otherwise than by the next token."""
 _TEXT_STEPS = ("gpt_step", "llm_step", "dsv4_step")
 _RUNNER = "run_recipe.py"
 _OPTIONS = {
@@ -61,7 +67,8 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     commands = launches(script, _is_override)
     judged, more = first_of(commands)
     notes = (*script.notes, *left_open(commands), *more)
-    return [_run(words, text, notes, script.waits) for words in judged]
+    environment = start.environment if start else {}
+    return [_run(words, text, path, notes, script.waits, environment) for words in judged]
 
 
 def _is_override(word: str) -> bool:
@@ -81,16 +88,26 @@ def _by_option(words: list[Fact]) -> dict[str, Fact]:
     return found
 
 
-def _run(words: list[Fact], text: str, notes: tuple[str, ...], waits: tuple[str, ...]) -> Run:
+def _run(
+    words: list[Fact], text: str, path: str, notes: tuple[str, ...], waits: tuple[str, ...],
+    environment: Mapping[str, str],
+) -> Run:  # fmt: skip
     found = _by_option(words)
     for word in words:
         found |= override(str(word.value), word.line)
     given = arguments(words)
     by_name, more = of_recipe(given, found)
-    unread = (*more, *_composed(given), *_program(words), *_groups(words), *said_by_output(words),
-              *_not_taken(words))  # fmt: skip
+    unread = (*more, *_program(words), *said_by_output(words))
     found |= by_name
-    return Run(found, gpus_of(Values(started(words) | given), text), unread, notes, waits)
+    gpus = gpus_of(Values(started(words) | given), text)
+    if (launched := launched_config(words, given, path)) is not None:
+        whole, named = launched
+        said = f"line {named.line}: read with {shown(named.value)}"
+        found = with_words(whole, found, words, environment, named.line)
+        unread, notes = (*unread, *whole.left), (*notes, said, *whole.notes())
+        return Run(found, gpus, unread, notes, waits, whole=True)
+    unread = (*unread, *_composed(given), *_groups(words), *_not_taken(words))
+    return Run(found, gpus, unread, notes, waits)
 
 
 _FORMATS = {
@@ -145,6 +162,9 @@ def _program(words: Iterable[Fact]) -> Iterator[Fact]:
         if name.endswith(".py"):
             if "scripts/performance/" in str(word.value):
                 why = "its recipes and options, which are not read, set layout and precision"
+                yield Fact(f"{shown(name)} ({why})", word.line)
+            if _OTHERS.search(name.removesuffix(".py")):
+                why = "its name says preferences, rewards or another loss: not modelled"
                 yield Fact(f"{shown(name)} ({why})", word.line)
             if _TOWERS.search(name.removesuffix(".py")):
                 why = "its name says images, sound or video: not modelled"

@@ -24,6 +24,7 @@ from meshplan.executor.frameworks.program.values import (
     Ref,
     Unknown,
     is_constant,
+    shallow,
     touch,
 )
 
@@ -62,6 +63,7 @@ class Calls(Expressions):
     ) -> None:
         super().__init__(budget)
         self._effects = effects or {}
+        self.own: Collection[ast.keyword] = ()
         self._ruled = tuple(f"{name}." for name in ruled)
         self._opaque = tuple(f".{name}" for name in opaque)
         self._environment = environment or {}
@@ -231,7 +233,8 @@ class Calls(Expressions):
 
     def _record(self, kind: str, args: list[Any], named: dict[str, Any], node: ast.Call) -> Record:
         """A record of a call that is not followed."""
-        fields = {name: (value, self.line) for name, value in named.items()}
+        lines = self._lines(node)
+        fields = {name: (value, lines.get(name, self.line)) for name, value in named.items()}
         made = Record(kind, self.words(node), self.line, args, fields)
         if made.name in self._effects:
             self._effects[made.name](args, named, self.line)
@@ -253,8 +256,15 @@ class Calls(Expressions):
         defaults = {name: self._default(default, frame)
                     for name, (default, frame) in found.items()
                     if name not in stated and default is not None}  # fmt: skip
-        made.fields |= {name: (value, self.line) for name, value in (defaults | stated).items()}
+        lines = self._lines(node)
+        made.fields |= {name: (value, lines.get(name, self.line))
+                        for name, value in (defaults | stated).items()}  # fmt: skip
         return made
+
+    def _lines(self, node: ast.Call) -> dict[str, int]:
+        """The lines of a call's named arguments, where they stand in the file itself."""
+        return {each.arg: each.value.lineno for each in node.keywords
+                if each.arg is not None and each in self.own}  # fmt: skip
 
     def _fields(
         self, called: Class, depth: int, made: Record
@@ -287,8 +297,3 @@ class Calls(Expressions):
         call = ast.copy_location(ast.Call(ast.Name("factory", ast.Load()), [], []), node)
         named = Frame(frame.outer, frame.module, names={"factory": factory})
         return self.call(ast.fix_missing_locations(call), named)
-
-
-def shallow(held: Record) -> Record:
-    """Another record with the same fields."""
-    return replace(held, fields=dict(held.fields), args=list(held.args))

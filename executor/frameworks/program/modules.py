@@ -71,11 +71,13 @@ class Repository:
     """The files around one: the trees are kept, the names of a `Module` are each program's own.
 
     tree  the syntax of the file itself
+    own   its keyword arguments, whose lines are the file's
     """
 
     def __init__(self, text: str, path: str) -> None:
         self._path = Path(path).absolute() if path else None
         self.tree = parse(text)
+        self.own = {node for node in ast.walk(self.tree) if isinstance(node, ast.keyword)}
         self._found: dict[str, tuple[ast.Module, Path, bool] | None] = {}
         self._met = 0
         self._roots = self._found_roots()

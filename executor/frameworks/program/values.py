@@ -8,7 +8,7 @@ where a reader asks for it is the file not understood.
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -144,3 +144,8 @@ def touch(value: object, why: Unknown) -> None:
             waiting += held.values()
         elif isinstance(held, list | tuple):
             waiting += held
+
+
+def shallow(held: Record) -> Record:
+    """Another record with the same fields."""
+    return replace(held, fields=dict(held.fields), args=list(held.args))

@@ -144,13 +144,17 @@ def slurm_variables(text: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if _NUMBER.fullmatch(value)}
 
 
+_COMPONENTS = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.M)
 _DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([a-z-]+)|-([NGn]))(?:[= ]\s*)?(\S+)")
 
 
 def _header(text: str) -> tuple[dict[str, str], int]:
     """Options of `#SBATCH` lines, of which the last counts, and the first one's line. sbatch reads
     none behind a script's first command; a script in a here-document begins with its `#!` anew.
+    A heterogeneous job (`#SBATCH hetjob`) has a header for each component: then none counts.
     """
+    if _COMPONENTS.search(text):
+        return {}, 1
     header: dict[str, str] = {}
     line, in_header = 0, True
     for at, each in enumerate(text.split("\n"), start=1):

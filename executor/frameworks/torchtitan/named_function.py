@@ -30,8 +30,8 @@ def of_function(name: Fact, module: Fact, script: Script, path: str) -> dict[str
         if not re.fullmatch(r"[\w.]+", str(each.value)):
             how = f"; {started_with(str(each.value), script.waits)}" if each.value else ""
             raise NothingToRead(
-                f"a launch of torchtitan whose --module and --config are {shown(module.value)} and "
-                f"{shown(name.value)}: not known{how}", name.line
+                "a launch script of torchtitan: not read (check the function that --module "
+                f"{shown(module.value)} --config {shown(name.value)} means{how})", name.line
             )  # fmt: skip
     for file in _files(str(module.value)):
         found = file_of(file, path)

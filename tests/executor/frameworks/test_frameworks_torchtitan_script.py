@@ -84,3 +84,89 @@ def test_another_program_is_not_read(tmp_path: Path) -> None:
     path.write_text("python -m torchtitan.models.flux.infer --job.config_file a.toml\n")
     with pytest.raises(NothingToRead, match=r"not torchtitan\.train"):
         read_config(path.read_text(), str(path))
+
+
+REGISTRY = """\
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+from .parts import own_training
+
+
+def llama3_8b() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=own_training(),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+        activation_checkpoint=FullAC.Config(),
+    )
+"""
+PARTS = """\
+def own_training(length=4096):
+    return TrainingConfig(seq_len=length, local_batch_size=2)
+"""
+RECIPES = """\
+from torchtitan.models.llama3.config_registry import llama3_8b
+
+
+def wide() -> Trainer.Config:
+    config = llama3_8b()
+    config.parallelism.tensor_parallel_degree *= 4
+    return config
+"""
+
+
+def functions(tmp_path: Path, more: str) -> Reading:
+    """A script that launches `more` beside a repository of configuration functions."""
+    models = "torchtitan/models/llama3"
+    files = {f"{models}/__init__.py": "def model_registry(flavor):\n    return 1\n",
+             "torchtitan/__init__.py": "", "torchtitan/models/__init__.py": "",
+             f"{models}/config_registry.py": REGISTRY, f"{models}/parts.py": PARTS,
+             "recipes/llama3.py": RECIPES}  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / ".git").mkdir()
+    path = tmp_path / "run.sh"
+    path.write_text(f"torchrun --nproc_per_node 8 -m torchtitan.train {more}\n")
+    return read_config(path.read_text(), str(path))
+
+
+@pytest.mark.parametrize(
+    ("more", "tensor", "micro"),
+    [
+        ("--module llama3 --config llama3_8b", 2, 2),
+        ("--module=recipes.llama3 --config=wide", 8, 2),
+        ("--module llama3 --config llama3_8b --training.local_batch_size 4 --compile.enable", 2, 4),
+    ],
+)
+def test_a_configuration_function_is_followed_over_files(
+    tmp_path: Path, more: str, tensor: int, micro: int
+) -> None:
+    reading = functions(tmp_path, more)
+    said = {name: fact.value for name, fact in reading.facts.items()}
+    assert (said["tensor_parallel"], said["micro_batch_size"], said["gpus"]) == (tensor, micro, 8)
+    assert (said["model"], said["seq_len"], reading.recompute.mode) == (
+        "llama-3.1-8b",
+        4096,
+        "full",
+    )
+    assert not reading.unread
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--module llama3 --config nothing", "has no configuration function 'nothing'"),
+        ("--module qwen3 --config qwen3_8b", "module 'qwen3' is not below it"),
+        ("--module llama3 --config $CONFIG", r"'\$CONFIG' means; .*--env CONFIG="),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused(tmp_path: Path, more: str, said: str) -> None:
+    with pytest.raises(NothingToRead, match=said):
+        functions(tmp_path, more)
+
+
+def test_a_sections_class_that_a_word_chooses_is_named(tmp_path: Path) -> None:
+    more = "--module llama3 --config llama3_8b activation_checkpoint:selective-ac.config"
+    unread = functions(tmp_path, more).unread
+    assert [str(fact.value).split()[0] for fact in unread] == [more.split()[-1]]

@@ -295,6 +295,12 @@ def test_each_round_of_a_loop_is_a_case() -> None:
         pytest.param("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=a100:4", 8, id="with a type"),
         pytest.param("#SBATCH --nodes=2\n#SBATCH --gres=gpu:1_0", None, id="no number"),
         pytest.param("#SBATCH --nodes=1-2\n#SBATCH --gres=gpu:8", None, id="a range"),
+        pytest.param(
+            "#SBATCH -N 2\n#SBATCH --gres=gpu:8\n#SBATCH hetjob\n#SBATCH -N 4\n"
+            "#SBATCH --gres=gpu:4",
+            None,
+            id="components of two kinds",
+        ),
     ],
 )
 def test_gpus_of_slurm(header: str, gpus: int | None) -> None:

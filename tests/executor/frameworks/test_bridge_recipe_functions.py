@@ -1,0 +1,128 @@
+"""Megatron-Bridge's recipes in Python: functions that return a ConfigContainer, followed."""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config, recognise
+from meshplan.planner.case.reading import NothingToRead, Reading
+
+RECIPE = """
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import base
+from megatron.bridge.training.mixed_precision import bf16_with_mxfp8_mixed, bf16_mixed
+
+
+def _common(tp: int = 2) -> ConfigContainer:
+    cfg = ConfigContainer(
+        train=TrainingConfig(global_batch_size=64, micro_batch_size=1),
+        ddp=DistributedDataParallelConfig(use_distributed_optimizer=True),
+        optimizer=OptimizerConfig(optimizer="adam"), dataset=GPTDatasetConfig(seq_length=4096),
+        mixed_precision="bf16_mixed", model=None,
+    )
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-8B").to_megatron_provider(False)
+    cfg.model.tensor_model_parallel_size = tp
+    cfg.model.sequence_parallel = tp > 1
+    return cfg
+
+
+def own_pretrain_16gpu_h100_config() -> ConfigContainer:
+    cfg = _common(tp=4)
+    {body}
+    return cfg
+"""
+
+
+def _read(body: str = "pass") -> Reading:
+    return read_config(RECIPE.replace("{body}", body), "recipes.py")
+
+
+def _values(reading: Reading) -> dict[str, object]:
+    return {name: fact.value for name, fact in reading.facts.items()}
+
+
+def test_a_recipe_states_its_layout_model_and_batch() -> None:
+    """The GPUs are those of its name; the line is that of the function's own file."""
+    reading = _read("cfg.model.context_parallel_size = 2")
+    said = _values(reading)
+    assert (said["tensor_parallel"], said["context_parallel"], said["zero_stage"]) == (4, 2, 1)
+    assert (said["model"], said["gpus"], said["sequence_parallel"]) == ("qwen3-8b", 16, True)
+    assert (said["seq_len"], said["global_batch_size"]) == (4096, 64)
+    assert not reading.unread
+    assert not reading.left_to_recipe
+    line = RECIPE[: RECIPE.index("{body}")].count("\n") + 1
+    assert reading.facts["context_parallel"].line == line
+
+
+@pytest.mark.parametrize(
+    ("body", "precision", "engine"),
+    [
+        pytest.param("pass", "bf16", "megatron", id="by its name: sums of 32 bits"),
+        pytest.param("cfg.ddp.grad_reduce_in_fp32 = False", "bf16", "megatron", id="it wins"),
+        pytest.param("cfg.mixed_precision = bf16_mixed()\n"
+                     "    cfg.mixed_precision.grad_reduce_in_fp32 = False",
+                     "bf16", "megatron-bridge", id="of its class: of 16"),
+        pytest.param("cfg.mixed_precision = bf16_with_mxfp8_mixed()", "mxfp8", "megatron", id="mx"),
+    ],
+)  # fmt: skip
+def test_mixed_precision_decides_how_gradients_are_summed(
+    body: str, precision: str, engine: str
+) -> None:
+    """training/mixed_precision.py, `setup`: its fields are copied over those of `ddp`."""
+    reading = _read(body)
+    assert (_values(reading)["precision"], reading.engine) == (precision, engine)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("cfg.model.num_layers = 12", "model.num_layers 12 (it changes the model"),
+        ("cfg.model.num_layers = 36", ""),  # as Qwen3-8B has
+        (
+            "if unknown():\n        cfg.model.tensor_model_parallel_size = 8",
+            "tensor_model_parallel",
+        ),
+        ("if unknown():\n        cfg.ddp.grad_reduce_in_fp32 = False", ""),  # precision decides
+        ("cfg.mixed_precision = unknown(4)", "mixed_precision = unknown(4)"),
+        ("cfg.ddp = unknown(4)", "ddp = unknown(4)"),
+        ("cfg.optimizer, cfg.scheduler = unknown(4)", "optimizer = "),
+        ("change(cfg)", "change(cfg) (it may change it)"),
+        ("cfg.peft = DoRA(dim=4)", "adapters other than LoRA"),
+        ("cfg.logger.x = unknown()", ""),
+        ("cfg = base()", "what base() of another file says"),
+        ("for n in unknown():\n        return cfg", "a loop over unknown()"),
+    ],
+)
+def test_what_a_recipe_does_that_is_not_read_is_named(body: str, named: str) -> None:
+    unread = [str(fact.value) for fact in _read(body).unread]
+    assert bool(unread) == bool(named)
+    assert not named or any(named in each for each in unread), unread
+
+
+def test_lora_has_megatron_bridges_rank() -> None:
+    named = "cfg.peft = default_peft_config('lora')\n    cfg.peft.dim = 4"
+    ranks = {"cfg.peft = LoRA()": 32, "cfg.peft = LoRA(dim=8, alpha=16)": 8, named: 4}
+    for body, rank in ranks.items():
+        lora = _read(body).facts["lora"].value
+        assert lora.rank == rank
+
+
+def test_the_exchange_of_experts_is_what_its_helper_sets() -> None:
+    """training/flex_dispatcher_backend.py, on a GPU that has it."""
+    body = ("cfg.model.expert_model_parallel_size = 4\n"
+            "    apply_flex_dispatcher_backend(cfg.model, 'deepep')")  # fmt: skip
+    reading = _read(body)
+    assert _values(reading)["dispatcher"] == "deepep"
+
+
+def test_each_recipe_is_a_case_and_a_file_of_names_is_none(tmp_path: Path) -> None:
+    again = RECIPE.replace("{body}", "pass") + (
+        "\n\ndef other_config() -> ConfigContainer:\n    return _common()\n\n\n"
+        "def needs(x) -> ConfigContainer:\n    return _common(x)\n"
+    )
+    reading = read_config(again, "recipes.py")
+    assert [_values(case)["tensor_parallel"] for case in (reading, *reading.others)] == [4, 2]
+    only = "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\n"
+    assert recognise("a.py", only)
+    with pytest.raises(NothingToRead, match="without a function"):
+        read_config(only, "a.py")
