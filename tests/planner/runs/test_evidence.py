@@ -41,7 +41,7 @@ def runs() -> list[Run]:
     """Every complete row that can be priced."""
     found = []
     rows = evidence._rows()
-    for cells in map(rows.whole, range(len(rows.cells))):
+    for cells in map(rows.whole, range(len(rows.texts))):
         try:
             found.append(run_of(cells))
         except SkippedRow:
