@@ -74,7 +74,7 @@ def bounds_of_any_split(same: SamePipeline, passes: Passes, limit_s: float = mat
     below = np.flatnonzero((bare_s + passes.once) * SAFETY < limit_s)
     beyond_s, rounding = np.zeros(mean_s.shape), len(same.pattern) / NS_PER_S
     if len(below):
-        some = same.take(below)
+        some = same if len(below) == len(same) else same.take(below)
         beyond_s[below] = some.m[:, None] * (SAFETY * _beyond_in_parts(some, extremes) - rounding)
     found = [
         bare_s,

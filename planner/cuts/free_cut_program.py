@@ -24,6 +24,7 @@ from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.cuts.known_chains import Shape, actions_of
+from meshplan.planner.late_binding import bound_when_called
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
 ROUNDS, IN_VAIN, LITTLE = 120, 6, 1e-4  # of a limit at most; in vain, that gain less each
@@ -39,7 +40,8 @@ FROM_THE_LAST = "use_preprocessing: false use_dual_simplex: true use_scaling: fa
 @cache
 def _solvers() -> ModuleType:
     """OR-Tools' linear solvers, imported when one is needed."""
-    from ortools.linear_solver import pywraplp
+    with bound_when_called():
+        from ortools.linear_solver import pywraplp
 
     found: ModuleType = pywraplp
     return found

@@ -145,8 +145,9 @@ class SamePipeline(Pipelines):
             return [enough(self.schedule, self.pp, int(self.m[0]))], np.zeros(1, np.int64)
         each, which = np.unique(self.m, return_inverse=True)
         most = [enough(self.schedule, self.pp, m) for m in each.tolist()]
-        sizes, again = np.unique(np.array(most, np.int64), return_inverse=True)
-        return sizes.tolist(), again[which]
+        sizes = sorted(set(most))
+        place = {size: at for at, size in enumerate(sizes)}
+        return sizes, np.array([place[size] for size in most], np.int64)[which]
 
     @property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:

@@ -11,6 +11,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from meshplan.planner.late_binding import bound_when_called
 from meshplan.planner.problem.stage_problem import StagePlan
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _ortools() -> ModuleType:
     series.__dict__.update(Index=type("Index", (), {}), Series=type("Series", (), {}))
     stands_in = sys.modules.setdefault("pandas", series) is series
     try:
-        from ortools.sat.python import cp_model
+        with bound_when_called():
+            from ortools.sat.python import cp_model
     finally:
         if stands_in:
             del sys.modules["pandas"]

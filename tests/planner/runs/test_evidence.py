@@ -41,7 +41,7 @@ def runs() -> list[Run]:
     """Every complete row that can be priced."""
     found = []
     rows = evidence._rows()
-    for cells in map(rows.whole, range(len(rows.cells))):
+    for cells in map(rows.whole, range(len(rows.texts))):
         try:
             found.append(run_of(cells))
         except SkippedRow:
@@ -84,7 +84,7 @@ def test_distance_of_what_differs() -> None:
 def test_what_is_said_of_a_run_is_what_its_row_says() -> None:
     """Measured seconds are the row's, and the unseen prediction is no copy of the fitted one."""
     found = evidence._rows()
-    whole = map(found.whole, range(len(found.cells)))
+    whole = map(found.whole, range(len(found.texts)))
     rows = {cells["id"]: cells for cells in whole}
     found = nearest_runs(LLAMA)
     for each in found:
