@@ -55,7 +55,7 @@ WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 SOLVED = 1_500_000  # of that for a layout's own program at least
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
-ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
+ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more where it is less
 PACKED = 100  # each rank of a layout that is packed
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 BEST = 4  # one part in so many of the budget is for the best plan's layout
