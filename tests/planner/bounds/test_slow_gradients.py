@@ -55,8 +55,8 @@ def bounds_s(each: Played, limit_s: float) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(60) if NIGHTLY else (3, 12, 33))
 def test_a_layer_that_recomputes_hides_more_of_a_reduction(seed: int) -> None:
-    """No bound is above the fastest plan, though its ranks hide more where they recompute. What each
-    mode hides says more than what any of them hides at most.
+    """No bound is above the fastest plan, though its ranks hide more where they recompute. What
+    each mode hides says more than what any of them hides at most.
     """
     reduced, raised = 0, 0
     for each in played_of(slow_gradients(seed)):
