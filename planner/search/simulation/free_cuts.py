@@ -45,7 +45,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.climbed_answers import climbed
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
-from meshplan.planner.search.simulation.pace import BoundPace, WorkPace
+from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -92,7 +92,7 @@ class FreeCutBounds:
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
-        self._pace = BoundPace()
+        self._steps = StepPace()
         self._last: WorkPace | None = None
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._loose_s = math.inf
@@ -273,7 +273,7 @@ class FreeCutBounds:
 
     def _has_hope(self, open_s: float) -> bool:
         """Whether the gap would no longer be wide with all that is left."""
-        enough = self._pace.is_enough(open_s, self.aim_s, self._left + self._more)
+        enough = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
         return enough and self.aim_s >= self.limit_s * ENOUGH
 
     def _can_be_settled(self) -> bool:
