@@ -320,13 +320,16 @@ class FreeCutBounds:
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
         low_s, high_s, halved = float(alike.bounds[at]), self.aim_s, False
-        if self.aim_s <= self._wide_s:
+        folded, wide = schedule in V_SHAPED, self.aim_s <= self._wide_s
+        if wide and not folded:
             self._draw(SOLVED)  # what ends half-way is begun anew
         if low_s < high_s:
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
             program = FreeCutProgram(cuts, self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
+            if wide and folded:
+                self._draw(STEP)  # lists of V shapes say more than their programs
             if low_s < high_s and not self.proof.tally.late:
                 whole_s, halved = self._whole_s(program, high_s, alike, at)
                 low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)
