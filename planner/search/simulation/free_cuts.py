@@ -329,7 +329,7 @@ class FreeCutBounds:
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
             if wide and folded:
-                self._draw(STEP)  # lists of V shapes say more than their programs
+                self._draw(2 * STEP)  # lists of V shapes say more than their programs
             if low_s < high_s and not self.proof.tally.late:
                 whole_s, halved = self._whole_s(program, high_s, alike, at)
                 low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)
