@@ -50,8 +50,8 @@ def _paths_s(whole: WholeLayers, paths: FoldedPaths) -> float:
 
 def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: float) -> float:
     """The same where ranks recompute whole layers. A cut below some limit has ranks below it, so
-    the game over these alone says more, and its cuts take less. Limits are tried from near the
-    bound to where the game proves nothing.
+    the game over these alone says more, and its cuts take less; if it does not reach the limit, the
+    cuts are listed. Limits are tried from near the bound to where that proves nothing.
     """
     high_s, whole.halved, fails = whole.below_s, True, False
     middle_s = low_s + FIRST * (high_s - low_s)
@@ -79,6 +79,7 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
 
 
 def _listed_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
+    """What a list of all cuts below a limit proves of them."""
     answer, before, played = whole.program.answer(), paths.work, paths.played
     if not answer.by:
         return 0.0

@@ -3,7 +3,8 @@
 As in `planner.cuts.folded_paths`, but a path says too what each rank recomputes, in whole layers:
 under any weights of chains, of the mixes with which it fits those that take least
 (`planner.bounds.folded.mixed_cuts`). So the game is over cuts with their mixes, and each path may
-be a plan.
+be a plan. A mean of cuts holds a mean of whole layers, which no rank does; so cuts are listed too,
+by many chains at once.
 """
 
 from collections.abc import Sequence

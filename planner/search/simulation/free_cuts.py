@@ -45,7 +45,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.climbed_answers import climbed, layers_of
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
-from meshplan.planner.search.simulation.pace import BoundPace, WorkPace
+from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.shaken_cuts import shaken
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
@@ -56,7 +56,7 @@ WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 SOLVED = 1_500_000  # of that for a layout's own program at least
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
-ENOUGH = 0.96  # of the limit: what can be proved at most is not worth more where it is less
+ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more where it is less
 PACKED = 100  # each rank of a layout that is packed
 PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 BEST = 4  # one part in so many of the budget is for the best plan's layout
@@ -94,7 +94,7 @@ class FreeCutBounds:
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept = BUDGET, 0
-        self._pace = BoundPace()
+        self._steps = StepPace()
         self._last: WorkPace | None = None
         self._more, self._loose = MORE, set[tuple[str, int]]()
         self._loose_s = math.inf
@@ -286,7 +286,7 @@ class FreeCutBounds:
 
     def _has_hope(self, open_s: float) -> bool:
         """Whether the gap would no longer be wide with all that is left."""
-        enough = self._pace.is_enough(open_s, self.aim_s, self._left + self._more)
+        enough = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
         return enough and self.aim_s >= self.limit_s * ENOUGH
 
     def _can_be_settled(self) -> bool:
@@ -333,13 +333,16 @@ class FreeCutBounds:
         schedule, pp, vpp, m = alike.shape
         known = self._lines.setdefault(alike.shape, list(first_lines(schedule, pp, vpp, m)))
         low_s, high_s, halved = float(alike.bounds[at]), self.aim_s, False
-        if self.aim_s <= self._wide_s:
+        folded, wide = schedule in V_SHAPED, self.aim_s <= self._wide_s
+        if wide and not folded:
             self._draw(SOLVED)  # what ends half-way is begun anew
         if low_s < high_s:
             cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
             program = FreeCutProgram(cuts, self.aim_s, known)
             self._left -= PROGRAM
             low_s = max(low_s, self._proved_s(program, high_s, alike.shape))
+            if wide and folded:
+                self._draw(2 * STEP)  # lists of V shapes say more than their programs
             if low_s < high_s and not self.proof.tally.late:
                 whole_s, halved = self._whole_s(program, high_s, alike, at)
                 low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)

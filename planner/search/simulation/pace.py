@@ -1,24 +1,24 @@
 """Whether what is left of a budget is enough, at `PACE` times the pace of what was spent last."""
 
-ASKED, PACE = 3, 1.5  # a pace is of so many times that it was asked for
+STEPS, PACE = 3, 1.5  # a pace is of so many steps
 ENOUGH_WORK = 400_000  # or of so many units of work
 
 
-class BoundPace:
-    """Of a bound that rises with the work that is spent."""
+class StepPace:
+    """Of a bound that rises, in steps of equal work."""
 
     def __init__(self) -> None:
-        self._were = list[tuple[float, float]]()
+        self._bounds = list[float]()
 
-    def is_enough(self, bound_s: float, wanted_s: float, left: float) -> bool:
-        """Whether the bound is as high as is wanted once that much work more is spent; true of the
-        first times.
+    def is_enough(self, bound_s: float, wanted_s: float, steps_left: float) -> bool:
+        """Whether the bound is as high as is wanted after some more steps; true of the first
+        steps.
         """
-        self._were.append((left, bound_s))
-        if len(self._were) <= ASKED:
+        self._bounds.append(bound_s)
+        if len(self._bounds) <= STEPS:
             return True
-        was_left, was_s = self._were[-1 - ASKED]
-        return bound_s + PACE * (bound_s - was_s) / (was_left - left) * left >= wanted_s
+        pace_s = (bound_s - self._bounds[-1 - STEPS]) / STEPS
+        return bound_s + PACE * pace_s * steps_left >= wanted_s
 
 
 class WorkPace:

@@ -3,7 +3,6 @@
 import math
 import random
 from copy import copy
-from dataclasses import replace
 from itertools import chain, islice
 
 import numpy as np
@@ -141,9 +140,8 @@ def test_chains_count_what_no_pass_hides_of_a_reduction() -> None:
     """
     found = 0
     for cuts_of, *_ in islice(chain.from_iterable(map(played, range(6))), 8):
-        late = replace(cuts_of.passes.late, layer=cuts_of.passes.late.layer + 100.0)
         slow = copy(cuts_of)
-        slow.passes = replace(cuts_of.passes, late=late)
+        slow.late_s = cuts_of.late_s + 100.0
         for line in first_lines(*FreeCutProgram(cuts_of, 1.0, ()).shape):
             own = cuts_of.rank_of == line.rank
             with_more, as_it_is = (each.seconds_of([line], np.ones(1)) for each in (slow, cuts_of))

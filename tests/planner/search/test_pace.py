@@ -1,20 +1,22 @@
 """Whether a budget is enough, by the pace of what was spent last: worked by hand."""
 
-from meshplan.planner.search.simulation.pace import ENOUGH_WORK, BoundPace, WorkPace
+from meshplan.planner.search.simulation.pace import ENOUGH_WORK, StepPace, WorkPace
 
 
 def test_a_bound_that_rises_by_one_a_step_may_rise_by_half_as_much_again() -> None:
-    """3 steps of 10 units from 0 to 3: a pace of 0.1, so that 40 more units reach 3 + 1.5 x 4."""
-    for wanted_s, is_enough in ((9.0, True), (9.01, False)):
-        pace = BoundPace()
-        assert all(pace.is_enough(n, 1e9, 70 - 10 * n) for n in range(3))
-        assert pace.is_enough(3.0, wanted_s, 40) == is_enough
+    """3 steps from 0 to 3: a pace of 1, so that 4 more steps reach 3 + 1.5 x 4 = 9."""
+    pace = StepPace()
+    assert all(pace.is_enough(bound_s, 1e9, 0) for bound_s in (0.0, 1.0, 2.0))
+    assert pace.is_enough(3.0, 9.0, 4)
+    pace = StepPace()
+    assert all(pace.is_enough(bound_s, 1e9, 0) for bound_s in (0.0, 1.0, 2.0))
+    assert not pace.is_enough(3.0, 9.01, 4)
 
 
 def test_only_the_last_steps_count() -> None:
     """From 0 to 10 in the first step, then nothing."""
-    pace, bounds_s = BoundPace(), (0.0, 10.0, 10.0, 10.0, 10.0)
-    found = [pace.is_enough(each, 11.0, 60 - 10 * n) for n, each in enumerate(bounds_s)]
+    pace = StepPace()
+    found = [pace.is_enough(bound_s, 11.0, 2) for bound_s in (0.0, 10.0, 10.0, 10.0, 10.0)]
     assert found == [True, True, True, True, False]
 
 
