@@ -67,20 +67,21 @@ _FEEDS_HEAD = ("head_input",)
 
 class _Cast(NamedTuple):
     """Bytes beyond those in 16 bits of a number of the input, and of the output, forward and
-    backward; of the input that are kept, of which dropout keeps 2 anyway; and kernels each way.
+    backward; of the input that are kept, of which dropout keeps 2 anyway; and kernels forward and
+    backward.
     """
 
     inputs: tuple[float, float]
     outputs: tuple[float, float]
     kept: float
-    kernels: int
+    kernels: tuple[int, int]
 
 
 _CASTS: dict[AdapterCasts, _Cast] = {
-    "fused": _Cast((0.0, 0.0), (-4.0, -4.0), 0.0, 0),
-    "none": _Cast((0.0, 0.0), (0.0, 0.0), 0.0, 1),
-    "inputs": _Cast((12.0, 12.0), (0.0, 0.0), 2.0, 3),
-    "all": _Cast((8.0, 10.0), (16.0, 20.0), 4.0, 3),
+    "fused": _Cast((0.0, 0.0), (-4.0, -4.0), 0.0, (0, 0)),
+    "none": _Cast((0.0, 0.0), (0.0, 0.0), 0.0, (1, 1)),
+    "inputs": _Cast((12.0, 12.0), (0.0, 0.0), 2.0, (3, 3)),
+    "all": _Cast((8.0, 10.0), (16.0, 20.0), 4.0, (3, 4)),
 }
 _DROPPED_IN_FP32 = 4.0
 
@@ -145,9 +146,11 @@ def adapter_numbers(op: Matmul, lora: Lora, *, backward: bool) -> Number:
     return op.joined * op.k + 6 * op.n + 2 * op.joined * lora.rank + dropped
 
 
-def cast_kernels(casts: AdapterCasts) -> int:
-    """Beside the products and the sum: the scaling, and two casts where there are any."""
-    return _CASTS[casts].kernels
+def cast_kernels(casts: AdapterCasts, *, backward: bool) -> int:
+    """Beside the products and the sum: the scaling, and casts of rows where there are any; those of
+    the adapters' own weights, small as they are, are left out.
+    """
+    return _CASTS[casts].kernels[backward]
 
 
 def _copies(casts: AdapterCasts) -> bool:

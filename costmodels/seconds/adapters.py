@@ -27,7 +27,7 @@ from meshplan.hardware_profiles.kernel_habits import AdapterCasts
 
 ADAPTER_KERNELS = (3, 5)
 """Forward two products, and the sum with the frozen one's output; backward two for each, and the
-sum of what is passed on. Dropout is one more each way, scaling one, casts two.
+sum of what is passed on. Dropout is one more each way; scaling and casts: `cast_kernels`.
 """
 
 
@@ -38,7 +38,7 @@ def adapter_launches(
     part = adapted_part(op, lora) if lora else None
     if lora is None or part is None:
         return 0
-    beside = (lora.dropout > 0) + cast_kernels(casts)
+    beside = (lora.dropout > 0) + cast_kernels(casts, backward=backward)
     return part.joined * (ADAPTER_KERNELS[backward] + beside)
 
 

@@ -270,7 +270,11 @@ class Pricer:
         return [Collective(op, self._collective_s(op)) for op in sent]
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Seconds in which the host issues `operations`."""
+        """Seconds in which the host issues `operations`. Frozen weights have no gradient, and those
+        of adapters are issued beside the input's.
+        """
+        if direction == "weight_grad" and self.lora:
+            return 0.0
         issued = sum(self._issue_s(op, direction) for op in operations)
         return self._with_routing_s(operations, direction, issued)
 

@@ -12,7 +12,12 @@ from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.operations.adapters import adapter_parameters, adapter_weights
+from meshplan.costmodels.operations.adapters import (
+    adapter_parameters,
+    adapter_weights,
+    cast_bytes,
+    kept_bytes,
+)
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.ranks.memory import unpacked_bytes
@@ -232,6 +237,30 @@ def test_what_adapters_read_and_write_by_hand() -> None:
         moving_s = 2.0 * 4096 * numbers / device.bandwidth_bytes_per_s
         launching_s = launches * device.kernels.launch_s
         assert with_it - without == pytest.approx(launching_s + moving_s, rel=1e-9)
+
+
+def test_what_adapters_launch_is_issued_once_backward() -> None:
+    """With the gradient of the input; a frozen weight has none."""
+    pricer, operations = step(Lora(rank=16)).pricer, step(Lora(rank=16)).operations(0)
+    launched = pricer.issued_s(operations, "input_grad") - step(None).pricer.issued_s(
+        operations, "input_grad"
+    )
+    share = pricer.launch_share * pricer.cluster.host_slowdown
+    assert pricer.issued_s(operations, "weight_grad") == 0
+    assert launched == pytest.approx(6 * 7 * share * pricer.device.tuning.launch_s)
+
+
+def test_adapters_scaled_beside_another_kernel_copy_nothing() -> None:
+    """They keep, and drop, what those with a kernel of its own for the scaling do, and move 2 n
+    numbers of 2 bytes less each way.
+    """
+    product = Matmul(name="output", m=8, k=32, n=16)
+    for dropout in (0.0, 0.1):
+        lora = Lora(rank=4, dropout=dropout)
+        kept = [kept_bytes(product, lora, casts, 2.0) for casts in ("fused", "none")]
+        assert kept[0] == kept[1]
+        for backward in (False, True):
+            assert cast_bytes(product, lora, "fused", backward=backward) == -2 * 2.0 * 16
 
 
 def test_dropout_before_adapters_by_hand() -> None:

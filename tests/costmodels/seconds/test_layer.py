@@ -329,10 +329,20 @@ def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:
         ("bf16", replace(PRODUCT, modules=("experts",)), 1.0),
         ("bf16", replace(PRODUCT, recipe=False), 1.0),
         ("bf16", NORM, 0.25),
+        ("bf16", replace(NORM, name="feed_forward_norm"), 0.25),
         ("bf16", replace(NORM, modules=("norm", "layernorm")), 1.0),
         ("bf16", replace(NORM, name="final_norm"), 1.0),
     ],
-    ids=["dense", "8 bits", "experts", "head or router", "its norm", "norm apart", "last norm"],
+    ids=[
+        "dense",
+        "8 bits",
+        "experts",
+        "head or router",
+        "its norm",
+        "its other norm",
+        "norm apart",
+        "last norm",
+    ],
 )
 def test_a_dense_layer_in_16_bits_is_issued_in_its_share(
     precision: Precision, op: Operation, share: float

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
 
 from meshplan.costmodels.layout import even_stages
 from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import stage_memory
@@ -77,6 +79,38 @@ def test_the_two_runs_to_ask_for_leave_least_doubt() -> None:
     assert most_telling(doubt) == (0, 2)
     assert left_by((0, 2), doubt) == pytest.approx([NOISE, NOISE, NOISE, NOISE, 0.035], rel=0.02)
     assert left_by((0, 1), doubt)[2:] == pytest.approx([1.0, 1.0, 0.5], rel=0.01)
+
+
+@pytest.mark.parametrize("scale", [0.03, 1.0])
+def test_no_two_runs_leave_less_doubt_than_those_asked_for(scale: float) -> None:
+    """Of all pairs, also where doubt is no larger than a run's noise; never one layout twice."""
+    for seed in range(20):
+        some = np.random.default_rng(seed).normal(size=(6, 3)) * scale
+        doubt = some @ some.T
+        least = min(float(left_by(two, doubt).sum()) for two in combinations(range(6), 2))
+        assert left_by(most_telling(doubt), doubt).sum() == pytest.approx(least)
+    assert most_telling(np.diag([scale, 0.0, 0.0])) == (0, 1)
+
+
+def other_facts(run: Run) -> dict[str, Run]:
+    """`run` with one fact of another value."""
+    layout, training = run.layout, run.training
+    return {
+        "GPUs": replace(run, layout=replace(layout, data_parallel=2 * layout.data_parallel)),
+        "micro-batch": replace(run, layout=replace(layout, micro_batch_size=7)),
+        "model": replace(run, model=replace(run.model, name="another")),
+        "sequence": replace(run, training=replace(training, seq_len=2048)),
+        "precision": replace(run, training=replace(training, precision="fp8")),
+        "LoRA": replace(run, training=replace(training, lora=Lora(rank=8))),
+    }
+
+
+def test_each_fact_that_differs_sets_layouts_apart() -> None:
+    """One fact: e^(-1/3) of 0.1^2 is shared."""
+    one = run_at(PLANS[0], 1.0)
+    for fact, other in other_facts(one).items():
+        doubt = doubt_of([one, other], np.zeros((2, 1)), np.eye(1))
+        assert doubt[0, 1] == pytest.approx(0.01 * math.exp(-1 / 3)), fact
 
 
 def test_doubt_of_layouts_is_shared_as_far_as_constants_and_facts_are() -> None:

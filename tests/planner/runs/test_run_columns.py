@@ -318,14 +318,32 @@ def test_in_how_many_bits_megatron_swift_adds_gradients(
         ({"year": "2026", "gpu": "mi300x"}, 1.0),
         ({"year": "2026", "fused_kernels": "local"}, 1.0),
         ({"year": "2026", "framework": "megatron-bridge (NeMo 26.04)"}, 1.0),
+        ({"year": "2025", "framework": "nemo 25.07"}, 1.0),
     ],
 )
 def test_when_transformer_engine_issues_dense_layers_as_pytorch_does(
     said: dict[str, str], share: float
 ) -> None:
     """From 2.11 on, of which NVIDIA's containers of 26.01 are the first."""
-    found = engine_of({"framework": "megatron-lm"} | said).kernels.product_share
-    assert found == share
+    run = run_of(ROW | {"framework": "megatron-lm"} | said)
+    assert run.engine.kernels.product_share == share
+    assert step_model(run, Tuning()).pricer.product_share == share
+
+
+@pytest.mark.parametrize(
+    ("said", "casts"),
+    [
+        ({"framework": "torchtitan"}, "fused"),
+        ({"framework": "torchtitan", "compiled": "0"}, "none"),
+        ({"framework": "NeMo AutoModel (FSDP2)"}, "fused"),
+        ({"framework": "NeMo AutoModel (FSDP2)", "compiled": "0"}, "fused"),
+        ({"framework": "HF transformers + PyTorch FSDP1"}, "none"),
+        ({"framework": "HF trl", "fused_kernels": "cast_adapters"}, "inputs"),
+    ],
+)
+def test_what_scales_an_adapters_output(said: dict[str, str], casts: str) -> None:
+    """A compiler, or nothing where the narrow output is scaled, unless nothing is compiled."""
+    assert engine_of({"adapters": "lora 8 qv bf16"} | said).kernels.adapter_casts == casts
 
 
 def test_adapters_are_units_unless_the_row_says_otherwise() -> None:
