@@ -43,7 +43,6 @@ def test_a_cell_is_the_plan(model: str, gpus: str, more: tuple[str, ...]) -> Non
     plan = json.loads(run("plan", model, "--gpus", gpus, *JOB, *more, "--json").stdout)
     assert cell["layout"] == plan["layout"]
     assert cell["status"] == plan["search"]["status"]
-    assert (cell["status"] == "OPTIMAL") == (model == "llama-3.1-8b")  # else listed cuts
     for key in ("step_time_s", "step_time_low_s", "mfu", "tokens_per_s_per_gpu"):
         assert cell[key] == plan["prediction"][key]
     assert cell["bound_s"] == plan["search"]["bound_s"]
