@@ -21,8 +21,14 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.found import Timed, kind_of
 from meshplan.planner.search.rows.priced_space import space_of
+from meshplan.planner.search.simulation import layer_moves
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
-from meshplan.planner.search.simulation.near_cuts import MOST_UNLIKE, rows_beside, rows_unlike
+from meshplan.planner.search.simulation.near_cuts import (
+    MOST_UNLIKE,
+    NearCuts,
+    rows_beside,
+    rows_unlike,
+)
 
 CLOSE = 1 - 1e-6
 KNOWN = 1 - 2e-3  # what ranks reduce and update is known no better before it is simulated
@@ -210,13 +216,18 @@ def test_a_pipeline_that_no_list_cuts_well_is_looked_at() -> None:
 
 
 def test_moves_go_on_from_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The climbs of all schedules share a budget, which ends the fastest's, here among layouts of several chunks."""
+    """The climbs of all schedules share a budget, which ends the fastest's, here a tenth of it."""
     q = ask(
         Arguments(
             model="hunyuan-a13b", gpus=64, cluster="dgx-h100", engine="torchtitan",
             global_batch=512, seq_len="4096", pins={"virtual_stages": "2.."},
         )
     ).question  # fmt: skip
+
+    def with_little(*around: Any) -> NearCuts:
+        return NearCuts(*around, *(500_000,)[len(around) - 4 :])
+
+    monkeypatch.setattr(layer_moves, "NearCuts", with_little)
     found = solve(q, 1).solutions[0]
     monkeypatch.setattr(LayerMoves, "_go_on", lambda *_: None)
     ended = solve(q, 1).solutions[0]
