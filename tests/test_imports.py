@@ -49,7 +49,14 @@ def test_packages_import_one_way(package: str) -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["costmodels", "planner", "planner.search", "executor.frameworks", "executor.engine"],
+    [
+        "costmodels",
+        "planner",
+        "planner.search",
+        "executor.frameworks",
+        "executor.engine",
+        "executor.profile",
+    ],
 )
 def test_rooms_import_one_way(package: str) -> None:
     """No room of a package needs, through any others, a room that needs it."""

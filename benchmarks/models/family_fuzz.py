@@ -23,7 +23,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
-from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.towers.parameters import tower_parameters
 
 Counted = tuple[dict[str, Any], int]
 LAYERS = 6

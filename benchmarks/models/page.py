@@ -10,12 +10,12 @@ from pathlib import Path
 from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
 from benchmarks.models.published import PUBLISHED, without_a_file
 from benchmarks.usage import check_usage
-from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
-from meshplan.costmodels.model.tower_families import TOWERS
-from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.towers.audio import AUDIO_TOWERS
+from meshplan.costmodels.model.towers.parameters import tower_parameters
+from meshplan.costmodels.model.towers.vision import TOWERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 

@@ -26,8 +26,8 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config, why_no_tower
 from meshplan.costmodels.model.parameters import model_parameters
-from meshplan.costmodels.model.tower_families import TOWERS
-from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.towers.parameters import tower_parameters
+from meshplan.costmodels.model.towers.vision import TOWERS
 
 BUFFERS = {"kimi_k25": 58 * 256}
 """Correction biases of DeepSeek-V3's router, which the module has as buffers."""

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from benchmarks.models.families import fields_of, quiet
 from benchmarks.usage import check_usage
-from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
-from meshplan.costmodels.model.tower_families import TOWERS
+from meshplan.costmodels.model.towers.audio import AUDIO_TOWERS
+from meshplan.costmodels.model.towers.vision import TOWERS
 
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "model" / "tower_configs.json"
 NOT_COUNTED = ("kimi_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")

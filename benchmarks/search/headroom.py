@@ -18,7 +18,7 @@ from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import fits_probability, step_model_of
-from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.result import NoLayoutFits
 
 QUESTIONS = (
     Arguments(model="llama-3.1-8b", gpus=8, cluster="dgx-h100", seq_len="8192", global_batch=128),

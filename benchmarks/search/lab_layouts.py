@@ -39,8 +39,9 @@ from meshplan.planner.case.memory_limit import with_usual_headroom
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import stage_problem
+from meshplan.planner.search.result import Solution
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.search import Solution, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import Pins, parse_pins
 from meshplan.planner.stages.solve import Solver
 

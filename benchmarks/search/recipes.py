@@ -51,8 +51,8 @@ from meshplan.planner.answer.ties import chosen
 from meshplan.planner.case.memory_limit import with_usual_headroom
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits
 from meshplan.planner.space.pins import parse_pins
 
 SUITES = ("mbridge", "nemo")

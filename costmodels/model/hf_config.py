@@ -8,7 +8,7 @@ the shapes of the weights do not follow from the configuration, those of the `mo
 
 What changes neither the sizes nor the time of training noticeably (rotary frequencies, logit
 soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of multimodal models, see
-`left_out`, but for a vision or audio tower that is read (`tower_families`).
+`left_out`, but for a vision or audio tower that is read (`towers`).
 """
 
 import difflib
@@ -27,7 +27,7 @@ from meshplan.costmodels.model.text_parts import (
     text_part,
     thinker,
 )
-from meshplan.costmodels.model.tower_families import tower_of
+from meshplan.costmodels.model.towers.vision import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
 from meshplan.costmodels.model.unread_fields import refuse_unread, unknown_fields

@@ -11,7 +11,10 @@ from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.parameters import RankParameters
-from meshplan.costmodels.model.towers import joiner_parameters_per_rank, own_parameters_per_rank
+from meshplan.costmodels.model.towers.parameters import (
+    joiner_parameters_per_rank,
+    own_parameters_per_rank,
+)
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.tower import tower_work
 from meshplan.costmodels.seconds.cost import NOTHING, Cost, Pass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from meshplan.executor.frameworks import calling, config_map, jobs, refused
+from meshplan.executor.frameworks import calling, config_map, jobs, refused, refused_scripts
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
@@ -84,8 +84,8 @@ _READERS: dict[str, tuple[Claims, Read]] = {
 }  # fmt: skip
 READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
 """Trainers' formats."""
-REFUSED = Format("refused", refused.claims_refused, whole(refused.refuse))
-SCRIPT = Format("script", refused.claims_script, whole(refused.refuse_script))
+REFUSED = Format("refused", refused.claims, whole(refused.refuse))
+SCRIPT = Format("script", refused_scripts.claims, whole(refused_scripts.refuse))
 """What is recognised in order to be refused by its own name; nobody asks for it."""
 
 FRAMEWORKS = {
@@ -139,7 +139,7 @@ def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
 
 def _reader(name: str, text: str) -> Read | None:
     """The reader of the format that is read and claims a file."""
-    if refused.claims_refused(name, text):
+    if refused.claims(name, text):
         return None
     formats: tuple[Format, ...] = (*FRAMEWORKS.values(), *READ_ONLY.values())
     return next((each.read for each in formats if each.claims(name, text)), None)

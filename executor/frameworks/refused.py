@@ -5,14 +5,13 @@ from collections.abc import Mapping
 
 from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
 from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_nemo_rl
+from meshplan.executor.frameworks.refused_scripts import BY
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
-
-_BY = r"(?:[^#\n]*[ \t])?"
 
 _RECIPES = "NeMo 2 or Megatron-Bridge recipe in Python"
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
@@ -50,7 +49,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
               r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
-    "SkyRL": ((rf"(?:{_BY}-m[ \t]+skyrl\w*\.|[^#\n]*\btrainer\.policy\.\w+\.)",),
+    "SkyRL": ((rf"(?:{BY}-m[ \t]+skyrl\w*\.|[^#\n]*\btrainer\.policy\.\w+\.)",),
               "its names are its own, and most of its programs generate in turn; check a plan of "
               "the same layout"),
     "ROLL": ((r"(?:actor_train|reference):[ \t]*$", r"[ \t]+strategy_args:",
@@ -108,7 +107,7 @@ costs the length of the text.
 """
 
 
-def claims_refused(name: str, text: str) -> bool:
+def claims(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
     ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
     title = _refused(text) if name.endswith(ends) else None
@@ -134,52 +133,3 @@ def refuse(text: str, path: str) -> Reading:
         fields = fields_of_nemo_rl(text, path)
     said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
     raise UnreadableConfig(f"{title}: not read ({said})")
-
-
-_NAMED = "check the configuration that it names, with what its options replace"
-_SCRIPTS: Mapping[str, tuple[str, str]] = {
-    "a launch script of torchtitan": (
-        rf"{_BY}(?:-m[ \t]+torchtitan\.train\b|--job\.config[_-]file\b)",
-        "check the configuration that is chosen elsewhere, with what its --SECTION.KEY=VALUE "
-        "options replace"),
-    "a launch script of Megatron-Bridge's performance recipes": (
-        rf"{_BY}[^\s#]*scripts/performance/(?:run_script|setup_experiment)\.py\b",
-        "its recipes, which are programs, set recompute, stages and precision; check the "
-        "configuration that a run dumps, or a plan of the same layout"),
-    "a launch script of LLaMA-Factory": (rf"{_BY}llamafactory-cli[ \t]+train[ \t]+[^-#\s]", _NAMED),
-    "a launch script of axolotl": (
-        rf"{_BY}(?:axolotl[ \t]+train|-m[ \t]+axolotl\.cli\.train)[ \t]+[^#\s]", _NAMED),
-    "a launch script of torchtune": (
-        rf"{_BY}tune[ \t]+run[ \t]+[^#\s]",
-        "check the YAML that --config names (`tune cp` copies torchtune's own), with what its "
-        "KEY=VALUE options replace"),
-    "a launch script of nanotron": (
-        rf"{_BY}[^\s#]*run_train\.py[ \t]+(?:[^#\n]{{0,200}}[ \t])?--config-file\b", _NAMED),
-    "a launch script of GPT-NeoX": (rf"{_BY}[^\s#]*deepy\.py[ \t]+[^#\s]", _NAMED),
-    "a launch script of llm-foundry": (
-        rf"{_BY}composer[ \t]+[^#\n]{{0,200}}\.py[ \t]+[^#\s]+\.ya?ml\b", _NAMED),
-    "a launch script of a Hugging Face Trainer": (
-        rf"{_BY}(?:accelerate[ \t]+launch\b|--per_device_train_batch_size\b|"
-        r"deepspeed[ \t]+(?:--(?:num_gpus|num_nodes|include|hostfile)\b|[^#\s]*\.py\b))",
-        "check the DeepSpeed or Accelerate file that it names, with --model, --seq-len, "
-        "--micro-batch, --global-batch and --gpus as the script says them"),
-}  # fmt: skip
-"""Scripts whose options no reader takes: how a line of one reads, and what to check instead."""
-
-
-def claims_script(name: str, text: str) -> bool:
-    """Whether a file is such a script; asked after all formats that are read."""
-    return name.endswith(SCRIPTS) and _script(text) is not None
-
-
-def _script(text: str) -> str | None:
-    found = (title for title, (mark, _) in _SCRIPTS.items() if re.search(f"^{mark}", text, re.M))
-    return next(found, None)
-
-
-def refuse_script(text: str, path: str) -> Reading:
-    """Raises `NothingToRead` that names the script's kind and the way on: in a folder its
-    configuration lies beside it.
-    """
-    title = _script(text) or "a script"
-    raise NothingToRead(f"{title}: not read ({_SCRIPTS[title][1]})")

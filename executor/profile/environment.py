@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from meshplan.executor.profile.bench import Bench
-from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.measured.matmul import Shape, product_call
 from meshplan.executor.profile.record import Header
 from meshplan.hardware_profiles.local_cpu import num_cores
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from meshplan.costmodels.units import MIB
-from meshplan.executor.profile.groups import GroupShape, members
+from meshplan.executor.profile.measured.groups import GroupShape, members
 from meshplan.executor.profile.record import Record
 from meshplan.executor.profile.statistics import slow_members
 from meshplan.hardware_profiles.schema import CurvePoint

@@ -18,11 +18,11 @@ from torch.distributed.elastic.multiprocessing.errors import record as report_er
 
 from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.parent_death import die_with_parent
-from meshplan.executor.profile import attention, collectives, interference, matmul, memory
 from meshplan.executor.profile.bench import Bench
-from meshplan.executor.profile.collectives import Groups
 from meshplan.executor.profile.device import found_gpu
 from meshplan.executor.profile.environment import conditions, header
+from meshplan.executor.profile.measured import attention, collectives, interference, matmul, memory
+from meshplan.executor.profile.measured.collectives import Groups
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.options import Options
 from meshplan.executor.profile.progress import Progress

@@ -31,8 +31,9 @@ from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.result import SearchResult
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import SearchResult, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.words import UNLISTED, space_words
 
 MOST_REASONS = 8

@@ -20,7 +20,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.search_report import ROUNDING
 from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.search.progress import Fastest
-from meshplan.planner.search.search import SearchResult
+from meshplan.planner.search.result import SearchResult
 from meshplan.planner.second_core import Begun, done_beside
 
 SAME_STEP = 1 - 1e-9  # but for rounding

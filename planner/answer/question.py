@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 from meshplan.costmodels.layout import InvalidLayout
@@ -94,11 +93,9 @@ def ask(
     """
     a = arguments
     _refuse_large(
-        gpus=a.gpus,
-        gpus_per_node=a.gpus_per_node,
-        seq_len=parse_length(a.seq_len) if a.seq_len else None,
-        expert_imbalance=a.expert_imbalance,
-    )
+        gpus=a.gpus, gpus_per_node=a.gpus_per_node,
+        seq_len=parse_length(a.seq_len) if a.seq_len else None, expert_imbalance=a.expert_imbalance,
+    )  # fmt: skip
     config, model = read(a.model)
     images, notes = _images(a, config, _named(model))
     cluster_name, profile = stated_cluster(a)
@@ -108,9 +105,7 @@ def ask(
     cluster, note = _with_headroom(a, profile, engine)
     notes += [note] if note else []
     more += _assumed(a, engine, cluster_name)
-    if a.learned is not None:
-        engine = with_learned(engine, cluster, a.learned)
-        more.append(_learnt_said(a.learned, engine))
+    engine = _taught(a, engine, cluster, more)
     check_formats(training.precision, cluster, engine)
     training = _trained(a, replace(training, images=images), model, engine, more)
     question = Question(
@@ -155,9 +150,14 @@ def _with_headroom(a: Arguments, profile: Cluster, engine: Engine) -> tuple[Clus
         raise BadQuestion(f"--headroom {error}") from None
 
 
-def _learnt_said(path: Path, engine: Engine) -> str:
+def _taught(a: Arguments, engine: Engine, cluster: Cluster, notes: list[str]) -> Engine:
+    """With the learnt constants, if any are asked for; adds a line to `notes`."""
+    if a.learned is None:
+        return engine
+    engine = with_learned(engine, cluster, a.learned)
     runs = counted(len(engine.learned.runs) if engine.learned else 0, "run")
-    return f"note: constants learnt from {runs} of your own ({path}); {LEARNT_RANGE}"
+    notes.append(f"note: constants learnt from {runs} of your own ({a.learned}); {LEARNT_RANGE}")
+    return engine
 
 
 def _trained(

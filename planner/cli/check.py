@@ -235,8 +235,9 @@ def best_layout(case: Case) -> tuple[str, float] | None:
     None when none fits.
     """
     from meshplan.planner.case.memory_limit import with_usual_headroom
+    from meshplan.planner.search.result import NoLayoutFits
     from meshplan.planner.search.rows.priced_space import Question
-    from meshplan.planner.search.search import NoLayoutFits, search
+    from meshplan.planner.search.search import search
 
     question = Question(
         model=case.model,

@@ -98,7 +98,7 @@ EXIT_CODES = {
     "meshplan.planner.cli.ui.NoPage": 2,
     "meshplan.planner.cli.validate.UnreadableRuns": 2,
     "meshplan.planner.report.dry_run.DryRunFailed": 1,
-    "meshplan.planner.search.search.NoLayoutFits": 3,
+    "meshplan.planner.search.result.NoLayoutFits": 3,
 }
 """The named errors that a user can mend; any other is ours and keeps its traceback."""
 

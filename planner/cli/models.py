@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
-from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.towers.parameters import tower_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.units import format_count
 from meshplan.hardware_profiles.load_models import model_names

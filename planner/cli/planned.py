@@ -29,7 +29,7 @@ from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.progress import Fastest, Progress
-from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.second_core import done_meanwhile
 from meshplan.planner.text_files import check_writable
 from meshplan.planner.until import done_by

@@ -16,8 +16,8 @@ from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.cli.options import panel
 from meshplan.planner.cli.sweep import answered, check_outputs
 from meshplan.planner.report.output import console, print_json
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits, SearchEnded
 from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Cell
 from meshplan.planner.sweep.economics import Terms

@@ -55,8 +55,8 @@ from meshplan.planner.report.tables import (
     time_line,
     unmeasured_line,
 )
+from meshplan.planner.search.result import SearchResult
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import SearchResult
 from meshplan.planner.space.axis_rules import divisors
 
 SHOWN_REASONS = 3

@@ -14,7 +14,7 @@ from meshplan.planner.answer.fewest_gpus import SIZES_TRIED
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_findings import Size, Sizes
 from meshplan.planner.search.footprint import minimum_gpus
-from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.sweep.cells import Answer, answer
 from meshplan.planner.sweep.economics import RunCost, Terms, cheapest, knee
 from meshplan.planner.sweep.outcome import PER_TRILLION, cost_of, facts

@@ -30,7 +30,7 @@ from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.seal import content_hash
 from meshplan.planner.report.fit import miss_line
 from meshplan.planner.search.footprint import nearest_miss
-from meshplan.planner.search.search import NoLayoutFits, SearchEnded
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded
 from meshplan.planner.until import done_by
 
 MOST_CELLS = 5_000

@@ -47,7 +47,7 @@ from meshplan.planner.report.tables import (
 )
 from meshplan.planner.search.footprint import explain as explain_misfit
 from meshplan.planner.search.progress import Progress
-from meshplan.planner.search.search import NoLayoutFits, SearchEnded
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded
 from meshplan.planner.ui.layouts import case_of_choice, choice_of, shortest_choice
 from meshplan.planner.ui.requests import CompareRequest, JobWords, PriceRequest, SolveRequest
 from meshplan.planner.ui.stops import stops_of

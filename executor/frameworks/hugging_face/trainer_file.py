@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from meshplan.executor.frameworks import refused
+from meshplan.executor.frameworks import refused_scripts
 from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -85,8 +85,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     if not found:
         if trainer_command.claims(path, text):
             return trainer_command.read(text, path, start)
-        if refused.claims_script(path, text):
-            return refused.refuse_script(text, path)
+        if refused_scripts.claims(path, text):
+            return refused_scripts.refuse(text, path)
         raise NothingToRead("no command of this script starts a trainer with its file")
     commands, more = first_of(found)
     first, *others = (_case(*each, script, path, text, start) for each in commands)

@@ -272,11 +272,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
-    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
-        facts.pop("dispatcher", None)
-    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
-        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
-    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
+    _apply_defaults(values, facts)
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
     unread = [*command.printed, *in_file, *optimizer_unread(values, "--optimizer")]
@@ -286,8 +282,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     engine, userbuffers = engine_of(values), values.on("tp_comm_overlap")
     if unfused := keeps_scores(values):
         unread.append(unfused)
-    own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
-    not_understood, noted = judged(own, MEGATRON, "--{}")
+    not_understood, noted = judged(_of_megatron(values), MEGATRON, "--{}")
     return Reading(
         framework="megatron",
         engine=engine,
@@ -307,6 +302,20 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )  # fmt: skip
+
+
+def _apply_defaults(values: FlagArguments, facts: dict[str, Fact]) -> None:
+    """What the program does where no flag says otherwise."""
+    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
+        facts.pop("dispatcher", None)
+    elif "cp_comm_type" not in values.found and facts.get("context_parallel", Fact(1, 1)).value > 1:
+        put(facts, context_kind=Fact("ring", 1))  # its default, p2p
+    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
+
+
+def _of_megatron(values: FlagArguments) -> list[tuple[str, Fact]]:
+    """The arguments that nobody read, without those of the launcher."""
+    return [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
 
 
 def _add_default_batch(command: _Command, facts: dict[str, Fact]) -> None:

@@ -151,17 +151,12 @@ def _reading(run: Run, path: str) -> Reading:
     found = data_length(run.found)
     nemo = is_nemo(found)
     check_trains(found)
-    plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
-    in_part: tuple[str, ...] = ()
-    if not nemo:
-        plain, in_part = in_megatrons_words(plain, found)
-    unread += _left_open(plain)
-    unread += [] if nemo else [*_elsewhere(found), *lengths(found), *of_towers(found)]
+    plain, unread, in_part = _in_megatrons_words(found, nemo=nemo)
     values = _entries(plain, run)
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
     unread += [] if nemo else optimizer_unread(values, "optimizer.optimizer")
-    if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
+    if _precision(facts) in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, of_adapters = (None, []) if nemo else of_bridge(found)
     put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora, model=run.model)
@@ -172,7 +167,7 @@ def _reading(run: Run, path: str) -> Reading:
         raise NothingToRead("no layout found, such as model.tensor_model_parallel_size")
     assumed = _assumed_sharding(found, facts, read=nemo or run.whole)
     userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
-    implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
+    implied = set() if nemo else _implied(found, _precision(facts))
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
     unread += of_unknown(run, values)
@@ -191,9 +186,7 @@ def _reading(run: Run, path: str) -> Reading:
         exposed=exposed(values, usual=True),
         ignored=values.ignored(),
         unknown_model=run.named,
-        left_to_recipe={}
-        if run.whole or (nemo and run.waits is None)
-        else left_to_recipe(plain if nemo else found),
+        left_to_recipe=_left_to_recipe(run, plain if nemo else found, nemo=nemo),
         notes=(
             *run.notes, *in_part, *assumed, *notes, *noted, *beside,
             *values.suspects(COUNTS.values()),
@@ -202,6 +195,29 @@ def _reading(run: Run, path: str) -> Reading:
             *run.unread, *unread, *of_adapters, *model_unread(values), *not_understood, *of_trainer,
         ),
     )  # fmt: skip
+
+
+def _in_megatrons_words(
+    found: Mapping[str, Fact], *, nemo: bool
+) -> tuple[dict[str, Fact], list[Fact], tuple[str, ...]]:
+    """What is stated by Megatron's names, what of it is not understood, and notes."""
+    if nemo:
+        plain, unread = megatron_facts(found)
+        return plain, [*unread, *_left_open(plain)], ()
+    plain, in_part = in_megatrons_words(_plain(found), found)
+    beside = (*_elsewhere(found), *lengths(found), *of_towers(found))
+    return plain, [*_left_open(plain), *beside], in_part
+
+
+def _precision(facts: Mapping[str, Fact]) -> Precision:
+    """As it is stated, else as recipes have it."""
+    stated: Precision = facts.get("precision", Fact("bf16", 1)).value
+    return stated
+
+
+def _left_to_recipe(run: Run, stated: Mapping[str, Fact], *, nemo: bool) -> Mapping[str, str]:
+    """Fields that a recipe which was not read may set; NeMo's YAML of a run is all of it."""
+    return {} if run.whole or (nemo and run.waits is None) else left_to_recipe(stated)
 
 
 def _entries(plain: Mapping[str, Fact], run: Run) -> Entries:

@@ -12,7 +12,7 @@ import pytest
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
-from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.towers.parameters import tower_parameters
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 PUBLISHED: dict[str, Any] = json.loads(

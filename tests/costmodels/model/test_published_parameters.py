@@ -18,7 +18,7 @@ import pytest
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
-from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.towers.parameters import tower_parameters
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "published_parameters.csv"

@@ -14,8 +14,8 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.hf_config import left_out, model_from_config, why_no_tower
 from meshplan.costmodels.model.parameters import model_parameters
-from meshplan.costmodels.model.tower_families import tower_of
-from meshplan.costmodels.model.towers import own_parameters_per_rank, tower_parameters
+from meshplan.costmodels.model.towers.parameters import own_parameters_per_rank, tower_parameters
+from meshplan.costmodels.model.towers.vision import tower_of
 from meshplan.costmodels.model.transformer import Model, Tower
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul

@@ -23,7 +23,7 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
 from meshplan.planner.cli.check import tools
 from meshplan.planner.report.tables import stages_line
-from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.result import NoLayoutFits
 
 FORMATS = {
     "megatron": "megatron",

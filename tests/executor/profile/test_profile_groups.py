@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshplan.executor.profile import attention, collectives, matmul
 from meshplan.executor.profile.bench import Call
-from meshplan.executor.profile.groups import GroupShape, group_shapes, members
+from meshplan.executor.profile.measured import attention, collectives, matmul
+from meshplan.executor.profile.measured.groups import GroupShape, group_shapes, members
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype
 
 

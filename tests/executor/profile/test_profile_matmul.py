@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from meshplan.executor.engine.parts import kernels
-from meshplan.executor.profile import attention
-from meshplan.executor.profile.matmul import Shape, product_call
-from meshplan.executor.profile.native_kernels import NATIVE
+from meshplan.executor.profile.measured import attention
+from meshplan.executor.profile.measured.matmul import Shape, product_call
+from meshplan.executor.profile.measured.native_kernels import NATIVE
 from meshplan.hardware_profiles.schema import AttentionPoint
 from meshplan.hardware_profiles.surface import attention_surface
 

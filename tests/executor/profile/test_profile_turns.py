@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from meshplan.executor.profile import turns
 from meshplan.executor.profile.bench import Bench
-from meshplan.executor.profile.turns import MOST_TURNS, Part, in_turns, waits_s
+from meshplan.executor.profile.measured import turns
+from meshplan.executor.profile.measured.turns import MOST_TURNS, Part, in_turns, waits_s
 
 OTHER_RANK_S = 0.003
 

@@ -16,7 +16,7 @@ from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.ties import Worst, chosen, moved_settings, worst_losses
 from meshplan.planner.report.proof import choice_line, proof_lines
 from meshplan.planner.report.runners_up import slower_text
-from meshplan.planner.search.search import SearchResult
+from meshplan.planner.search.result import SearchResult
 
 
 @pytest.fixture(scope="module")

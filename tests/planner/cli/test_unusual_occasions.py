@@ -105,7 +105,7 @@ def test_ctrl_c_between_two_stages_of_the_search(monkeypatch: pytest.MonkeyPatch
             raise left.pop()
         return Simulated(*arguments, **options)
 
-    monkeypatch.setattr("meshplan.planner.search.search.Simulated", interrupted)
+    monkeypatch.setattr("meshplan.planner.search.best_simulated.Simulated", interrupted)
     result = run(*SMALL, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["search"]["status"] == "FEASIBLE"

@@ -18,8 +18,9 @@ from meshplan.planner.problem.stage_problem import (
     objective_of,
     stage_problem,
 )
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Pricer, Question, price_space, space_of
-from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import parse_pins
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]

@@ -15,8 +15,8 @@ from meshplan.planner.report.fit import misfit_document, misfit_lines
 from meshplan.planner.report.proof import proof_lines
 from meshplan.planner.report.runners_up import open_runners_line
 from meshplan.planner.search.footprint import FEWER, LARGER, NEAREST, PINS, explain
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded
 from meshplan.planner.search.rows.priced_space import Question, space_of
-from meshplan.planner.search.search import NoLayoutFits, SearchEnded
 from meshplan.planner.space import legal_layouts
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.space.words import UNLISTED

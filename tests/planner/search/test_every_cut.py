@@ -11,8 +11,8 @@ from small_cuts import faster_than, small_question
 
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import solve
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits
 
 EQUAL = 1 - 1.1e-6  # what the proof says of a step
 

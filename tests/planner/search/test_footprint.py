@@ -18,8 +18,9 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.report.fit import misfit_lines, print_fit
 from meshplan.planner.search import checked_fit
 from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Pricer, Question
-from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.legal_layouts import enumerate_space, reachable_sizes
 from meshplan.planner.space.pins import parse_pins
 

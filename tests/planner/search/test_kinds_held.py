@@ -11,9 +11,10 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.cuts.budget import Tally
-from meshplan.planner.search import search
+from meshplan.planner.search import best_simulated
 from meshplan.planner.search.faster import faster_than
 from meshplan.planner.search.held_memory.kinds_held import KindsHeld
+from meshplan.planner.search.result import NoLayoutFits
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_what_fits_beyond_the_priced_memory_is_planned(
         engine=engine, headroom=headroom, pins={"pipeline_parallel": "4", "virtual_stages": "1"},
     )).question  # fmt: skip
     found = solve(question, 1)
-    monkeypatch.setattr(search, "look_beyond_priced", lambda proof: None)
+    monkeypatch.setattr(best_simulated, "look_beyond_priced", lambda proof: None)
     priced = solve(question, 1)
     best = found.solutions[0]
     assert best.step_time_s < (1 - gain) * priced.solutions[0].step_time_s
@@ -108,7 +109,7 @@ def test_a_stage_without_layers_has_no_buffers_of_theirs(spare_bytes: int, fits:
     if fits:
         assert solve(question, 1).solutions[0].layout.stages[2] == Stage(0)
     else:
-        with pytest.raises(search.NoLayoutFits):
+        with pytest.raises(NoLayoutFits):
             solve(question, 1)
 
 

@@ -24,8 +24,8 @@ from meshplan.planner.case.plan_findings import LEAST_GAIN
 from meshplan.planner.search.footprint import fewest, nearest_miss, sizes
 from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.progress import Fastest
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
 
 EQUAL = 1 + 1.1e-6  # what the proof says of a step

@@ -20,10 +20,10 @@ from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.report.runners_up import at_most_line, open_runners_line
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows.rows_below import NEARLY
-from meshplan.planner.search.search import NoLayoutFits
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins

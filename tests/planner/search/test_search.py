@@ -13,8 +13,9 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.search.progress import Progress
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Pricer, Question, closed_form, price_space
-from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages.solve import Solver

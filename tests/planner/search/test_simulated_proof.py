@@ -17,8 +17,9 @@ from simulated_oracle import (
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.search.result import NoLayoutFits, SearchResult
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits, SearchResult, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9

@@ -22,8 +22,8 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.progress import Fastest
+from meshplan.planner.search.result import SearchEnded
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import SearchEnded
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages import least_path

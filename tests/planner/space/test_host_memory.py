@@ -16,8 +16,9 @@ from meshplan.planner.case.host_memory import HostUse, check_host
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.footprint import explain
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.search.search import search
 from meshplan.planner.space.engine_rules import check_engine
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import PinError, parse_pins

@@ -17,9 +17,9 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.case.plan_file import said
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layers_of
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits
 from meshplan.planner.space.engine_rules import check_engine
 from meshplan.planner.space.module_splits import can_split_stack, stack_splits
 from meshplan.planner.space.pins import parse_pins

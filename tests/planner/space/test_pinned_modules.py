@@ -12,8 +12,8 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.search.result import SearchResult
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import SearchResult
 from meshplan.planner.space.pins import PinError, parse_pins
 from meshplan.planner.whatif.changes import Change, changed
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from meshplan.planner.cli.main import exit_code
 from meshplan.planner.search import footprint
-from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.ui import answers
 from meshplan.planner.ui.guard import TOKEN_HEADER, Access
 from meshplan.planner.ui.requests import SolveRequest

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 from meshplan.executor.engine.parts import kernels
 from meshplan.executor.profile.bench import Bench, Call
-from meshplan.executor.profile.matmul import TORCH_DTYPE, dtypes_of
+from meshplan.executor.profile.measured.matmul import TORCH_DTYPE, dtypes_of
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.record import Record
 from meshplan.hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype

@@ -25,7 +25,7 @@ from math import ceil
 from statistics import fmean, median
 
 from meshplan.executor.profile.bench import Bench, Call
-from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.measured.matmul import Shape, product_call
 from meshplan.executor.profile.statistics import Timing, summarise
 
 COMPUTE_S = 1e-3

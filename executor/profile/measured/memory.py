@@ -20,9 +20,9 @@ import torch.nn.functional as F
 
 from meshplan.costmodels.units import MIB
 from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.measured.native_kernels import NATIVE, Kinds, Moving
+from meshplan.executor.profile.measured.operands import rows_of_numbers
 from meshplan.executor.profile.measurement import Measurement
-from meshplan.executor.profile.native_kernels import NATIVE, Kinds, Moving
-from meshplan.executor.profile.operands import rows_of_numbers
 from meshplan.executor.profile.record import Quantity, Record
 
 ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}

@@ -12,7 +12,7 @@ that its table of positions is not trained, and clips shorter than 30 seconds, w
 from collections.abc import Callable
 
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.tower_parts import BIASED, joined, stack_of
+from meshplan.costmodels.model.towers.parts import BIASED, joined, stack_of
 from meshplan.costmodels.model.transformer import Layer, Product, Tower
 
 WIDTH = 3

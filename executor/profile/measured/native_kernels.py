@@ -21,7 +21,7 @@ from meshplan.costmodels.operations.embedding_head import loss_bytes
 from meshplan.executor.engine.layers.embedding_head import cross_entropy
 from meshplan.executor.engine.parts import kernels
 from meshplan.executor.profile.bench import Call
-from meshplan.executor.profile.operands import rows_of_numbers
+from meshplan.executor.profile.measured.operands import rows_of_numbers
 from meshplan.hardware_profiles.schema import pointwise_name
 
 Moving = tuple[Call, float]

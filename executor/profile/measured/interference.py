@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from meshplan.costmodels.units import MIB
 from meshplan.executor.profile.bench import Bench, Call, stream_event
-from meshplan.executor.profile.collectives import Groups
-from meshplan.executor.profile.groups import GroupShape
-from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.measured.collectives import Groups
+from meshplan.executor.profile.measured.groups import GroupShape
+from meshplan.executor.profile.measured.matmul import Shape, product_call
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.record import Quantity, Record
 

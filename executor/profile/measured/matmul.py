@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 
 from meshplan.executor.profile.bench import Bench, Call
+from meshplan.executor.profile.measured.native_kernels import grouped_call
+from meshplan.executor.profile.measured.operands import random_numbers
 from meshplan.executor.profile.measurement import Measurement
-from meshplan.executor.profile.native_kernels import grouped_call
-from meshplan.executor.profile.operands import random_numbers
 from meshplan.executor.profile.record import Quantity, Record
 from meshplan.hardware_profiles.schema import Dtype, MatmulPoint
 

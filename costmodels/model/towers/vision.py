@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.config_fields import Fields, shown
-from meshplan.costmodels.model.tower_parts import (
+from meshplan.costmodels.model.towers.audio import AUDIO_TOWERS
+from meshplan.costmodels.model.towers.parts import (
     BIASED,
     joined,
     patches_of,

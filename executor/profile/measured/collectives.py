@@ -18,11 +18,11 @@ import torch.distributed as dist
 
 from meshplan.costmodels.units import MIB
 from meshplan.executor.profile.bench import Bench, Call
-from meshplan.executor.profile.groups import GroupShape, group_shapes, members
+from meshplan.executor.profile.measured.groups import GroupShape, group_shapes, members
+from meshplan.executor.profile.measured.memory import context_bytes
+from meshplan.executor.profile.measured.turns import Part, in_turns
 from meshplan.executor.profile.measurement import Measurement
-from meshplan.executor.profile.memory import context_bytes
 from meshplan.executor.profile.record import Quantity, Record
-from meshplan.executor.profile.turns import Part, in_turns
 from meshplan.hardware_profiles.schema import CollectiveKind, CurvePoint
 
 KINDS: tuple[CollectiveKind, ...] = get_args(CollectiveKind)

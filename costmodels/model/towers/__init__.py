@@ -1,0 +1,1 @@
+"""Vision and audio towers of multimodal models: their shapes, and their parameters."""
