@@ -64,7 +64,7 @@ def _of_whole(config: Record) -> Iterator[Fact]:
         yield Fact(config.changed.text, config.changed.line)
     if "**" in config.fields:
         value, line = config.fields["**"]
-        yield Fact(f"{value.text} (arguments without names)", line)
+        yield Fact(f"{said_of(value)} (arguments without names)", line)
 
 
 def _section(section: str, config: Record, found: dict[str, Fact]) -> Iterator[Fact]:

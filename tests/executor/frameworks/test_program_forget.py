@@ -1,0 +1,126 @@
+"""What a followed program may have changed is not known, and what it does change is read."""
+
+from typing import Any
+
+import pytest
+
+from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
+from meshplan.executor.frameworks.program.flat import flat
+from meshplan.executor.frameworks.program.follow import Program
+from meshplan.executor.frameworks.program.modules import Repository
+from meshplan.executor.frameworks.program.values import Record, Unknown
+
+
+def _tp(text: str) -> Any:
+    """The `tp` of what `f` returns; None where that is not known."""
+    try:
+        record = Program(Repository(text, ""), Budget()).of("f")
+    except Unfollowed:
+        return None
+    if isinstance(record, Unknown):
+        return None
+    assert isinstance(record, Record)
+    found, unknown = flat(record)
+    return None if {"tp", "*"} & unknown.keys() or "tp" not in found else found["tp"].value
+
+
+NOT_KNOWN = {
+    "a method in a branch": "c = C(tp=2)\n    if go():\n        c.set(4)",
+    "a list in a branch": "p = [2]\n    if go():\n        p.append(4)\n    c = C(tp=len(p))",
+    "deleted in a branch": "c = C(tp=2)\n    if go():\n        del c.tp",
+    "an entry in a branch": "c = C(tp=2)\n    cs = [c]\n    if go():\n        tune(cs[0])",
+    "another name in a branch": "c = C(tp=2)\n    if go():\n        d = c\n        tune(d)",
+    "a function there": "c = C(tp=2)\n    def t():\n        c.tp = 4\n    if go():\n        t()",
+    "a mapping in a branch": "d = {'tp': 2}\n    if go():\n        d['tp'] = 4\n    c = C(**d)",
+    "a list that is handed on": "p = [2]\n    tune(p)\n    c = C(tp=p[0])",
+    "a list's length": "p = []\n    tune(p)\n    c = C(tp=1 if p else 2)",
+    "a mapping that is handed on": "d = {'x': 2}\n    tune(d)\n    c = C(tp=d.get('tp', 1))",
+    "a record that an object has": "c = C(tp=2)\n    t = T(c)\n    t.apply()",
+    "a function that is handed on": "c = C(tp=2)\n    def t():\n        c.tp = 4\n    run(t)",
+    "a function that is not followed":
+        "c = C(tp=2)\n    def t():\n        match go():\n            case _:\n"
+        "                c.tp = 4\n    t()",
+    "`and`": "c = C(tp=2)\n    go() and setattr(c, 'tp', 4)",
+    "a choice": "c = C(tp=2)\n    setattr(c, 'tp', 4) if go() else None",
+    "a comprehension": "c = C(tp=2)\n    [setattr(c, k, v) for k, v in go()]",
+    "two loops in one": "c = C(tp=2)\n    [setattr(c, k, v) for k in ['tp'] for v in [4]]",
+    "a lambda": "c = C(tp=2)\n    u = lambda: setattr(c, 'tp', 4)\n    u()",
+    "a default that a mapping may replace": "c = base(**go())",
+    "a default that a star may replace": "c = base(*go())",
+    "what stands behind a star": "c = base(*go(), 4)",
+    "fields of a class that it may replace": "c = Mine(**go())",
+    "its dictionary": "c = C(tp=2)\n    c.__dict__.update(tp=4)",
+    "code": "c = C(tp=2)\n    exec('c.tp = 4')",
+    "a launcher's variable": "c = C(tp=int(os.environ.get('WORLD_SIZE', '1')))",
+    "a generator": "def g():\n        yield 4\n    c = C(tp=g())",
+    "what another package gives": "c = C(train=T(tp=pick()))\n    c = C(tp=c.train.tp)",
+}  # fmt: skip
+_BEFORE = """
+import os
+def base(tp=1, pp=1):
+    return C(tp=pp, pp=pp)
+class Mine:
+    tp: int = 4
+def f():
+    """
+
+
+@pytest.mark.parametrize("body", NOT_KNOWN.values(), ids=NOT_KNOWN.keys())
+def test_what_may_have_changed_is_not_known(body: str) -> None:
+    assert _tp(f"{_BEFORE}{body}\n    return c\n") is None
+
+
+def test_what_a_function_makes_in_a_section_is_not_known() -> None:
+    record = Program(Repository("def f():\n    return C(m=M(tp=pick(), x=X(1)))\n", ""), Budget())
+    found, unknown = flat(record.of("f"))
+    assert (unknown["m.tp"].value, found["m.x"].value) == ("pick()", None)
+
+
+OF_A_MODULE = {
+    "a method of a list": "S = [8, 4]\nS.reverse()\ndef f():\n    return C(tp=S[0])",
+    "deleted": "D = C(tp=8)\ndel D.tp\ndef f():\n    return D",
+    "a function": "def b():\n    return C(tp=1)\nif go():\n    def b():\n        return C(tp=2)\n"
+    "def f():\n    return b()",
+    "an import": "TP = 2\nif go():\n    from q import TP\ndef f():\n    return C(tp=TP)",
+    "a match": "D = C(tp=2)\nmatch go():\n    case 1:\n        D.tp = 4\ndef f():\n    return D",
+    "matched": "TP = 2\nmatch go():\n    case TP:\n        pass\ndef f():\n    return C(tp=TP)",
+    "by a function": "TP = 2\ndef t():\n    global TP\n    TP = 4\ndef f():\n    t()\n"
+    "    return C(tp=TP)",
+}
+
+
+@pytest.mark.parametrize("text", OF_A_MODULE.values(), ids=OF_A_MODULE.keys())
+def test_what_a_modules_own_level_may_change_is_not_known(text: str) -> None:
+    got = _tp(f"{text}\n")
+    assert got is None or not isinstance(got, int)
+
+
+READ = {
+    "a name that is stored behind the function": "tp = 2\n    def g():\n        return C(tp=tp)\n"
+    "    tp = 4\n    c = g()",
+    "a list that two names have": "a = b = [1, 2, 3]\n    b += [4]\n    c = C(tp=len(a))",
+    "a mapping that two names have": "a = b = {'tp': 1}\n    b |= {'tp': 4}\n    c = C(**a)",
+    "a copy's sections are the same": "c = C(m=M(tp=2))\n    d = copy.copy(c)\n    d.m.tp = 4\n"
+    "    c = C(tp=c.m.tp)",
+    "a default of where it is made": "c = late()",
+    "one default of all calls": "grow()\n    grow()\n    grow()\n    c = C(tp=len(grow()))",
+    "a set": "c = C(tp=len({1, 2, 3, 4, 4}))",
+    "a variable that it sets": "os.environ['TP'] = '4'\n    c = C(tp=int(os.environ['TP']))",
+    "a test that reads": "c = C(tp=4)\n    if go():\n        print(c, hasattr(c, 'x'))",
+}
+_MORE = """
+import copy, os
+TP = 4
+def late(tp=TP):
+    return C(tp=tp)
+TP = 2
+def grow(x=[]):
+    x.append(1)
+    return x
+def f():
+    """
+
+
+@pytest.mark.parametrize("body", READ.values(), ids=READ.keys())
+def test_what_python_does_is_read(body: str) -> None:
+    assert _tp(f"{_MORE}{body}\n    return c\n") == 4
