@@ -54,11 +54,11 @@ class Program(Statements):
         """What the function `name` of the file returns when it is called without arguments; raises
         `Unfollowed` and `UnreadableConfig`.
         """
-        function = self.names(self.main).get(name)
-        if not isinstance(function, Function):
-            raise Unfollowed(f"{name} is no function of this file", 1)
-        self.line = function.node.lineno
         try:
+            function = self.names(self.main).get(name)
+            if not isinstance(function, Function):
+                raise Unfollowed(f"{name} is no function of this file that is known", 1)
+            self.line = function.node.lineno
             return self.run(function, [], dict(function.bound))
         except RecursionError:
             raise UnreadableConfig(f"{name}: calls too deep in each other", self.line) from None

@@ -107,6 +107,8 @@ def _policy(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
     """
     place = "activation_checkpoint"
     held, line = config.fields.get(place, (Unknown("", 1), 1))
+    if isinstance(held, Record) and held.changed not in (None, config.changed):
+        yield Fact(held.changed.text, held.changed.line)
     if held is None:
         found[f"{place}.mode"] = Fact("none", line)
     if not isinstance(held, Record) or held.default:

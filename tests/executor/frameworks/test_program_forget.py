@@ -1,5 +1,6 @@
 """What a followed program may have changed is not known, and what it does change is read."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from meshplan.executor.frameworks.program.flat import flat
 from meshplan.executor.frameworks.program.follow import Program
 from meshplan.executor.frameworks.program.modules import Repository
 from meshplan.executor.frameworks.program.values import Record, Unknown
+from meshplan.executor.frameworks.torchtitan.function_facts import UNCLEAR
+from meshplan.executor.frameworks.torchtitan.functions import read_python
 
 
 def _tp(text: str) -> Any:
@@ -124,3 +127,25 @@ def f():
 @pytest.mark.parametrize("body", READ.values(), ids=READ.keys())
 def test_what_python_does_is_read(body: str) -> None:
     assert _tp(f"{_MORE}{body}\n    return c\n") == 4
+
+
+def test_a_file_that_is_never_done_is_not_read(tmp_path: Path) -> None:
+    """A link to a file of the system that says it is empty, and is as long as the memory."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "sizes.py").symlink_to("/proc/self/pagemap")
+    text = "from sizes import TP\ndef f():\n    return C(tp=TP)\n"
+    record = Program(Repository(text, str(tmp_path / "a.py")), Budget()).of("f")
+    assert flat(record)[0]["tp"].value == "sizes.TP"
+
+
+def test_a_policy_that_is_handed_on_is_named() -> None:
+    """A function of another package may change what recomputes."""
+    text = """
+from torchtitan.trainer import Trainer
+def f() -> Trainer.Config:
+    policy = FullAC.Config()
+    tune(policy)
+    return Trainer.Config(activation_checkpoint=policy)
+"""
+    unclear = read_python(text, "a.py")["f"][UNCLEAR].value
+    assert [fact.value for fact in unclear] == ["tune(policy) (it may change it)"]
