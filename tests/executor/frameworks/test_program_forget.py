@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from meshplan.executor.frameworks.nemo.recipe_functions import runs_of_functions
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
 from meshplan.executor.frameworks.program.flat import flat
 from meshplan.executor.frameworks.program.follow import Program
@@ -149,3 +150,25 @@ def f() -> Trainer.Config:
 """
     unclear = read_python(text, "a.py")["f"][UNCLEAR].value
     assert [fact.value for fact in unclear] == ["tune(policy) (it may change it)"]
+
+
+def test_a_decorator_may_change_what_a_function_returns() -> None:
+    """One that only registers it does not."""
+    text = "@{}('x')\ndef b():\n    return C(tp=2)\ndef f():\n    return b()\n"
+    assert _tp(text.format("widened")) is None
+    assert _tp(text.format("register")) == 2
+
+
+def test_a_list_with_what_is_not_known_is_not_known() -> None:
+    record = Program(
+        Repository("def f():\n    return C(m=M(a=[go], b=[1, x + 1]))\n", ""), Budget()
+    )
+    _, unknown = flat(record.of("f"))
+    assert {name: fact.value for name, fact in unknown.items()} == {"m.b": "x + 1"}
+
+
+def test_sections_that_a_mapping_gives_a_recipe_are_named() -> None:
+    """Whatever `**` stands for may say the layout."""
+    text = "def f() -> ConfigContainer:\n    return ConfigContainer(**common(), train=T())\n"
+    (run,) = runs_of_functions(text, "r.py")
+    assert [fact.value for fact in run.unread] == ["**common()"]
