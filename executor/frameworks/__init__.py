@@ -99,7 +99,7 @@ FRAMEWORKS = {
         ),
         ("deepspeed", "DeepSpeed", deepspeed.claims, whole(deepspeed.read), deepspeed.export),
         (
-            "torchtitan", "torchtitan", torchtitan.claims, whole(torchtitan_read.read),
+            "torchtitan", "torchtitan", torchtitan.claims, torchtitan_read.read,
             torchtitan.export,
         ),
         ("megatron", "Megatron-LM", launch_script.claims, launch_script.read, megatron.export),

@@ -28,7 +28,7 @@ from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
 from meshplan.executor.frameworks.program.flat import Facts, flat
 from meshplan.executor.frameworks.program.follow import Program
 from meshplan.executor.frameworks.program.modules import Repository
-from meshplan.executor.frameworks.program.values import Record, Unknown
+from meshplan.executor.frameworks.program.values import OTHERS, Record, Unknown
 from meshplan.hardware_profiles.load_models import in_catalogue
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -43,6 +43,7 @@ _OPAQUE = (
 _SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "mixed_precision", "comm_overlap",
              "peft")  # fmt: skip
 """Sections that say the layout, memory or shape; of the data set its length."""
+_COUNTED = ("*", OTHERS, "dataset.seq_length", "dataset.*", f"dataset.{OTHERS}")
 _OF_FSDP = ("data_parallel_sharding_strategy", "suggested_communication_unit_size",
             "fsdp_manual_registration", "fsdp_double_buffer", "keep_fp8_transpose_cache",
             "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype",
@@ -114,7 +115,7 @@ def _of_record(config: Record) -> Run:
     stated, unknown = flat(config)
     found = _that_count(stated)
     unknown = _that_count(unknown)
-    unread = [fact for name, fact in unknown.items() if name.endswith("*")]
+    unread = [*dict.fromkeys(fact for name, fact in unknown.items() if name.endswith("*"))]
     unread += _adapters(config, found)
     unread += _sections(config)
     _precision(config, found, unknown)
@@ -133,7 +134,7 @@ def _that_count(stated: Facts) -> Facts:
     found = {}
     for name, fact in stated.items():
         section, _, last = name.partition(".")
-        counts = section in _SECTIONS or name in ("*", "dataset.seq_length", "dataset.*")
+        counts = section in _SECTIONS or name in _COUNTED
         if counts and not (section == "ddp" and last in _OF_FSDP and not fsdp):
             value = (
                 _DTYPES.get(fact.value, fact.value) if isinstance(fact.value, str) else fact.value

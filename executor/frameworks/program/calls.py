@@ -10,6 +10,7 @@ The environment is empty but for what the file is started with.
 """
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,25 +19,33 @@ from meshplan.executor.frameworks.program.budget import MAX_CALLS, Budget, Unfol
 from meshplan.executor.frameworks.program.expressions import Expressions, Frame
 from meshplan.executor.frameworks.program.pure import FUNCTIONS, NotKnown, method
 from meshplan.executor.frameworks.program.values import (
+    OTHERS,
     Class,
     Function,
     Record,
     Ref,
     Unknown,
     is_constant,
+    is_whole,
     shallow,
     touch,
 )
 
-_READ_ONLY = frozenset(
+READ_ONLY = frozenset(
     ("print", "len", "isinstance", "type", "repr", "id", "fields", "asdict", "info", "warning",
-     "debug", "warn", "get_logger", "getLogger", "is_dataclass")
+     "debug", "warn", "get_logger", "getLogger", "is_dataclass", "hasattr")
 )  # fmt: skip
 """Names of functions that change nothing that they are handed."""
 _SAME = ("typing.cast", "cast")
-_COPIES = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
+_COPIES = ("copy.deepcopy", "deepcopy")
+_SHALLOW = ("copy.copy", "copy")
+_ANYTHING = ("exec", "eval", "globals", "locals")
+"""Functions that may store into any name."""
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
+_LAUNCHED = re.compile(r"(?:(?:LOCAL|GROUP|ROLE)_)?(?:RANK|WORLD_SIZE)|(?:SLURM|OMPI|PMIX?|PET)_.*")
+"""Variables that a launcher sets (torchrun, Slurm, MPI): without it they are not known."""
 _MAX_BASES = 8
+_TOUCHED_A_STEP = 16
 _PLAIN: Mapping[str, type] = {"str": str, "int": int, "bool": bool, "float": float, "list": list,
                               "dict": dict, "tuple": tuple}  # fmt: skip
 
@@ -66,11 +75,23 @@ class Calls(Expressions):
         self.own: Collection[ast.keyword] = ()
         self._ruled = tuple(f"{name}." for name in ruled)
         self._opaque = tuple(f".{name}" for name in opaque)
-        self._environment = environment or {}
+        self.environment: dict[str, Any] = dict(environment or {})
         self._depth = 0
 
     def run(self, function: Function, args: list[Any], named: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def touch_around(self, function: Function, why: Unknown) -> None:
+        raise NotImplementedError
+
+    def touch(self, value: Any, why: Unknown) -> None:
+        """Note that something may have changed a value, what lies below it, and what a function
+        that it is may store into; at its price.
+        """
+        if isinstance(value, Function):
+            self.touch_around(value, why)
+        else:
+            self.budget.step(self.line, touch(value, why) // _TOUCHED_A_STEP)
 
     def call(self, node: ast.Call, frame: Frame) -> Any:
         """What a call makes."""
@@ -80,7 +101,9 @@ class Calls(Expressions):
                 return self._of_record(held, node, frame)
             if is_constant(held) or isinstance(held, list | dict | tuple):
                 return self._of_constant(held, node, frame)
-        called = self.value(node.func, frame)
+            called = self.attribute(held, node.func)
+        else:
+            called = self.value(node.func, frame)
         args, named = self._arguments(node, frame)
         if isinstance(called, Function):
             return self._followed(called, args, named, node)
@@ -93,7 +116,7 @@ class Calls(Expressions):
     _call = call
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
-        named: dict[str, Any] = {}
+        args, named = self._unnamed(node, frame)
         for keyword in node.keywords:
             held = self.value(keyword.value, frame)
             if keyword.arg is not None:
@@ -101,16 +124,29 @@ class Calls(Expressions):
             elif isinstance(held, dict):
                 named |= {str(key): value for key, value in held.items()}
             else:
-                named["**"] = Unknown(f"**{self.words(keyword.value)}", self.line)
-        return list(self._each(node.args, frame)), named
+                named[OTHERS] = Unknown(f"**{self.words(keyword.value)}", self.line)
+        return args, named
+
+    def _unnamed(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments without names; those from a star on of which it is not known how many it
+        stands for are one of `OTHERS`.
+        """
+        args: list[Any] = []
+        others: dict[str, Any] = {}
+        for each in node.args:
+            starred = isinstance(each, ast.Starred)
+            held = self.value(each.value if isinstance(each, ast.Starred) else each, frame)
+            if starred and not (isinstance(held, list | tuple) and is_whole(held)):
+                others = {OTHERS: self.unknown(each)}
+            elif not others:
+                args += held if starred else [held]
+        return args, others
 
     def _of_record(self, held: Record, node: ast.Call, frame: Frame) -> Any:
         """A method of a record: what it makes has the record as its origin, which may change."""
         args, named = self._arguments(node, frame)
         assert isinstance(node.func, ast.Attribute)
-        if held.kind in ("os.environ", "environ") and node.func.attr == "get":
-            return self._of_start(args, node)
-        touch(held, Unknown(f"{self.words(node)} (it may change it)", self.line))
+        self.touch(held, Unknown(f"{self.words(node)} (it may change it)", self.line))
         made = self._record(f"{held.kind}().{node.func.attr}", args, named, node)
         made.origin = held
         return made
@@ -140,17 +176,19 @@ class Calls(Expressions):
         try:
             return self.run(called, args, {**called.bound, **named})
         except Unfollowed as why:
-            said = f"{self.words(node, 40)}: {why.text}"[:200]
-            for each in (*args, *named.values()):
-                touch(each, Unknown(said, self.line))
-            return Unknown(said, self.line)
+            said = Unknown(f"{self.words(node, 40)}: {why.text}"[:200], self.line)
+            for each in (called, *args, *named.values()):
+                self.touch(each, said)
+            return said
         finally:
             self._depth -= 1
 
     def _of_name(self, name: str, args: list[Any], named: dict[str, Any], node: ast.Call) -> Any:
-        if name in FUNCTIONS and not named:
+        if name in _ANYTHING:
+            raise Unfollowed(f"{self.words(node)} (it may store into any name)", self.line)
+        if name in FUNCTIONS and named.keys() <= {OTHERS}:
             try:
-                return FUNCTIONS[name](*args)
+                return self.unknown(node) if named else FUNCTIONS[name](*args)
             except (NotKnown, TypeError, ValueError, ArithmeticError):
                 return self.unknown(node)
         if name in _ENVIRONMENT:
@@ -159,6 +197,8 @@ class Calls(Expressions):
             return self._replaced(args[0], named, node)
         if name in _COPIES and len(args) == 1:
             return self._copied(args[0])
+        if name in _SHALLOW and len(args) == 1:
+            return _shallow(args[0])
         if name in _SAME and len(args) == 2:
             return args[1]
         if name == "dict" and not args:
@@ -201,9 +241,13 @@ class Calls(Expressions):
 
     def _of_start(self, args: list[Any], node: ast.Call) -> Any:
         name, default = (*args, None, None)[:2]
-        if not isinstance(name, str):
+        return self.variable(name, default, node) if isinstance(name, str) else self.unknown(node)
+
+    def variable(self, name: str, default: Any, node: ast.AST) -> Any:
+        """A variable of the environment; one of a launcher's that is not given is not known."""
+        if name not in self.environment and _LAUNCHED.fullmatch(name):
             return self.unknown(node)
-        return self._environment.get(name, default)
+        return self.environment.get(name, default)
 
     def _replaced(self, held: Any, named: dict[str, Any], node: ast.Call) -> Any:
         if not isinstance(held, Record):
@@ -240,9 +284,9 @@ class Calls(Expressions):
             self._effects[made.name](args, named, self.line)
             return made
         made.known = f".{kind}".endswith(self._opaque)
-        if not made.is_made and made.name not in _READ_ONLY:
+        if not made.is_made and made.name not in READ_ONLY:
             for each in (*args, *named.values()):
-                touch(each, Unknown(f"{self.words(node)} (it may change it)", self.line))
+                self.touch(each, Unknown(f"{self.words(node)} (it may change it)", self.line))
         return made
 
     def _instance(
@@ -256,6 +300,8 @@ class Calls(Expressions):
         defaults = {name: self._default(default, frame)
                     for name, (default, frame) in found.items()
                     if name not in stated and default is not None}  # fmt: skip
+        if OTHERS in named:
+            defaults = dict.fromkeys(found.keys() - stated.keys(), named[OTHERS])
         lines = self._lines(node)
         made.fields |= {name: (value, lines.get(name, self.line))
                         for name, value in (defaults | stated).items()}  # fmt: skip
@@ -284,7 +330,7 @@ class Calls(Expressions):
 
     def _sets(self, name: str, called: Class) -> bool:
         """Whether a method sets fields when a record of the class is made, by rules of its own."""
-        makes = name in ("__init__", "__post_init__", "__new__")
+        makes = name in ("__init__", "__post_init__", "__new__", "__setattr__")
         return makes and not called.dotted.startswith(self._ruled)
 
     def _default(self, node: ast.expr, frame: Frame) -> Any:
@@ -297,3 +343,9 @@ class Calls(Expressions):
         call = ast.copy_location(ast.Call(ast.Name("factory", ast.Load()), [], []), node)
         named = Frame(frame.outer, frame.module, names={"factory": factory})
         return self.call(ast.fix_missing_locations(call), named)
+
+
+def _shallow(held: Any) -> Any:
+    if isinstance(held, Record):
+        return shallow(held)
+    return held.copy() if isinstance(held, list | dict) else held

@@ -1,13 +1,14 @@
 """What an expression of a followed program is, as far as constants, records and names say it."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
 from meshplan.executor.frameworks.program.pure import MOST_ENTRIES, NotKnown, compared, computed
 from meshplan.executor.frameworks.program.values import (
     MOST_SHOWN,
+    OTHERS,
     Class,
     Function,
     Record,
@@ -15,9 +16,12 @@ from meshplan.executor.frameworks.program.values import (
     Unknown,
     is_constant,
     is_key,
+    is_whole,
+    touch,
     words,
 )
 
+ENVIRONMENT = ("os.environ", "environ")
 _ENTRIES_A_STEP = 16
 _STEPS_OF_WORDS = 20
 
@@ -26,7 +30,7 @@ class Frame:
     """The names of one call: its own, those around it, and its module's."""
 
     def __init__(
-        self, outer: Mapping[str, Any], module: "Any", *, names: dict[str, Any] | None = None
+        self, outer: MutableMapping[str, Any], module: "Any", *, names: dict[str, Any] | None = None
     ) -> None:
         self.names: dict[str, Any] = {} if names is None else names
         self.outer = outer
@@ -43,7 +47,18 @@ class Expressions:
     def call(self, node: ast.Call, frame: Frame) -> Any:
         raise NotImplementedError
 
-    def names(self, module: "Any") -> Mapping[str, Any]:
+    def variable(self, name: str, default: Any, node: ast.AST) -> Any:
+        raise NotImplementedError
+
+    def forget(self, nodes: Iterable[ast.AST], said: str, frame: Frame) -> None:
+        raise NotImplementedError
+
+    def _left(self, node: ast.AST, nodes: Iterable[ast.AST], frame: Frame) -> Unknown:
+        """`node` as not known, and what of it may have been followed, and was not."""
+        self.forget(nodes, self.words(node), frame)
+        return self.unknown(node)
+
+    def names(self, module: "Any") -> dict[str, Any]:
         raise NotImplementedError
 
     def member(self, ref: Ref) -> Any:
@@ -63,7 +78,7 @@ class Expressions:
     def value(self, node: ast.expr, frame: Frame) -> Any:
         """The value of an expression; `Unknown` where nothing here says it."""
         found = getattr(self, f"_{type(node).__name__.lower()}", None)
-        value: Any = self.unknown(node) if found is None else found(node, frame)
+        value: Any = self._left(node, [node], frame) if found is None else found(node, frame)
         long = isinstance(value, list | tuple | dict | str)
         self.budget.step(self.line, 1 + len(value) // _ENTRIES_A_STEP if long else 1)
         return value
@@ -79,7 +94,10 @@ class Expressions:
         return Ref(node.id)
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Any:
-        held = self.value(node.value, frame)
+        return self.attribute(self.value(node.value, frame), node)
+
+    def attribute(self, held: Any, node: ast.Attribute) -> Any:
+        """What `.name` of a value is."""
         if isinstance(held, Record):
             return self.field(held, node)
         if isinstance(held, Ref):
@@ -92,6 +110,8 @@ class Expressions:
         """A record's field; one that is not stated is there with the default of its class."""
         if node.attr in record.fields:
             return record.fields[node.attr][0]
+        if node.attr == "__dict__":  # what is stored into it is the record's
+            touch(record, self.unknown(node))
         if record.changed is not None:
             return record.changed
         made = Record(node.attr, self.words(node), self.line, default=True, origin=record)
@@ -105,7 +125,8 @@ class Expressions:
         return tuple(self._each(node.elts, frame))
 
     def _set(self, node: ast.Set, frame: Frame) -> Any:
-        return list(self._each(node.elts, frame))
+        made = list(self._each(node.elts, frame))
+        return list(dict.fromkeys(made)) if all(map(is_key, made)) else self.unknown(node)
 
     def _each(self, nodes: list[ast.expr], frame: Frame) -> Iterator[Any]:
         for node in nodes:
@@ -163,7 +184,9 @@ class Expressions:
 
     def truth(self, value: Any) -> bool | None:
         """Whether a value counts as true; None where that is not known."""
-        if is_constant(value) or isinstance(value, list | tuple | dict):
+        if isinstance(value, list | tuple | dict):
+            return bool(value) if is_whole(value) else None
+        if is_constant(value):
             return bool(value)
         if isinstance(value, Function | Class):
             return True
@@ -172,11 +195,11 @@ class Expressions:
     def _boolop(self, node: ast.BoolOp, frame: Frame) -> Any:
         stops = isinstance(node.op, ast.Or)
         held: Any = None
-        for each in node.values:
+        for at, each in enumerate(node.values, start=1):
             held = self.value(each, frame)
             truth = self.truth(held)
             if truth is None:
-                return self.unknown(node)
+                return self._left(node, node.values[at:], frame)
             if truth is stops:
                 return held
         return held
@@ -184,7 +207,7 @@ class Expressions:
     def _ifexp(self, node: ast.IfExp, frame: Frame) -> Any:
         truth = self.truth(self.value(node.test, frame))
         if truth is None:
-            return self.unknown(node)
+            return self._left(node, [node.body, node.orelse], frame)
         return self.value(node.body if truth else node.orelse, frame)
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Any:
@@ -221,23 +244,29 @@ class Expressions:
         if isinstance(node.slice, ast.Slice):
             return self.unknown(node)
         key = self.value(node.slice, frame)
+        if isinstance(held, Ref) and held.dotted in ENVIRONMENT and isinstance(key, str):
+            return self.variable(key, self.unknown(node), node)
         try:
             if isinstance(held, dict) and is_key(key):
-                return held[key]
+                return held.get(key, held[OTHERS]) if OTHERS in held else held[key]
             if isinstance(held, list | tuple | str) and type(key) is int:
                 return held[key]
         except (KeyError, IndexError):
             raise Unfollowed(f"{self.words(node)} is not there", self.line) from None
         return self.unknown(node)
 
-    def _listcomp(self, node: ast.ListComp, frame: Frame) -> Any:
+    def _listcomp(self, node: ast.ListComp | ast.SetComp, frame: Frame) -> Any:
         try:
             return [self.value(node.elt, inner) for inner in self._rounds(node, frame)]
         except NotKnown:
-            return self.unknown(node)
+            return self._left(node, [node], frame)
 
     _generatorexp = _listcomp
-    _setcomp = _listcomp
+
+    def _setcomp(self, node: ast.SetComp, frame: Frame) -> Any:
+        made = self._listcomp(node, frame)
+        known = isinstance(made, list) and all(map(is_key, made))
+        return list(dict.fromkeys(made)) if known else self.unknown(node)
 
     def _dictcomp(self, node: ast.DictComp, frame: Frame) -> Any:
         made: dict[Any, Any] = {}
@@ -245,10 +274,10 @@ class Expressions:
             for inner in self._rounds(node, frame):
                 key = self.value(node.key, inner)
                 if not is_key(key):
-                    return self.unknown(node)
+                    raise NotKnown
                 made[key] = self.value(node.value, inner)
         except NotKnown:
-            return self.unknown(node)
+            return self._left(node, [node], frame)
         return made
 
     def _rounds(self, node: Any, frame: Frame) -> Iterator[Frame]:

@@ -15,6 +15,7 @@ from meshplan.executor.frameworks.program.expressions import Frame
 from meshplan.executor.frameworks.program.modules import Module, Repository
 from meshplan.executor.frameworks.program.statements import Returned, Statements
 from meshplan.executor.frameworks.program.values import (
+    OTHERS,
     Function,
     Ref,
     Unknown,
@@ -53,11 +54,11 @@ class Program(Statements):
         """What the function `name` of the file returns when it is called without arguments; raises
         `Unfollowed` and `UnreadableConfig`.
         """
-        function = self.names(self.main).get(name)
-        if not isinstance(function, Function):
-            raise Unfollowed(f"{name} is no function of this file", 1)
-        self.line = function.node.lineno
         try:
+            function = self.names(self.main).get(name)
+            if not isinstance(function, Function):
+                raise Unfollowed(f"{name} is no function of this file that is known", 1)
+            self.line = function.node.lineno
             return self.run(function, [], dict(function.bound))
         except RecursionError:
             raise UnreadableConfig(f"{name}: calls too deep in each other", self.line) from None
@@ -96,9 +97,8 @@ class Program(Statements):
         try:
             self.statement(statement, frame)
         except (Returned, Unfollowed):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    frame.names[node.id] = self.unknown(node)
+            for _ in self.forgetting([statement], self.words(statement), frame):
+                continue
 
     def run(self, function: Function, args: list[Any], named: dict[str, Any]) -> Any:
         """What a function returns; raises `Unfollowed`."""
@@ -123,20 +123,16 @@ class Program(Statements):
     def _bound(self, function: Function, args: list[Any], named: dict[str, Any]) -> dict[str, Any]:
         """The parameters with their arguments or defaults."""
         spec, rest = function.node.args, dict(named)
-        frame = Frame(function.names or {}, function.module)
         plain = [each.arg for each in (*spec.posonlyargs, *spec.args)]
         bound: dict[str, Any] = dict(zip(plain, args, strict=False))
-        defaults = dict(zip(reversed(plain), reversed(spec.defaults), strict=False))
-        defaults |= {each.arg: default for each, default
-                     in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default}  # fmt: skip
         for name in (*plain, *(each.arg for each in spec.kwonlyargs)):
             if name in rest:
                 bound[name] = rest.pop(name)
-            elif name not in bound and name in defaults:
-                bound[name] = self.value(defaults[name], frame)
+            elif name not in bound and OTHERS in rest:
+                bound[name] = rest[OTHERS]
             elif name not in bound:
-                said = f"the argument {name} of {function.node.name}"
-                bound[name] = rest.get("**", Unknown(said, self.line))
+                said = Unknown(f"the argument {name} of {function.node.name}", self.line)
+                bound[name] = function.defaults.get(name, said)
         if spec.vararg:
             bound[spec.vararg.arg] = list(args[len(plain) :])
         if spec.kwarg:

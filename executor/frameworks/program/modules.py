@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, check_lines, check_size
 from meshplan.planner.case.reading import UnreadableConfig
 
@@ -139,7 +140,7 @@ def _tree(file: Path) -> ast.Module | None:
         if not file.is_file():
             return None
         about = file.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     if about.st_size > MAX_PROGRAM_BYTES:
         return None
@@ -150,6 +151,6 @@ def _tree(file: Path) -> ast.Module | None:
 def _parsed(file: Path, size: int, changed: int) -> ast.Module | None:
     """The syntax of a file as it was of that size at that time; the next file imports it too."""
     try:
-        return parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, UnreadableConfig):
+        return parse(text_of(file))
+    except UnreadableConfig:
         return None

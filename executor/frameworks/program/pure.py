@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from meshplan.executor.frameworks.program.values import is_constant, is_flat, is_key
+from meshplan.executor.frameworks.program.values import is_constant, is_flat, is_key, is_whole
 from meshplan.planner.case.limits import MAX_COUNT
 
 MOST_ENTRIES = 10_000  # of a list or a text that a program makes
@@ -49,6 +49,18 @@ def computed(kind: ast.operator, left: Any, right: Any) -> Any:
     except (KeyError, ArithmeticError, TypeError, ValueError):
         raise NotKnown from None
     return _small(value)
+
+
+def grown(kind: ast.operator, held: Any, more: Any) -> Any:
+    """`held` after `held += more`: a list or a mapping is the same one; raises `NotKnown`."""
+    if isinstance(kind, ast.Add) and isinstance(held, list) and isinstance(more, list | tuple):
+        _grown(held, list(more))
+        return held
+    value = computed(kind, held, more)
+    if isinstance(held, dict):
+        held.update(value)
+        return held
+    return value
 
 
 def _joined(kind: ast.operator, left: Any, right: Any) -> Any:
@@ -118,7 +130,7 @@ def _listed(value: Any = ()) -> list[Any]:
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "int": _whole, "float": lambda value: float(_small(_numbers(value)[0])), "str": _text,
     "bool": lambda value=False: bool(value) if is_flat(value) or isinstance(value, dict) else _no(),
-    "len": lambda value: len(value) if isinstance(value, list | tuple | dict | str) else _no(),
+    "len": lambda value: len(value) if is_whole(value) else _no(),
     "min": lambda *values: min(_numbers(*values)), "max": lambda *values: max(_numbers(*values)),
     "abs": lambda value: abs(_numbers(value)[0]), "sum": lambda value: _small(sum(_numbers(value))),
     "round": lambda value: round(_numbers(value)[0]), "range": _range, "list": _listed,
@@ -146,6 +158,8 @@ def method(value: Any, name: str, args: list[Any]) -> Any:
         return getattr(value, name)(*args)
     if isinstance(value, dict) and (name, len(args)) in (("get", 1), ("get", 2)):
         if not is_constant(args[0]):
+            raise NotKnown
+        if args[0] not in value and not is_whole(value):
             raise NotKnown
         return value.get(*args)
     if isinstance(value, dict) and name in ("items", "keys", "values") and not args:

@@ -6,14 +6,15 @@ else may set a field makes the function `Unfollowed`, with its line.
 """
 
 import ast
-from collections.abc import Iterable
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from meshplan.executor.frameworks.program.budget import Unfollowed
-from meshplan.executor.frameworks.program.calls import Calls
-from meshplan.executor.frameworks.program.expressions import Frame
+from meshplan.executor.frameworks.program.expressions import ENVIRONMENT, Frame
+from meshplan.executor.frameworks.program.forget import Forgetting
 from meshplan.executor.frameworks.program.modules import Module
-from meshplan.executor.frameworks.program.pure import NotKnown, computed
+from meshplan.executor.frameworks.program.pure import NotKnown, grown
 from meshplan.executor.frameworks.program.values import (
     Class,
     Function,
@@ -21,7 +22,6 @@ from meshplan.executor.frameworks.program.values import (
     Ref,
     Unknown,
     is_key,
-    touch,
 )
 
 _NOTHING = (ast.Pass, ast.Assert)
@@ -35,7 +35,7 @@ class Returned(Exception):
         self.value = value
 
 
-class Statements(Calls):
+class Statements(Forgetting):
     """Statements, upon the expressions and calls in them; `Program` adds modules."""
 
     main: Module
@@ -83,9 +83,10 @@ class Statements(Calls):
         held = self.value(node.target, frame)
         more = self.value(node.value, frame)
         try:
-            value = computed(node.op, held, more)
+            value = grown(node.op, held, more)
         except NotKnown:
             value = self.unknown(node)
+            self.touch(held, value)
         self.store(node.target, value, frame)
 
     def store(self, target: ast.expr, value: Any, frame: Frame) -> None:
@@ -101,8 +102,10 @@ class Statements(Calls):
             held, key = self.value(target.value, frame), self.value(target.slice, frame)
             if isinstance(held, dict) and is_key(key):
                 held[key] = value
+            elif isinstance(held, Ref) and held.dotted in ENVIRONMENT:
+                self.environment[str(key)] = value
             elif isinstance(held, Record):
-                touch(held, Unknown(f"{self.words(target)} (it changes it)", self.line))
+                self.touch(held, Unknown(f"{self.words(target)} (it changes it)", self.line))
             elif not isinstance(held, Ref):
                 raise self._into_unknown(target, held)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -123,7 +126,7 @@ class Statements(Calls):
         truth = self.truth(self.value(node.test, frame))
         if truth is None:
             said = f"what {self.words(node.test)} decides"
-            self._forget([*node.body, *node.orelse], said, frame)
+            self.forget([*node.body, *node.orelse], said, frame)
         else:
             self.block(node.body if truth else node.orelse, frame)
 
@@ -131,7 +134,7 @@ class Statements(Calls):
         rounds = self.value(node.iter, frame)
         leaves = any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(node))
         if leaves or not isinstance(rounds, list | tuple | dict):
-            self._forget([node], f"what a loop over {self.words(node.iter)} decides", frame)
+            self.forget([node], f"what a loop over {self.words(node.iter)} decides", frame)
             return
         for each in list(rounds):
             self.store(node.target, each, frame)
@@ -139,7 +142,7 @@ class Statements(Calls):
         self.block(node.orelse, frame)
 
     def _do_while(self, node: ast.While, frame: Frame) -> None:
-        self._forget([node], f"what a loop while {self.words(node.test)} decides", frame)
+        self.forget([node], f"what a loop while {self.words(node.test)} decides", frame)
 
     def _do_with(self, node: ast.With, frame: Frame) -> None:
         for item in node.items:
@@ -155,13 +158,23 @@ class Statements(Calls):
         try:
             self.block([*node.body, *node.orelse], frame)
         except Unfollowed as why:
-            self._forget([node], f"what a try decides ({why.text})", frame)
+            self.forget([node], f"what a try decides ({why.text})", frame)
         self.block(node.finalbody, frame)
 
     def _do_functiondef(self, node: ast.FunctionDef, frame: Frame) -> None:
         inner = frame.names is not frame.module.names
-        around = {**frame.outer, **frame.names} if inner else None
-        frame.names[node.name] = Function(node, frame.module, around)
+        around = ChainMap(frame.names, frame.outer) if inner else None
+        defaults = dict(self._defaults(node.args, frame))
+        frame.names[node.name] = Function(node, frame.module, around, defaults=defaults)
+
+    def _defaults(self, spec: ast.arguments, frame: Frame) -> Iterator[tuple[str, Any]]:
+        """The parameters that have a default, each with what it is where the function is made."""
+        plain = [*spec.posonlyargs, *spec.args]
+        listed = [*zip(reversed(plain), reversed(spec.defaults), strict=False),
+                  *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]  # fmt: skip
+        for each, default in listed:
+            if default is not None:
+                yield each.arg, self.value(default, frame)
 
     def _do_classdef(self, node: ast.ClassDef, frame: Frame) -> None:
         dotted = f"{frame.module.name}.{node.name}".lstrip(".")
@@ -184,27 +197,3 @@ class Statements(Calls):
             else:
                 named = f"{package}.{each.name}" if package else each.name
                 frame.names[each.asname or each.name] = Ref(named)
-
-    def _forget(self, body: list[ast.stmt], said: str, frame: Frame) -> None:
-        """Make unknown what these statements may store; raises `Unfollowed` where they return."""
-        why = Unknown(said, self.line)
-        for node in (each for statement in body for each in ast.walk(statement)):
-            self.budget.step(self.line)
-            if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom):
-                raise Unfollowed(said, self.line)
-            if isinstance(node, ast.Call):
-                for each in (*node.args, *(word.value for word in node.keywords)):
-                    if isinstance(each, ast.Name | ast.Attribute):
-                        touch(self.value(each, frame), why)
-            elif isinstance(getattr(node, "ctx", None), ast.Store):
-                self._forget_one(node, why, frame)
-
-    def _forget_one(self, node: ast.AST, why: Unknown, frame: Frame) -> None:
-        if isinstance(node, ast.Name):
-            frame.names[node.id] = why
-        elif isinstance(node, ast.Attribute | ast.Subscript):
-            held = self.value(node.value, frame)
-            if isinstance(held, Record) and isinstance(node, ast.Attribute):
-                held.fields[node.attr] = (why, self.line)
-            else:
-                raise Unfollowed(why.text, self.line)

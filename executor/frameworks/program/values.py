@@ -7,7 +7,7 @@ where a reader asks for it is the file not understood.
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 60
 _MOST_NODES = 200  # of syntax whose words are shown
 _MOST_TOUCHED = 20_000  # values in one that is handed on; a configuration has hundreds
+OTHERS = "**"  # the key under which a mapping, or a record, has what is not known of its entries
 CONSTANTS = (bool, int, float, str, type(None))
 
 
@@ -82,12 +83,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A function of a module that is followed, with the names around it and what is bound."""
+    """A function of a module that is followed, with the names around it, what is bound, and its
+    parameters' defaults.
+    """
 
     node: ast.FunctionDef
     module: "Module"
-    names: Mapping[str, Any] | None = None
+    names: MutableMapping[str, Any] | None = None
     bound: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +120,17 @@ def is_key(value: object) -> bool:
     return is_constant(value) or (isinstance(value, tuple) and is_flat(value))
 
 
+def is_whole(value: object) -> bool:
+    """Whether a text, a list or a mapping has the entries that it shows: nothing unknown was
+    handed it.
+    """
+    if isinstance(value, dict):
+        return OTHERS not in value
+    if isinstance(value, list | tuple):
+        return not value or not isinstance(value[-1], Unknown)
+    return isinstance(value, str)
+
+
 def is_flat(value: object) -> bool:
     """Whether a value is a constant or a list of them, so that comparing it costs little."""
     return is_constant(value) or (
@@ -132,18 +147,31 @@ def words(node: ast.AST, most: int = MOST_SHOWN) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def touch(value: object, why: Unknown) -> None:
-    """Note that something may have changed a record, and all that lies below it."""
+def touch(value: object, why: Unknown) -> int:
+    """Note that something may have changed a value, and all that lies below it: a record is
+    marked, of lists and mappings no constant is known any more. Returns how many were looked at.
+    """
     waiting, seen = [value], 0
+    known: set[int] = set()
     while waiting and seen < _MOST_TOUCHED:
         held, seen = waiting.pop(), seen + 1
         if isinstance(held, Record) and held.changed is None:
             held.changed = why
-            waiting += [inner for inner, _ in held.fields.values()]
-        elif isinstance(held, dict):
-            waiting += held.values()
-        elif isinstance(held, list | tuple):
-            waiting += held
+            waiting += [*held.args, *(inner for inner, _ in held.fields.values())]
+        elif isinstance(held, list | dict | tuple) and id(held) not in known:
+            known.add(id(held))
+            waiting += held.values() if isinstance(held, dict) else held
+            _unsettle(held, why)
+    return seen
+
+
+def _unsettle(held: list[Any] | dict[Any, Any] | tuple[Any, ...], why: Unknown) -> None:
+    """Forget the constants of a list or a mapping, and whether it has more."""
+    if isinstance(held, dict):
+        held.update({key: why for key, inner in held.items() if is_constant(inner)})
+        held[OTHERS] = why
+    elif isinstance(held, list) and is_whole(held):
+        held[:] = [*(why if is_constant(inner) else inner for inner in held), why]
 
 
 def shallow(held: Record) -> Record:

@@ -64,7 +64,7 @@ def _of_whole(config: Record) -> Iterator[Fact]:
         yield Fact(config.changed.text, config.changed.line)
     if "**" in config.fields:
         value, line = config.fields["**"]
-        yield Fact(f"{value.text} (arguments without names)", line)
+        yield Fact(f"{said_of(value)} (arguments without names)", line)
 
 
 def _section(section: str, config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
@@ -107,6 +107,8 @@ def _policy(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
     """
     place = "activation_checkpoint"
     held, line = config.fields.get(place, (Unknown("", 1), 1))
+    if isinstance(held, Record) and held.changed not in (None, config.changed):
+        yield Fact(held.changed.text, held.changed.line)
     if held is None:
         found[f"{place}.mode"] = Fact("none", line)
     if not isinstance(held, Record) or held.default:

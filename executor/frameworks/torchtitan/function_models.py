@@ -61,7 +61,7 @@ def _spec(held: Record, line: int, module: str, found: dict[str, Fact]) -> Itera
         yield Fact(f"{_REGISTRY}({_shown(each)}) (it may change the model)", line)
     for name, (value, at) in held.fields.items():
         if name not in _OF_REGISTRY and not (isinstance(value, Record) and value.default):
-            said = value.text if name == "**" else f"{name}={_shown(value)}"
+            said = _shown(value) if name == "**" else f"{name}={_shown(value)}"
             yield Fact(f"{_REGISTRY}({said}) (it may change the model)", at)
 
 

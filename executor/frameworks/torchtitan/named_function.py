@@ -8,7 +8,7 @@ Source: pytorch/torchtitan@b5bcd76 torchtitan/config/manager.py (`_load_config`)
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import shown
@@ -22,7 +22,9 @@ from meshplan.planner.case.reading import Fact, NothingToRead, UnreadableConfig
 _FOLDERS = ("models", "experiments", "experiments/rl/examples")
 
 
-def of_function(name: Fact, module: Fact, script: Script, path: str) -> dict[str, Fact]:
+def of_function(
+    name: Fact, module: Fact, script: Script, path: str, environment: Mapping[str, str]
+) -> dict[str, Fact]:
     """What the function says; raises `NothingToRead` where its file is not there or has no such
     function.
     """
@@ -36,7 +38,7 @@ def of_function(name: Fact, module: Fact, script: Script, path: str) -> dict[str
     for file in _files(str(module.value)):
         found = file_of(file, path)
         if found is not None:
-            return _of_file(found, str(name.value), name.line, script)
+            return _of_file(found, str(name.value), name.line, environment)
     raise NothingToRead(
         f"a launch script of torchtitan whose module {shown(module.value)} is not below it or a "
         "folder above it: check its config_registry.py", name.line
@@ -52,9 +54,9 @@ def _files(module: str) -> Iterator[str]:
     yield f"{place}.py"
 
 
-def _of_file(found: Path, name: str, line: int, script: Script) -> dict[str, Fact]:
+def _of_file(found: Path, name: str, line: int, environment: Mapping[str, str]) -> dict[str, Fact]:
     try:
-        functions = read_python(text_of(found), str(found))
+        functions = read_python(text_of(found), str(found), environment)
     except UnreadableConfig as error:
         raise NothingToRead(f"{found}, line {error.line}: {error}", line) from None
     if name not in functions:

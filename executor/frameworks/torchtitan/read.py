@@ -39,20 +39,21 @@ from meshplan.planner.case.reading import (
     Placement,
     Reading,
     Recompute,
+    Start,
     UnreadableConfig,
 )
 
 _MARKS = ("parallelism", "training")
 
 
-def read(text: str, path: str) -> Reading:
+def read(text: str, path: str, start: Start | None = None) -> Reading:
     """A TOML configuration, or Python's, each function a case of its own.
 
     Raises `UnreadableConfig` and `IllegalConfig`.
     """
     if not path.endswith(".py"):
         return _reading(read_toml(text), path, python=False)
-    found = _with_option(read_python(text, path), text)
+    found = _with_option(read_python(text, path, start.environment if start else None), text)
     cases = [
         (f"the configuration {shown(name)}", facts)
         for name, facts in found.items()

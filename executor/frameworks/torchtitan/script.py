@@ -69,7 +69,11 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
     named = options.pop("config" if python else "job.config_file")
     line = named.line
     module = options.pop("module", Fact("", line)) if python else named
-    of_file = of_function(named, module, script, path) if python else _of_file(named, script, path)
+    of_file = (
+        of_function(named, module, script, path, _inherited(words, script))
+        if python
+        else _of_file(named, script, path)
+    )
     stated = {**of_file, **_by_key(options, script)}
     reading = read_sections(
         {key: Fact(fact.value, line) for key, fact in stated.items()}, path, python=python
@@ -80,6 +84,12 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
     notes = (*script.notes, *left_open([words]), said, *reading.notes)
     unread = (*said_by_output(words), *_groups(words[at + 1 :]), *reading.unread)
     return replace(reading, facts=facts, notes=notes, unread=unread)
+
+
+def _inherited(words: list[Fact], script: Script) -> dict[str, str]:
+    """The variables that a command is started with."""
+    pairs = zip(script.commands, script.exported, strict=True)
+    return next((given for each, given in pairs if each == words), {})
 
 
 def _names_function(words: list[Fact]) -> bool:

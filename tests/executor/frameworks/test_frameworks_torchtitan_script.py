@@ -170,3 +170,20 @@ def test_a_sections_class_that_a_word_chooses_is_named(tmp_path: Path) -> None:
     more = "--module llama3 --config llama3_8b activation_checkpoint:selective-ac.config"
     unread = functions(tmp_path, more).unread
     assert [str(fact.value).split()[0] for fact in unread] == [more.split()[-1]]
+
+
+def test_a_function_is_followed_with_the_commands_variables(tmp_path: Path) -> None:
+    """Exported by the script, set before the command, or said by `--env` of the file itself."""
+    functions(tmp_path, "--module llama3 --config llama3_8b")
+    degree = "int(os.environ.get('TP', '2'))"
+    recipe = RECIPES.replace("degree *= 4", f"degree = {degree}")
+    file = tmp_path / "recipes/llama3.py"
+    file.write_text(f"import os\n{recipe}")
+    launch = "torchrun --nproc_per_node 8 -m torchtitan.train --module recipes.llama3 --config wide"
+    for before, tensor in (("export TP=8\n", 8), ("TP=4 ", 4), ("", 2)):
+        text = f"{before}{launch}\n"
+        reading = read_config(text, str(tmp_path / "run.sh"))
+        assert reading.facts["tensor_parallel"].value == tensor, before
+    start = Start(environment={"TP": "8"})
+    reading = read_config(file.read_text(), str(file), start=start)
+    assert reading.facts["tensor_parallel"].value == 8

@@ -145,7 +145,7 @@ def test_nothing_is_imported_or_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     run = f"open({str(mark)!r}, 'w').close()\n__import__('os').system('touch {mark}')\n"
     _file(tmp_path, "evil.py", run + "def g():\n    return Config(x=1)\n")
-    text = f"from evil import g\n{run}def f():\n    eval('1')\n    return g()\n"
+    text = f"from evil import g\n{run}def f():\n    compile('1')\n    return g()\n"
     assert _said(text, str(tmp_path / "a.py"))["x"] == 1
     assert not mark.exists()
 
