@@ -34,7 +34,7 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.free_cut_program import CELL, PROGRAM, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
@@ -43,10 +43,9 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
-from meshplan.planner.search.simulation.climbed_answers import climbed, layers_of
+from meshplan.planner.search.simulation.faster_cuts import near_answers, near_the_fastest
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
-from meshplan.planner.search.simulation.shaken_cuts import shaken
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -58,13 +57,10 @@ LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more where it is less
 PACKED = 100  # each rank of a layout that is packed
-PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
-CLIMBS, CLIMBED = 4, 12_000_000  # layouts from whose answers layers are moved; for all of them
-SHAKEN = 10_000_000  # to look near the fastest cut
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -178,38 +174,20 @@ class FreeCutBounds:
                 self._raise()
 
     def _climb(self) -> bool:
-        """Look for faster cuts near the answers of what leaves the gap wide, of layouts of each
-        shape the one with the smallest bound; whether one was found. This has a budget of its own,
-        nothing of `_left`. A V shape's whole layers give its cuts (`_whole_s`).
+        """Look for faster cuts near the answers of what leaves the gap wide, and near the fastest
+        cut; whether one was found. Nothing of `_left` is for this. A V shape's whole layers give
+        its cuts (`_whole_s`).
         """
-        before_s, left = self.limit_s, CLIMBED
+        before_s = self.limit_s
         open_ = [
             each for each in self._alike
             if each.shape[0] not in V_SHAPED and each.bounds.min() < self._wide_s
         ]  # fmt: skip
-        for alike in sorted(open_, key=lambda each: float(each.bounds.min()))[:CLIMBS]:
-            at = int(alike.bounds.argmin())
-            if left <= 0 or self.proof.tally.late:
-                break
-            cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
-            program = FreeCutProgram(cuts, before_s, first_lines(*alike.shape))
-            left -= PROGRAM + CELL * program.size
-            layers, spent = climbed(self.proof, int(alike.rows[at]), alike.variant, program, left)
-            left -= spent
-            if layers is not None:
-                self._offer(int(alike.rows[at]), alike.variant, layers)
-        self._shake()
+        for cut in near_answers(self.proof, self._layouts, open_, before_s):
+            self._offer(*cut)
+        if (near := near_the_fastest(self.proof)) is not None:
+            self._offer(*near)
         return self.limit_s < before_s
-
-    def _shake(self) -> None:
-        """Look near the fastest cut of several chunks, whose layout a list cuts."""
-        best = self.proof.ranked()[0]
-        if best.variant.virtual_stages == 1 or best.row not in self.proof.kept:
-            return
-        stages, step_s, _ = shaken(self.proof, best, SHAKEN)
-        if step_s < best.step_s * SETTLED:
-            row, modes = self.proof.row_of(best), tuple(best.variant.modes)
-            self._offer(row, best.variant, layers_of(stages, modes))
 
     def _again(self, least_s: float, below_s: float) -> None:
         """Look anew at what is bounded between two limits."""
