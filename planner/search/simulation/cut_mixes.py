@@ -17,8 +17,25 @@ from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.second_core import done_of_each, is_idle
+from meshplan.planner.space.legal_layouts import Variant
 
 RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
+
+
+def paying_too(cut: Cut, variant: Variant, times: CutTimes, limit_s: float) -> Cut:
+    """A cut of which ranks recompute too that need not, where that may pay: a backward that gets
+    longer hides more of a gradient reduction, in rounds beside chunks more than it takes.
+    """
+    if variant.virtual_stages == 1 or len(variant.modes) == 1 or times.model.beside.passes <= 1:
+        return cut
+    shown, least = (
+        times.least_after_s(cut.least, ranks, limit_s).reduce_s
+        for ranks in ((), range(times.layout.pipeline_parallel))
+    )
+    pays = {rank for rank, (a, b) in enumerate(zip(shown, least, strict=True)) if b < a * SETTLED}
+    if not pays:
+        return cut
+    return cut._replace(recomputes=lambda: tuple(sorted(pays.union(cut.recomputes()))))
 
 
 class CutMixes:
