@@ -188,8 +188,7 @@ class Simulated(SimulatedPlans):
                     settled.append(entry)
                 elif entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is not None:
                     left += self._recompute(entry, limit_s)
-                # Only now, so that what is interrupted stays open; what came sorts behind it.
-                self.open.pop()
+                self.open.pop()  # only now: what is interrupted stays open; what came sorts behind
         except KeyboardInterrupt:
             self.tally.end()
         left += self.beyond(settled, limit_s)
@@ -244,7 +243,8 @@ class Simulated(SimulatedPlans):
         for cut in cuts_below(
             problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED, self.tally
         ):
-            cut = paying_too(cut, variant, self.times_of(row, variant, cut.least), limit_s(row))
+            times = self.times_of(row, variant, cut.least)
+            cut = paying_too(cut, variant.modes, times, limit_s(row))
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]
