@@ -51,15 +51,14 @@ def near_answers(
             yield Cut(row, alike.variant, layers)
 
 
-def near_the_fastest(proof: Simulated) -> Cut | None:
+def near_the_fastest(proof: Simulated) -> Iterator[Cut]:
     """What is faster near the fastest plan's cut, if that has several chunks, whose layout a list
     cuts.
     """
     best = proof.ranked()[0]
     if best.variant.virtual_stages == 1 or best.row not in proof.kept:
-        return None
+        return
     stages, step_s, _ = shaken(proof, best, SHAKEN)
-    if step_s >= best.step_s * SETTLED:
-        return None
-    layers = layers_of(stages, tuple(best.variant.modes))
-    return Cut(proof.row_of(best), best.variant, layers)
+    if step_s < best.step_s * SETTLED:
+        layers = layers_of(stages, tuple(best.variant.modes))
+        yield Cut(proof.row_of(best), best.variant, layers)

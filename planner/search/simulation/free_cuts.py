@@ -25,6 +25,7 @@ then is gone on with as long as the pace says that all can be settled (`_go_on`)
 
 import math
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -89,11 +90,9 @@ class FreeCutBounds:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
-        self._left, self._kept = BUDGET, 0
-        self._steps = StepPace()
+        self._left, self._kept, self._steps = BUDGET, 0, StepPace()
         self._last: WorkPace | None = None
-        self._more, self._loose = MORE, set[tuple[str, int]]()
-        self._loose_s = math.inf
+        self._more, self._loose, self._loose_s = MORE, set[tuple[str, int]](), math.inf
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
@@ -183,10 +182,9 @@ class FreeCutBounds:
             each for each in self._alike
             if each.shape[0] not in V_SHAPED and each.bounds.min() < self._wide_s
         ]  # fmt: skip
-        for cut in near_answers(self.proof, self._layouts, open_, before_s):
+        near = near_answers(self.proof, self._layouts, open_, before_s)
+        for cut in chain(near, near_the_fastest(self.proof)):
             self._offer(*cut)
-        if (near := near_the_fastest(self.proof)) is not None:
-            self._offer(*near)
         return self.limit_s < before_s
 
     def _again(self, least_s: float, below_s: float) -> None:
@@ -230,8 +228,7 @@ class FreeCutBounds:
         same schedule and ranks.
         """
         cuts = self._layouts.cuts(first.variant, first.rows[[at]])
-        known = first_lines(*first.shape)
-        program = FreeCutProgram(cuts, self.aim_s, known, in_order=False)
+        program = FreeCutProgram(cuts, self.aim_s, first_lines(*first.shape), in_order=False)
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
         first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.aim_s)
@@ -325,14 +322,8 @@ class FreeCutBounds:
                 whole_s, halved = self._whole_s(program, high_s, alike, at)
                 low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)
             self._lines[alike.shape] = program.lines
-        for _ in range(HALVINGS if low_s < high_s and not halved else 0):
-            if self._ended:
-                break
-            middle_s = (low_s + high_s) / 2
-            if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
-                low_s = middle_s
-            else:
-                high_s = middle_s
+        if low_s < high_s and not halved:
+            low_s = self._halved_s(program, low_s, high_s)
         alike.bounds[at] = min(low_s, self.aim_s)
         alike.packed[at] = alike.folded[at] = True
         enough_s = self.aim_s if self._last else min(self._wide_s, self.aim_s)
@@ -342,6 +333,18 @@ class FreeCutBounds:
             self._loose_s = min(self._loose_s, low_s)
         if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
+
+    def _halved_s(self, program: FreeCutProgram, low_s: float, high_s: float) -> float:
+        """What the whole layers of ranks prove of steps between two limits."""
+        for _ in range(HALVINGS):
+            if self._ended:
+                break
+            middle_s = (low_s + high_s) / 2
+            if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return low_s
 
     def _whole_s(
         self, program: FreeCutProgram, below_s: float, alike: Alike, at: int
