@@ -224,9 +224,7 @@ class FreeCutBounds:
                 self._ask_all()
 
     def _begin(self, first: Alike, at: int) -> None:
-        """A program of the chains that every step has, and its multipliers of all layouts with the
-        same schedule and ranks.
-        """
+        """A program of every step's chains; its multipliers of all with its schedule and ranks."""
         cuts = self._layouts.cuts(first.variant, first.rows[[at]])
         program = FreeCutProgram(cuts, self.aim_s, first_lines(*first.shape), in_order=False)
         answer = program.answer()
