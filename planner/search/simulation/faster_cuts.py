@@ -23,7 +23,7 @@ CLIMBS, CLIMBED = 4, 12_000_000  # layouts from whose answers layers are moved; 
 SHAKEN = 10_000_000  # units to look near the fastest cut
 
 
-class Cut(NamedTuple):
+class NearCut(NamedTuple):
     """[chunk, mode] layers of a layout, which may not fit."""
 
     row: int
@@ -33,7 +33,7 @@ class Cut(NamedTuple):
 
 def near_answers(
     proof: Simulated, layouts: ListedLayouts, groups: Sequence[Alike], limit_s: float
-) -> Iterator[Cut]:
+) -> Iterator[NearCut]:
     """Where climbs end from the answers of programs of what is open, of each group the layout with
     the smallest bound, of which steps below the limit are asked for.
     """
@@ -48,10 +48,10 @@ def near_answers(
         layers, spent = climbed(proof, row, alike.variant, program, left)
         left -= spent
         if layers is not None:
-            yield Cut(row, alike.variant, layers)
+            yield NearCut(row, alike.variant, layers)
 
 
-def near_the_fastest(proof: Simulated) -> Iterator[Cut]:
+def near_the_fastest(proof: Simulated) -> Iterator[NearCut]:
     """What is faster near the fastest plan's cut, if that has several chunks, whose layout a list
     cuts.
     """
@@ -61,4 +61,4 @@ def near_the_fastest(proof: Simulated) -> Iterator[Cut]:
     stages, step_s, _ = shaken(proof, best, SHAKEN)
     if step_s < best.step_s * SETTLED:
         layers = layers_of(stages, tuple(best.variant.modes))
-        yield Cut(proof.row_of(best), best.variant, layers)
+        yield NearCut(proof.row_of(best), best.variant, layers)
