@@ -30,6 +30,7 @@ TOO_MUCH = 1e3  # limits of time for all that a rank can hold
 ROUNDS, IN_VAIN, LITTLE = 120, 6, 1e-4  # of a limit at most; in vain, that gain less each
 NEAR = 1e-5  # a chain that is so little longer than the answer is no news
 ROUND, CELLS = 25_000, 2  # units of a round; cells that cost one unit in each
+PROGRAM, CELL = 15_000, 3  # units of a program; of each of its cells when it is made
 BETWEEN = (0.9, 0.6, 0.3)
 """How far the cuts whose chains are learnt are from the program's answer to the fastest one."""
 ENOUGH = 5e-4  # the program's bound and its fastest cut are so near that rounds are in vain

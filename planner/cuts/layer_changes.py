@@ -24,16 +24,30 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 @lru_cache(KEPT)
+def moves(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:
+    """[change, chunk, 3] one layer, out of each mode and into each."""
+    out, into = (each.ravel() for each in np.meshgrid(modes, modes, indexing="ij"))
+    found = np.zeros((len(pairs), out.size, chunks, 3), np.int8)
+    at, to = np.array(pairs).reshape(-1, 2, 1).swapaxes(0, 1)
+    every, ways = np.arange(len(pairs))[:, None], np.arange(out.size)
+    found[every, ways, at, LAYERS], found[every, ways, to, LAYERS] = -1, 1
+    for mode in (SELECTIVE, FULL):
+        found[every, ways[out == mode], at, mode] = -1
+        found[every, ways[into == mode], to, mode] = 1
+    return found.reshape(-1, chunks, 3)
+
+
+@lru_cache(KEPT)
 def single(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:
     """[change, chunk, 3] with moves between `pairs` (from, to) of chunks alone."""
-    return np.concatenate([_moved(chunks, modes, pairs), _changed(chunks, modes)])
+    return np.concatenate([moves(chunks, modes, pairs), _changed(chunks, modes)])
 
 
 @lru_cache(KEPT)
 def double(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:
     """[change, chunk, 3]; none where there are too many."""
     some = tuple(sorted({min(modes), max(modes)}))
-    moved, changed = _moved(chunks, some, pairs), _changed(chunks, some)
+    moved, changed = moves(chunks, some, pairs), _changed(chunks, some)
     if chunks * len(changed) * (len(moved) + len(changed)) > DOUBLE:
         return moved[:0]
     first, second = np.triu_indices(len(changed), 1)
@@ -61,19 +75,6 @@ def applied(cut: Ints, changes: Changes, fewest: Ints, *, keeps: bool) -> Ints:
     can &= replayed <= layers if keeps else replayed == layers
     found: Ints = cuts[can.all(axis=1)].astype(np.int64)
     return found
-
-
-def _moved(chunks: int, modes: Sequence[int], pairs: Pairs) -> Changes:
-    """One layer, out of each mode and into each."""
-    out, into = (each.ravel() for each in np.meshgrid(modes, modes, indexing="ij"))
-    found = np.zeros((len(pairs), out.size, chunks, 3), np.int8)
-    at, to = np.array(pairs).reshape(-1, 2, 1).swapaxes(0, 1)
-    every, ways = np.arange(len(pairs))[:, None], np.arange(out.size)
-    found[every, ways, at, LAYERS], found[every, ways, to, LAYERS] = -1, 1
-    for mode in (SELECTIVE, FULL):
-        found[every, ways[out == mode], at, mode] = -1
-        found[every, ways[into == mode], to, mode] = 1
-    return found.reshape(-1, chunks, 3)
 
 
 def _changed(chunks: int, modes: Sequence[int]) -> Changes:

@@ -58,16 +58,16 @@ class MixedPaths(FoldedPaths):
         edges = self.below([self.sums(mean) for mean in means], limit_s, MOST_CUTS)
         if edges is None:
             return 0.0
+        return self._least_s(edges, means, limit_s, rounds) if len(edges) else limit_s
+
+    def _least_s(self, edges: Ints, means: list[Mean], limit_s: float, rounds: int) -> float:
+        """A bound of cuts [cut, rank] below a limit by `means`, with so many of them played."""
         longest = np.max([self._of_cuts(edges, mean) for mean in means], axis=0)
-        for _ in range(rounds if len(edges) else 0):
-            at, first = int(longest.argmin()), len(self.program.lines)
-            known_s = longest[at]
-            which = int(np.argmax([self._of_cuts(edges[[at]], mean)[0] for mean in means]))
-            places = [each[:, 0] for each in self.places(edges[[at]])]
-            self._learn(self.mixes_of(places, means[which].often))
-            more = self._alone(self.program.lines[first:])
+        for _ in range(rounds):
+            at, known_s = int(longest.argmin()), float(longest.min())
+            more = self._played(edges[[at]], means)
             longest = np.max([longest, *(self._of_cuts(edges, mean) for mean in more)], axis=0)
-            means += more
+            means = means + more
             if longest[at] <= known_s * NO_LONGER:
                 break
             some = longest * SAFETY < limit_s
@@ -75,6 +75,16 @@ class MixedPaths(FoldedPaths):
             if not len(edges):
                 break
         return float(min(limit_s, longest.min(initial=np.inf) * SAFETY))
+
+    def _played(self, cut: Ints, means: Sequence[Mean]) -> list[Mean]:
+        """The chains that are learnt from a cut [1, rank] in the mixes that take least in the
+        longest of `means`.
+        """
+        first = len(self.program.lines)
+        longest = max(means, key=lambda mean: float(self._of_cuts(cut, mean)[0]))
+        places = [each[:, 0] for each in self.places(cut)]
+        self._learn(self.mixes_of(places, longest.often))
+        return self._alone(self.program.lines[first:])
 
     def _alone(self, lines: Sequence[Line]) -> list[Mean]:
         """Chains, each by itself."""

@@ -28,6 +28,7 @@ from meshplan.planner.cuts.layer_changes import (
     all_pairs,
     applied,
     double,
+    moves,
     pairs_at_once,
     single,
 )
@@ -141,12 +142,12 @@ class MovedLayers:
         return None
 
     def _beside(self, cut: Ints, *, near: bool) -> Iterator[Ints]:
-        """[cut, chunk, 3] what differs by one layer, some at a time, and after the first of these
-        what differs by two, where the step is `near` the goal.
+        """[cut, chunk, 3] what differs by one layer, some at a time, the first of these with all
+        that recompute otherwise; after them what differs by two where the step is `near` the goal.
         """
         p = self.problem
         for place, pairs in enumerate(self._pairs(cut)):
-            for changes in (single, double) if near and not place else (single,):
+            for changes in (moves,) if place else (single, double) if near else (single,):
                 every = changes(p.chunks, p.modes, pairs)
                 cuts = applied(cut, every, self._fewest, keeps=0 in p.modes)
                 self.spent += WEIGHED * p.chunks * len(every)

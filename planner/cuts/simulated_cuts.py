@@ -49,8 +49,8 @@ class Cut(NamedTuple):
 
     bound_s     a step takes at least so long
     least       the stages in modes than which none is faster
-    recomputes  finds the ranks that do not fit so, where some layers must recompute; without any no
-                other mix of the cut is considered
+    recomputes  finds the ranks that do not fit so, where some layers must recompute, or to which it
+                may pay; without any no other mix of the cut is considered
     """
 
     bound_s: float

@@ -23,6 +23,7 @@ from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.known_chains import Shape, actions_of, shape_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.held_memory.counted_ranks import CountedRanks, RankWays
+from meshplan.planner.search.simulation.cut_mixes import ranks_it_pays
 
 MOST_PLAYED = 64  # steps of a cut
 FEWEST_ACTIONS = 500  # a shorter step takes no less time
@@ -54,6 +55,7 @@ class CountedCut:
         self.bare, self.limit_s, self.played, self.most_played = bare, limit_s, 0, most_played
         self.after = times.least_after_s(bare, range(problem.pp), limit_s)
         self.bare_work, self.bare_s = times.work(bare), 0.0
+        self._pays = ranks_it_pays(bare, problem.modes, times, limit_s)
         self._steps_s = dict[bytes, float]()
 
     @property
@@ -93,7 +95,9 @@ class CountedCut:
         for rank in (killer, *np.argsort(rest_s, kind="stable").tolist()):
             if rank not in found and rest_s[rank] >= 0:
                 spans = self.ranks.spans(rank, starts)
-                found[rank] = self.ranks.ways(rank, spans, float(rest_s[rank]))
+                found[rank] = self.ranks.ways(
+                    rank, spans, float(rest_s[rank]), every=rank in self._pays
+                )
                 bound_s = max(bound_s, float(by_rank_s[rank] + each_s * found[rank].least_s))
             if rest_s[rank] < 0 or bound_s >= self.limit_s:
                 self.ranks.killer = rank

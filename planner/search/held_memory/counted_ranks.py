@@ -4,7 +4,8 @@ What a rank holds does not depend on what the others recompute. So of a rank who
 certain layers all ways are found to recompute them that fit (`costmodels.step.mix_memory`) and take
 no longer than a limit. A way is built chunk after chunk, and dropped once the chunks that are left
 cannot fit beside it even if each holds as little as it can. A way is also dropped where another
-takes no longer in any chunk.
+takes no longer in any chunk, unless it may pay to take longer
+(`planner.search.simulation.cut_mixes.ranks_it_pays`).
 """
 
 import math
@@ -79,12 +80,16 @@ class CountedRanks:
         held = self.problem.chunks_of_rank[rank]
         return [(chunk, starts[chunk], starts[chunk + 1]) for chunk in held]
 
-    def ways(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
-        """Those that take no more than `most_s` of each micro-batch beyond nothing recomputed."""
-        key = self._like(rank, spans)
+    def ways(
+        self, rank: int, spans: Sequence[Span], most_s: float, *, every: bool = False
+    ) -> RankWays:
+        """Those that take no more than `most_s` of each micro-batch beyond nothing recomputed;
+        `every`: also those than which another takes nowhere longer.
+        """
+        key = self._like(rank, spans), every
         known = self._known.get(key)
         if known is None or known.most_s < most_s:
-            self._known[key] = known = self._found(rank, spans, most_s * MORE)
+            self._known[key] = known = self._found(rank, spans, most_s * MORE, every=every)
         return known
 
     def _like(self, rank: int, spans: Sequence[Span]) -> tuple[object, ...]:
@@ -165,10 +170,10 @@ class CountedRanks:
         found = self.memory.rank(rank, self.spans(rank, starts), mixes_of)
         return float(found.needed([np.zeros(1, np.int64)] * len(own))[0])
 
-    def _found(self, rank: int, spans: Sequence[Span], most_s: float) -> RankWays:
-        every = [self._mixes(first, end) for _, first, end in spans]
-        held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in every])
-        added_s = [each for _, _, each in every]
+    def _found(self, rank: int, spans: Sequence[Span], most_s: float, *, every: bool) -> RankWays:
+        mixes_of = [self._mixes(first, end) for _, first, end in spans]
+        held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in mixes_of])
+        added_s = [each for _, _, each in mixes_of]
         self.work += FOUND + sum(each.size for each in held.kept)
         room = self.fillable_bytes - held.always
         least_s = _least_priced_s(held.kept, added_s, room)
@@ -178,13 +183,14 @@ class CountedRanks:
         if ways is None:
             return RankWays.none(len(spans), most_s, least_s)
         full, selective, added = (
-            np.stack([each[at][ways[:, chunk]] for chunk, each in enumerate(every)], axis=1)
+            np.stack([each[at][ways[:, chunk]] for chunk, each in enumerate(mixes_of)], axis=1)
             for at in range(3)
         )
-        order = _undominated(added.astype(float))
+        every_s = added.astype(float)
+        order = np.argsort(every_s.sum(axis=1), kind="stable") if every else _undominated(every_s)
         if len(order) > MOST_WAYS:
             return RankWays.none(len(spans), most_s, least_s)
-        found_s = added[order].astype(float)
+        found_s = every_s[order]
         return RankWays(
             found_s, full[order].astype(np.int64), selective[order].astype(np.int64), most_s,
             found_s.sum(axis=1).min(initial=math.inf),

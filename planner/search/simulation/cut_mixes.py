@@ -3,10 +3,11 @@ of several, each in its turn.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
@@ -19,6 +20,30 @@ from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.second_core import done_of_each, is_idle
 
 RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
+
+
+def paying_too(cut: Cut, modes: Sequence[int], times: CutTimes, limit_s: float) -> Cut:
+    """A cut of which those ranks recompute too to which it may pay."""
+    pays = ranks_it_pays(cut.least, modes, times, limit_s)
+    if not pays:
+        return cut
+    return cut._replace(recomputes=lambda: tuple(sorted(pays.union(cut.recomputes()))))
+
+
+def ranks_it_pays(
+    bare: tuple[Stage, ...], modes: Sequence[int], times: CutTimes, limit_s: float
+) -> frozenset[int]:
+    """The ranks of a cut to which it may pay to recompute more than memory asks for: a backward
+    that gets longer hides more of a gradient reduction, in rounds beside chunks more than it takes.
+    """
+    if len(modes) == 1 or times.model.beside.passes <= 1:
+        return frozenset()
+    shown, least = (
+        times.least_after_s(bare, ranks, limit_s).reduce_s
+        for ranks in ((), range(times.layout.pipeline_parallel))
+    )
+    each = enumerate(zip(shown, least, strict=True))
+    return frozenset(rank for rank, (most, a) in each if a < most * SETTLED)
 
 
 class CutMixes:

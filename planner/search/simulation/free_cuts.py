@@ -25,6 +25,7 @@ then is gone on with as long as the pace says that all can be settled (`_go_on`)
 
 import math
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
-from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.free_cut_program import CELL, PROGRAM, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
@@ -43,10 +44,9 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
-from meshplan.planner.search.simulation.climbed_answers import climbed, layers_of
+from meshplan.planner.search.simulation.faster_cuts import near_answers, near_the_fastest
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
-from meshplan.planner.search.simulation.shaken_cuts import shaken
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -58,13 +58,10 @@ LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more where it is less
 PACKED = 100  # each rank of a layout that is packed
-PROGRAM, CELL = 15_000, 3  # a program; each of its cells when it is made
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 HALVINGS = 5
-CLIMBS, CLIMBED = 4, 12_000_000  # layouts from whose answers layers are moved; for all of them
-SHAKEN = 10_000_000  # to look near the fastest cut
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -93,11 +90,9 @@ class FreeCutBounds:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s = self.aim_s = self.limit_s
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
-        self._left, self._kept = BUDGET, 0
-        self._steps = StepPace()
+        self._left, self._kept, self._steps = BUDGET, 0, StepPace()
         self._last: WorkPace | None = None
-        self._more, self._loose = MORE, set[tuple[str, int]]()
-        self._loose_s = math.inf
+        self._more, self._loose, self._loose_s = MORE, set[tuple[str, int]](), math.inf
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked = list[Alike](), list[Asked]()
@@ -178,38 +173,19 @@ class FreeCutBounds:
                 self._raise()
 
     def _climb(self) -> bool:
-        """Look for faster cuts near the answers of what leaves the gap wide, of layouts of each
-        shape the one with the smallest bound; whether one was found. This has a budget of its own,
-        nothing of `_left`. A V shape's whole layers give its cuts (`_whole_s`).
+        """Look for faster cuts near the answers of what leaves the gap wide, and near the fastest
+        cut; whether one was found. Nothing of `_left` is for this. A V shape's whole layers give
+        its cuts (`_whole_s`).
         """
-        before_s, left = self.limit_s, CLIMBED
+        before_s = self.limit_s
         open_ = [
             each for each in self._alike
             if each.shape[0] not in V_SHAPED and each.bounds.min() < self._wide_s
         ]  # fmt: skip
-        for alike in sorted(open_, key=lambda each: float(each.bounds.min()))[:CLIMBS]:
-            at = int(alike.bounds.argmin())
-            if left <= 0 or self.proof.tally.late:
-                break
-            cuts = self._layouts.cuts(alike.variant, alike.rows[[at]])
-            program = FreeCutProgram(cuts, before_s, first_lines(*alike.shape))
-            left -= PROGRAM + CELL * program.size
-            layers, spent = climbed(self.proof, int(alike.rows[at]), alike.variant, program, left)
-            left -= spent
-            if layers is not None:
-                self._offer(int(alike.rows[at]), alike.variant, layers)
-        self._shake()
+        near = near_answers(self.proof, self._layouts, open_, before_s)
+        for cut in chain(near, near_the_fastest(self.proof)):
+            self._offer(*cut)
         return self.limit_s < before_s
-
-    def _shake(self) -> None:
-        """Look near the fastest cut of several chunks, whose layout a list cuts."""
-        best = self.proof.ranked()[0]
-        if best.variant.virtual_stages == 1 or best.row not in self.proof.kept:
-            return
-        stages, step_s, _ = shaken(self.proof, best, SHAKEN)
-        if step_s < best.step_s * SETTLED:
-            row, modes = self.proof.row_of(best), tuple(best.variant.modes)
-            self._offer(row, best.variant, layers_of(stages, modes))
 
     def _again(self, least_s: float, below_s: float) -> None:
         """Look anew at what is bounded between two limits."""
@@ -248,12 +224,9 @@ class FreeCutBounds:
                 self._ask_all()
 
     def _begin(self, first: Alike, at: int) -> None:
-        """A program of the chains that every step has, and its multipliers of all layouts with the
-        same schedule and ranks.
-        """
+        """A program of every step's chains; its multipliers of all with its schedule and ranks."""
         cuts = self._layouts.cuts(first.variant, first.rows[[at]])
-        known = first_lines(*first.shape)
-        program = FreeCutProgram(cuts, self.aim_s, known, in_order=False)
+        program = FreeCutProgram(cuts, self.aim_s, first_lines(*first.shape), in_order=False)
         answer = program.answer()
         self._left -= PROGRAM + CELL * program.size
         first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.aim_s)
@@ -347,14 +320,8 @@ class FreeCutBounds:
                 whole_s, halved = self._whole_s(program, high_s, alike, at)
                 low_s, high_s = max(low_s, whole_s), min(high_s, self.aim_s)
             self._lines[alike.shape] = program.lines
-        for _ in range(HALVINGS if low_s < high_s and not halved else 0):
-            if self._ended:
-                break
-            middle_s = (low_s + high_s) / 2
-            if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
-                low_s = middle_s
-            else:
-                high_s = middle_s
+        if low_s < high_s and not halved:
+            low_s = self._halved_s(program, low_s, high_s)
         alike.bounds[at] = min(low_s, self.aim_s)
         alike.packed[at] = alike.folded[at] = True
         enough_s = self.aim_s if self._last else min(self._wide_s, self.aim_s)
@@ -364,6 +331,18 @@ class FreeCutBounds:
             self._loose_s = min(self._loose_s, low_s)
         if alike.solved[at] and low_s < self.aim_s:
             self.found_s = self.aim_s = low_s
+
+    def _halved_s(self, program: FreeCutProgram, low_s: float, high_s: float) -> float:
+        """What the whole layers of ranks prove of steps between two limits."""
+        for _ in range(HALVINGS):
+            if self._ended:
+                break
+            middle_s = (low_s + high_s) / 2
+            if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return low_s
 
     def _whole_s(
         self, program: FreeCutProgram, below_s: float, alike: Alike, at: int

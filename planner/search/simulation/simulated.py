@@ -6,7 +6,7 @@
                where any is legal, the likeliest one after the other (`planner.cuts.path_cuts`)
     simulated  those below the best are simulated, the smallest bound first; a cut that needs no
                recomputation, and any cut of one chunk per rank, is then settled. More recomputation
-               than memory requires may hide a reduction: taken where it is found, not searched
+               than memory requires may hide a reduction: searched in rounds beside chunks alone
     open       what the budget left, or what must recompute in several chunks: there the bound of
                the cut stays below what was found for it
 
@@ -34,7 +34,7 @@ from meshplan.planner.search.closed_form.branch_and_bound import Found
 from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.rows_below import NEARLY, Given, Source
-from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn, CutMixes
+from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn, CutMixes, paying_too
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.simulation.path_search import PathSearch
@@ -188,8 +188,7 @@ class Simulated(SimulatedPlans):
                     settled.append(entry)
                 elif entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is not None:
                     left += self._recompute(entry, limit_s)
-                # Only now, so that what is interrupted stays open; what came sorts behind it.
-                self.open.pop()
+                self.open.pop()  # only now: what is interrupted stays open; what came sorts behind
         except KeyboardInterrupt:
             self.tally.end()
         left += self.beyond(settled, limit_s)
@@ -244,6 +243,8 @@ class Simulated(SimulatedPlans):
         for cut in cuts_below(
             problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED, self.tally
         ):
+            times = self.times_of(row, variant, cut.least)
+            cut = paying_too(cut, variant.modes, times, limit_s(row))
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from nightly import NIGHTLY
 from played_layouts import Played, played_of
+from slow_collectives import with_slow_collectives
 from small_cuts import small_question
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
@@ -26,17 +27,9 @@ CLOSE, TIMES_SLOWER = 1 + 1e-9, 20
 
 def slow_gradients(seed: int) -> Question:
     """Four micro-batches at most, and collectives that take so much longer."""
-    question = small_question(seed, 5)
-    own = question.cluster.network.bus_bandwidth
-    names = "all_reduce", "reduce_scatter", "all_gather"
-    slower = own.model_copy(update={name: getattr(own, name) / TIMES_SLOWER for name in names})
-    return replace(
-        question, gpus=4, training=replace(question.training, global_batch_size=4, seq_len=4096),
-        cluster=question.cluster.model_copy(update={
-            name: getattr(question.cluster, name).model_copy(update={"bus_bandwidth": slower})
-            for name in ("node", "network")
-        }),
-    )  # fmt: skip
+    question = with_slow_collectives(small_question(seed, 5), TIMES_SLOWER)
+    training = replace(question.training, global_batch_size=4, seq_len=4096)
+    return replace(question, gpus=4, training=training)
 
 
 def bounds_s(each: Played, limit_s: float) -> list[float]:

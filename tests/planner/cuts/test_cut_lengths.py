@@ -5,7 +5,7 @@ import pytest
 from chunked_cuts import climbs
 
 from meshplan.costmodels.schedule.long_chain import longest_chain
-from meshplan.planner.cuts.cut_lengths import CutLengths, as_row, as_stages, fitting
+from meshplan.planner.cuts.cut_lengths import CutLengths, _near, as_row, as_stages, fitting
 from meshplan.planner.cuts.layer_changes import all_pairs, applied, single
 from meshplan.planner.problem.stage_problem import evaluate
 
@@ -36,3 +36,11 @@ def test_the_chain_of_a_cut_is_as_long_as_its_step_and_others_are_no_shorter() -
             assert (at in fits) == (evaluate(p, as_stages(cut)) is not None)
             asked += 1
     assert asked > 200
+
+
+def test_what_a_rank_reduces_with_more_or_fewer_layers() -> None:
+    """1 second with a layer less, 3 as it is, 4 with one more: by 2 seconds a layer downwards, and
+    by 1 upwards.
+    """
+    of_layers, more = np.array([[1.0], [3.0], [4.0]]), np.array([[-2], [-1], [0], [1], [3]])
+    assert _near(of_layers, more).ravel().tolist() == [-1.0, 1.0, 3.0, 4.0, 6.0]

@@ -12,6 +12,7 @@ from listed_layouts import listed_layouts
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cuts import moved_layers
 from meshplan.planner.cuts.cut_lengths import as_row, as_stages, fitting
 from meshplan.planner.cuts.layer_changes import all_pairs, applied, double
 from meshplan.planner.cuts.moved_layers import MovedLayers
@@ -99,6 +100,22 @@ def test_no_change_of_two_layers_is_faster_than_where_it_ends() -> None:
         for cut in near[fitting(problem, near)] if len(near) else ():
             assert times.step_s(as_stages(cut)) >= step_s * KNOWN
             asked += 1
+    assert asked > 100
+
+
+def test_of_many_chunks_nothing_is_weighed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of pairs of chunks are together what one block of all pairs is."""
+    asked = 0
+    for problem, times, stages in climbs(range(20)):
+        weighed = list[list[bytes]]()
+        for pairs in (len(stages) ** 2, 2):
+            monkeypatch.setattr(moved_layers, "pairs_at_once", lambda *_, most=pairs: most)
+            climb = MovedLayers(problem, times)
+            climb.lengths.begin(stages)
+            beside = climb._beside(as_row(stages), near=False)
+            weighed.append(sorted(cut.tobytes() for cuts in beside for cut in cuts))
+        assert weighed[0] == weighed[1]
+        asked += len(weighed[0])
     assert asked > 100
 
 

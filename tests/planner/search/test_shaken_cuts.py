@@ -9,7 +9,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts.cut_lengths import as_row, as_stages
 from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
+from meshplan.planner.search.simulation import free_cuts
 from meshplan.planner.search.simulation.shaken_cuts import shaken_cut
 
 
@@ -38,5 +38,5 @@ def test_a_plan_whose_gap_is_wide_gets_faster(monkeypatch: pytest.MonkeyPatch) -
     )).question  # fmt: skip
     found = solve(q, 1)
     assert found.bound_s < found.solutions[0].step_time_s < 285
-    monkeypatch.setattr(FreeCutBounds, "_shake", lambda _: None)
+    monkeypatch.setattr(free_cuts, "near_the_fastest", lambda _: ())
     assert solve(q, 1).solutions[0].step_time_s > found.solutions[0].step_time_s * 1.005
