@@ -84,7 +84,7 @@ class Drift(NamedTuple):
         return each.reshape(order.shape)[:, ::-1].swapaxes(1, 2), float(rest)
 
 
-class Mean(NamedTuple):
+class MeanOfRows(NamedTuple):
     """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest; where layers
     are in their fastest modes, [chunk] how many backwards it has.
     """
@@ -197,7 +197,7 @@ class FreeCuts:
 
     def mean(
         self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats | None = None
-    ) -> Mean:
+    ) -> MeanOfRows:
         """The mean of chains with the multipliers' prices of memory, which are in units of the
         limit; and those of the `most` layers of ranks, [row, rank], where said.
         """
@@ -210,7 +210,7 @@ class FreeCuts:
         if most is not None:
             over = by.most * limit_s
             layer, fixed = layer + over[self.rank_of][:, None], fixed - most @ over
-        return Mean(layer, fixed)
+        return MeanOfRows(layer, fixed)
 
     def bounds_s(
         self, lines: Sequence[Line], by: Multipliers, limit_s: float, most: Floats

@@ -9,7 +9,7 @@ cuts    all cuts that these leave, if they are few, one after the other
 
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
-from meshplan.planner.bounds.free_cuts import Mean, Multipliers
+from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.mixed_paths import MixedPaths
 from meshplan.planner.cuts.whole_cuts import WholeLayers
@@ -88,7 +88,9 @@ def _listed_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
     return found_s
 
 
-def _game(whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int) -> tuple[float, Mean]:
+def _game(
+    whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int
+) -> tuple[float, MeanOfRows]:
     rounds = min(most, 1 + GAME_UNITS // (paths.work // WAYS + whole.step))
     found = paths.game(below_s, rounds)
     whole.work += paths.work // WAYS + whole.step * paths.played

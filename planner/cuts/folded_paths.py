@@ -12,7 +12,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
-from meshplan.planner.bounds.free_cuts import Mean
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.path_game import PathGame
@@ -34,13 +34,13 @@ class FoldedPaths(PathGame):
     work   ways that were looked at
     """
 
-    def __init__(self, program: FreeCutProgram, folded: FoldedCuts, mean: Mean) -> None:
+    def __init__(self, program: FreeCutProgram, folded: FoldedCuts, mean: MeanOfRows) -> None:
         super().__init__(program, mean)
         self.folded, self.edges = folded, folded.edges()
         self.work = sum(len(edge.of) for edge in self.edges)
         self._first = [np.flatnonzero(np.diff(edge.of, prepend=-1)) for edge in self.edges]
 
-    def sums(self, mean: Mean) -> Sums:
+    def sums(self, mean: MeanOfRows) -> Sums:
         """The sums of a mean of chains."""
         seconds = self._seconds_of(mean)
         left = [np.zeros(self.edges[-1].many)]
@@ -52,11 +52,11 @@ class FoldedPaths(PathGame):
             left.append(least)
         return Sums(seconds, left[::-1], float(mean.fixed[0]))
 
-    def _seconds_of(self, mean: Mean) -> list[Floats]:
+    def _seconds_of(self, mean: MeanOfRows) -> list[Floats]:
         """Of each rank [edge] seconds."""
         return self.folded.seconds_of(self.edges, mean)
 
-    def shortest(self, mean: Mean) -> tuple[float, Ints]:
+    def shortest(self, mean: MeanOfRows) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk] the layers of its path."""
         self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))

@@ -15,7 +15,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import INPUT_GRAD
-from meshplan.planner.bounds.free_cuts import Mean, Multipliers
+from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -40,7 +40,7 @@ class MixedPaths(FoldedPaths):
         super().__init__(program, folded, mean)
         self._pairs = [folded.pairs(edge.places) for edge in self.edges]
 
-    def shortest(self, mean: Mean) -> tuple[float, Ints]:
+    def shortest(self, mean: MeanOfRows) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk, kind, mode] the layers of its path."""
         self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))
@@ -60,7 +60,7 @@ class MixedPaths(FoldedPaths):
             return 0.0
         return self._least_s(edges, means, limit_s, rounds) if len(edges) else limit_s
 
-    def _least_s(self, edges: Ints, means: list[Mean], limit_s: float, rounds: int) -> float:
+    def _least_s(self, edges: Ints, means: list[MeanOfRows], limit_s: float, rounds: int) -> float:
         """A bound of cuts [cut, rank] below a limit by `means`, with so many of them played."""
         longest = np.max([self._of_cuts(edges, mean) for mean in means], axis=0)
         for _ in range(rounds):
@@ -76,7 +76,7 @@ class MixedPaths(FoldedPaths):
                 break
         return float(min(limit_s, longest.min(initial=np.inf) * SAFETY))
 
-    def _played(self, cut: Ints, means: Sequence[Mean]) -> list[Mean]:
+    def _played(self, cut: Ints, means: Sequence[MeanOfRows]) -> list[MeanOfRows]:
         """The chains that are learnt from a cut [1, rank] in the mixes that take least in the
         longest of `means`.
         """
@@ -86,15 +86,15 @@ class MixedPaths(FoldedPaths):
         self._learn(self.mixes_of(places, longest.often))
         return self._alone(self.program.lines[first:])
 
-    def _alone(self, lines: Sequence[Line]) -> list[Mean]:
+    def _alone(self, lines: Sequence[Line]) -> list[MeanOfRows]:
         """Chains, each by itself."""
         layer, fixed = least_seconds(self.mixed.cuts, lines)
         return [
-            Mean(layer[at : at + 1], fixed[at : at + 1], line.often[:, INPUT_GRAD])
+            MeanOfRows(layer[at : at + 1], fixed[at : at + 1], line.often[:, INPUT_GRAD])
             for at, line in enumerate(lines)
         ]
 
-    def _of_cuts(self, edges: Ints, mean: Mean) -> Floats:
+    def _of_cuts(self, edges: Ints, mean: MeanOfRows) -> Floats:
         """[cut] the sum of a mean of chains, of cuts [cut, rank]."""
         self.work += edges.size
         seconds = self._seconds_of(mean)
@@ -117,7 +117,7 @@ class MixedPaths(FoldedPaths):
             found[chunks] = mixes.listed.mixes[points.mixes[first + int(takes.argmin())]]
         return found
 
-    def _seconds_of(self, mean: Mean) -> list[Floats]:
+    def _seconds_of(self, mean: MeanOfRows) -> list[Floats]:
         each = self.folded.seconds_of(self.edges, mean)
         more = [
             self.mixed.added(rank, mean.often)[0, pairs] for rank, pairs in enumerate(self._pairs)
@@ -128,12 +128,12 @@ class MixedPaths(FoldedPaths):
         first: Floats = self._weights
         return first
 
-    def _weighed(self, weights: Floats) -> Mean:
+    def _weighed(self, weights: Floats) -> MeanOfRows:
         lines = self.program.lines[: len(weights)]
         layer, fixed = least_seconds(self.mixed.cuts, lines)
         often = weights @ np.array([line.often[:, INPUT_GRAD] for line in lines])
         mean = np.tensordot(weights, layer, axes=1)[None]
-        return Mean(mean, np.array([weights @ fixed]), often)
+        return MeanOfRows(mean, np.array([weights @ fixed]), often)
 
     def _learn(self, path: Ints) -> None:
         self.played += 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.free_cuts import Mean
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.path_game import PathGame
@@ -45,14 +45,14 @@ class OrderedCuts(PathGame):
     work   seconds that were looked at
     """
 
-    def __init__(self, program: FreeCutProgram, mean: Mean) -> None:
+    def __init__(self, program: FreeCutProgram, mean: MeanOfRows) -> None:
         super().__init__(program, mean)
         self.work, same, self._answer = 0, program.cuts.same, program.cut().sum(axis=2)
         self._layers, self._fewest = len(same.pattern), program.cuts.fewest.astype(int)
         self._most = np.clip(program.most[0], 0, self._layers).astype(int)
         self._kib_until = self._places(self._kib())
 
-    def shortest(self, mean: Mean) -> tuple[float, Ints]:
+    def shortest(self, mean: MeanOfRows) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk] the layers of its path; infinite where
         ranks cannot hold all layers.
         """
@@ -116,7 +116,7 @@ class OrderedCuts(PathGame):
         most = self._most[self.program.cuts.rank_of[chunk]]
         return range(int(self._fewest[chunk]), int(most) + 1)
 
-    def below(self, means: Sequence[Mean], limit_s: float) -> Ints | None:
+    def below(self, means: Sequence[MeanOfRows], limit_s: float) -> Ints | None:
         """[cut, chunk] all cuts below a limit by `means` and the program's chains; None where there
         are too many to look at.
         """

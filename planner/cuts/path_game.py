@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.free_cuts import Mean
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import fastest, layers_of_kinds, least_seconds
@@ -26,14 +26,14 @@ class PathGame(ABC):
     played   steps that were played
     """
 
-    def __init__(self, program: FreeCutProgram, mean: Mean) -> None:
+    def __init__(self, program: FreeCutProgram, mean: MeanOfRows) -> None:
         self.program, self.mean, self.played = program, mean, 0
 
     @abstractmethod
-    def shortest(self, mean: Mean) -> tuple[float, Ints]:
+    def shortest(self, mean: MeanOfRows) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk] the layers of its path."""
 
-    def game(self, limit_s: float, rounds: int) -> tuple[float, Mean]:
+    def game(self, limit_s: float, rounds: int) -> tuple[float, MeanOfRows]:
         """A bound of all paths, the limit where it reaches that; and the mean that proves it."""
         paths, tried, alone = list[Ints](), self._first_weights(), False
         found_s, near, best = -np.inf, tried, self.mean
@@ -68,12 +68,12 @@ class PathGame(ABC):
         counts = layers_of_kinds(self.program.cuts, path[None])[0]
         self.program.add(self.program.learnt(fastest(self.program.cuts, counts)))
 
-    def _weighed(self, weights: Floats) -> Mean:
+    def _weighed(self, weights: Floats) -> MeanOfRows:
         """The mean of `mean` and of the chains that were known first."""
         layer, fixed = least_seconds(self.program.cuts, self.program.lines[: len(weights) - 1])
         every = np.concatenate([self.mean.layer, layer])
         rest = weights @ np.concatenate([self.mean.fixed, fixed])
-        return Mean(np.tensordot(weights, every, axes=1)[None], np.array([rest]))
+        return MeanOfRows(np.tensordot(weights, every, axes=1)[None], np.array([rest]))
 
     def _seconds(self, paths: Ints) -> Floats:
         """[path, line] seconds of `mean` and of all known chains."""

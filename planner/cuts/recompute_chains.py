@@ -61,10 +61,10 @@ class MixAnswer(NamedTuple):
     plan: StagePlan | None
     solver_s: float = 0.0
     knapsacks: int = 0
-    mean: "Mean | None" = None
+    mean: "MeanOfChains | None" = None
 
 
-class Mean(NamedTuple):
+class MeanOfChains(NamedTuple):
     """Chains of a shape, each with its share of their mean, and of each rank the cover that asked
     most of it.
     """
@@ -139,13 +139,13 @@ class RecomputeChains:
             now = (length + paid + self.rest_s) * SAFETY - self.rounding_s
             stuck = number > FEW and now < best * (1 + GAIN)
             if now > best:
-                best, best_mean = now, Mean(tuple(shares), tuple(self._last))
+                best, best_mean = now, MeanOfChains(tuple(shares), tuple(self._last))
             if best >= min(enough_s, step_s) or (stuck and best < enough_s * HOPELESS):
                 break
         plan = evaluate(self.problem, stages) if stages else None
         return MixAnswer(best, step_s, plan, knapsacks=self._solved, mean=best_mean)
 
-    def bound_s(self, known: Mean) -> float:
+    def bound_s(self, known: MeanOfChains) -> float:
         """The bound by a mean of chains that another split of the same shape has."""
         mean, length = np.zeros(self.problem.chunks), 0.0
         none = _Mixes(mean, EMPTY[0], EMPTY[0])

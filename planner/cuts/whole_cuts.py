@@ -11,7 +11,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
-from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
+from meshplan.planner.bounds.free_cuts import FreeCuts, MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.known_chains import actions_of
@@ -27,7 +27,7 @@ class WholeCuts:
     fastest   the place of the cut that takes least by its own chains, once no other is faster
     """
 
-    def __init__(self, program: FreeCutProgram, layers: Ints, means: Sequence[Mean]) -> None:
+    def __init__(self, program: FreeCutProgram, layers: Ints, means: Sequence[MeanOfRows]) -> None:
         self.program, self.layers = program, layers_of_kinds(program.cuts, layers)
         self.fastest: int | None = None
         self._beside = slowest_update_s(program.cuts, self.layers) - program.cuts.mean_update_s[0]
@@ -81,7 +81,7 @@ class WholeLayers:
         self.work, self.step = 0, PLAYED + ACTION * actions_of(program.shape)
         self.cuts, self.halved = list[tuple[float, Floats | Ints]](), False
 
-    def played_s(self, layers: Ints | None, means: Sequence[Mean], found_s: float) -> float:
+    def played_s(self, layers: Ints | None, means: Sequence[MeanOfRows], found_s: float) -> float:
         """The bound by all cuts that may be below the limit, [cut, chunk] layers; `found_s` where
         they are too many to list.
         """

@@ -11,7 +11,7 @@ every (A, B) that can be reached below a limit,
 which is the least of all cuts of whole layers, of kinds in their order. What a rank recomputes for
 its memory is as in `planner.bounds.free_cuts`: prices of memory, here of the rank alone. A mean of
 chains is a sum over the chunks. The least sum of all cuts that are below the limit by the chains of
-each rank is a bound as well (`Mean`).
+each rank is a bound as well (`MeanOfRows`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.first_chains import Line, first_lines
 from meshplan.planner.bounds.folded.lines import folded_lines
-from meshplan.planner.bounds.free_cuts import FreeCuts, Mean
+from meshplan.planner.bounds.free_cuts import FreeCuts, MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 
 COVERS = 2  # of a rank that are priced: its fullest moment, and a mean of all
@@ -95,7 +95,7 @@ class FoldedCuts:
         self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
         self.work, self._steps = 0, list[_Ways]()
 
-    def bounds_s(self, limit_s: float, most: Floats, means: Sequence[Mean] = ()) -> Floats:
+    def bounds_s(self, limit_s: float, most: Floats, means: Sequence[MeanOfRows] = ()) -> Floats:
         """[row] a lower bound of every cut of which no rank holds more than the `most` layers,
         [row, rank]; the limit where none is below it, and 0 where there are too many ways.
         """
@@ -127,7 +127,7 @@ class FoldedCuts:
             found.append(Edges(ways.of, to, places, len(reached)))
         return found
 
-    def seconds_of(self, edges: "Sequence[Edges]", mean: Mean) -> list[Floats]:
+    def seconds_of(self, edges: "Sequence[Edges]", mean: MeanOfRows) -> list[Floats]:
         """Of each rank [edge] what its layers take in a mean of chains of the only layout."""
         found, first_s = list[Floats](), self._until(mean.layer[0])  # [chunk, place]
         for rank, each in enumerate(edges):
@@ -156,7 +156,7 @@ class FoldedCuts:
         return _Ways(of, ends[of, which], begins[of, which])
 
     def _reached(
-        self, before: _Reached, ways: _Ways, rank: int, limit_s: float, means: Sequence[Mean]
+        self, before: _Reached, ways: _Ways, rank: int, limit_s: float, means: Sequence[MeanOfRows]
     ) -> _Reached:
         """The ways below the limit; of those with the same layers on both sides the least."""
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]

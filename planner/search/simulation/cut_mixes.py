@@ -12,7 +12,7 @@ from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
 from meshplan.planner.cuts.known_chains import Shape, shape_of
-from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer, RecomputeChains
+from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.found import SETTLED
@@ -68,7 +68,7 @@ class CutMixes:
         """What decides the order of its actions."""
         return shape_of(self.problem)
 
-    def by_known(self, mean: Mean) -> MixAnswer:
+    def by_known(self, mean: MeanOfChains) -> MixAnswer:
         """The bound by a mean that was found for another cut."""
         return MixAnswer(self._chains.bound_s(mean), math.inf, None, knapsacks=1)
 
@@ -93,7 +93,7 @@ class AheadOfTurn:
     def __init__(self, mixes_of: Callable[[Open, float], CutMixes]) -> None:
         self.mixes_of = mixes_of
         self._known: dict[tuple[int, ...], tuple[float, MixAnswer]] = {}
-        self._means: dict[Shape, tuple[int, Mean | None]] = {}
+        self._means: dict[Shape, tuple[int, MeanOfChains | None]] = {}
 
     def by_chains(
         self,

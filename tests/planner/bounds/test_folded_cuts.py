@@ -19,7 +19,7 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.lines import enough, folded_lines
-from meshplan.planner.bounds.free_cuts import Mean
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import WholeCuts
@@ -149,7 +149,7 @@ def test_a_mean_of_no_seconds_lists_every_cut_below_the_limit() -> None:
         count = len(cuts_of.same.pattern)
         most = np.full((1, cuts_of.same.pp), float(count))
         assert ways.bounds_s(endless, most)[0] < endless
-        nothing = Mean(np.zeros((1, chunks, len(cuts_of.kinds))), np.zeros(1))
+        nothing = MeanOfRows(np.zeros((1, chunks, len(cuts_of.kinds))), np.zeros(1))
         paths = FoldedPaths(program, ways, nothing)
         edges = paths.below([paths.sums(nothing)], endless, 100_000)
         assert edges is not None

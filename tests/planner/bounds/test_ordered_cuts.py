@@ -11,7 +11,7 @@ from played_layouts import ALL, Played, played
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines, linear_from
-from meshplan.planner.bounds.free_cuts import Mean
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.ordered_cuts import OrderedCuts
@@ -96,7 +96,7 @@ def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold() -> None:
     for _, each in in_rows(20):
         program = FreeCutProgram(each.cuts, 1e9, ())
         cuts, same = each.cuts, each.cuts.same
-        nothing = Mean(np.zeros((1, same.chunks, len(cuts.kinds))), np.zeros(1))
+        nothing = MeanOfRows(np.zeros((1, same.chunks, len(cuts.kinds))), np.zeros(1))
         program.answer()
         found = OrderedCuts(program, nothing).below([nothing], 1e9)
         every = [cut for cut in all_cuts(len(same.pattern), cuts.fewest) if holds(each, cut)]

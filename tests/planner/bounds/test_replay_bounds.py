@@ -21,7 +21,7 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import rough_split_bounds_s
 from meshplan.planner.bounds.split_times import Replays
 from meshplan.planner.cuts.known_chains import MOST_MEANS, KnownChains, Shape, shape_of
-from meshplan.planner.cuts.recompute_chains import Mean, RecomputeChains
+from meshplan.planner.cuts.recompute_chains import MeanOfChains, RecomputeChains
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -138,7 +138,7 @@ def _problems(
         yield problem, Passes.of(proof.passes, np.array([row]), problem.alone), times
 
 
-def _mean_of(problem: StageProblem, times: CutTimes, stages: tuple[Stage, ...]) -> Mean:
+def _mean_of(problem: StageProblem, times: CutTimes, stages: tuple[Stage, ...]) -> MeanOfChains:
     """The mean of chains of the split of `stages`, which has a plan."""
     counts = _counts(stages)
     bare = tuple(Stage(n, 0, 0) for n in counts)

@@ -36,7 +36,7 @@ from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.exact_mixes import ExactMixes
 from meshplan.planner.cuts.known_chains import KnownChains, shape_of
 from meshplan.planner.cuts.path_cuts import PathCuts
-from meshplan.planner.cuts.recompute_chains import Mean, RecomputeChains
+from meshplan.planner.cuts.recompute_chains import MeanOfChains, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
@@ -340,7 +340,7 @@ def _mixes_bound(problem: StageProblem, times: CutTimes, plans: list[tuple[Stage
 
 def _mean_of(
     problem: StageProblem, times: CutTimes, stages: tuple[Stage, ...], cap_kib: int
-) -> Mean | None:
+) -> MeanOfChains | None:
     """The mean of chains of the split of `stages`, none where it does not fit."""
     counts, least = tuple(stage.layers for stage in stages), min(problem.modes)
     prices = replace(problem.prices, cap_kib=cap_kib)

@@ -16,7 +16,7 @@ from meshplan.planner.cuts import budget
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.moved_layers import MovedLayers
-from meshplan.planner.cuts.recompute_chains import Mean, MixAnswer
+from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
@@ -239,11 +239,11 @@ class Mixes:
     limit_s: float
     shape: ClassVar[Shape] = ("interleaved_1f1b", 2, 2, 8)
 
-    def by_known(self, _: Mean) -> MixAnswer:
+    def by_known(self, _: MeanOfChains) -> MixAnswer:
         return MixAnswer(6.0, math.inf, None, knapsacks=1)
 
     def by_chains(self) -> MixAnswer:
-        return MixAnswer(4.0, math.inf, None, knapsacks=9, mean=Mean((), ()))
+        return MixAnswer(4.0, math.inf, None, knapsacks=9, mean=MeanOfChains((), ()))
 
 
 def test_a_known_mean_settles_what_it_can_before_a_mean_is_found() -> None:
