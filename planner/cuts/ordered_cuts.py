@@ -9,12 +9,14 @@ the means alone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
@@ -24,6 +26,7 @@ from meshplan.planner.cuts.whole_cuts import least_seconds
 MOST_WORK, AT_ONCE = 6_000_000, 1_500_000  # seconds that are looked at: in all, of one chunk
 MOST_CHAINS = 64  # the longest ones of the program's answer
 FIRST = 8  # chains that are looked at before the others, of which they let few cuts go on
+BLOCK = 4_096  # cuts that are looked at together
 KIB = 1.0  # that a rank may lack by rounding alone
 
 
@@ -32,10 +35,35 @@ class _Begun(NamedTuple):
     rank, cut] KiB that ranks hold.
     """
 
-    layers: Ints
+    layers: NDArray[np.int16]
     at: Ints
     seconds: Floats
     kib: Floats
+
+
+class _More(NamedTuple):
+    """What is begun with a chunk more: the place of what it begins with, the layers of the chunk,
+    and those in all.
+    """
+
+    of: Ints
+    n: Ints
+    end: Ints
+
+    def added(self, before: Floats, until: Floats) -> Floats:
+        """[.., cut] what was before [.., begun] and what the chunk adds to it: [.., place] the sum
+        of its layers up to a place.
+        """
+        found: Floats = before[:, self.of] + until[:, self.end]
+        found -= until[:, self.end - self.n]
+        return found
+
+    def where(self, holds: "Callable[[_More], Bools]") -> "_More":
+        """Those of which something holds, asked of `BLOCK` at a time to take little memory."""
+        blocks = range(0, len(self.of), BLOCK)
+        held = [holds(_More(*(each[at : at + BLOCK] for each in self))) for at in blocks]
+        some = np.flatnonzero(np.concatenate(held)) if held else self.of
+        return _More(*(each[some] for each in self))
 
 
 class OrderedCuts(PathGame):
@@ -127,7 +155,7 @@ class OrderedCuts(PathGame):
         ahead = self._least_ahead(until)
         covers, ranks = self.program.cuts.room_kib.shape[1:]
         begun = _Begun(
-            np.zeros((1, 0), int), np.zeros(1, int), np.zeros((len(room), 1)),
+            np.zeros((1, 0), np.int16), np.zeros(1, int), np.zeros((len(room), 1)),
             np.zeros((covers, ranks, 1)),
         )  # fmt: skip
         for chunk, own in enumerate(until):
@@ -135,34 +163,40 @@ class OrderedCuts(PathGame):
             if longer is None:
                 return None
             begun = longer
-        return begun.layers
+        return begun.layers.astype(np.int64)
 
     def _longer(self, begun: _Begun, chunk: int, own: Floats, room: Floats) -> _Begun | None:
         """What is begun with each number of layers of one chunk more, None where that is too much;
         `own`, `room`: [line, place] seconds of that chunk up to a place, and that are left to what
         is before it.
         """
-        held, kib = np.array(self._held(chunk), int), self._kib_until[chunk]
-        cuts, rank = self.program.cuts, self.program.cuts.rank_of[chunk]
+        held = np.array(self._held(chunk), int)
         of = np.repeat(np.arange(len(begun.at)), len(held))
         n = np.tile(held, len(begun.at))
         some = np.flatnonzero(begun.at[of] + n <= self._layers)
-        of, n = of[some], n[some]
-        end = begun.at[of] + n
-        holds = begun.kib[:, rank, of] + kib[:, end] - kib[:, end - n]
-        fits = (holds <= cuts.room_kib[0, :, rank, None] + KIB).all(axis=0)
-        of, n, end, holds = of[fits], n[fits], end[fits], holds[:, fits]
-        seconds = np.zeros((0, len(of)))
+        more = _More(of[some], n[some], begun.at[of[some]] + n[some])
+        more = more.where(partial(self._fits, begun, chunk))
         for lines in (slice(FIRST), slice(FIRST, None)):
-            seen = len(room[lines]) * len(of)
+            seen = len(room[lines]) * len(more.of)
             if seen > AT_ONCE or self.work + seen > MOST_WORK:
                 return None
             self.work += seen
-            more = begun.seconds[lines, of] + own[lines, end] - own[lines, end - n]
-            below = (more < room[lines, end]).all(axis=0)
-            seconds = np.concatenate([seconds[:, below], more[:, below]])
-            of, n, end, holds = of[below], n[below], end[below], holds[:, below]
-        every = begun.kib[:, :, of]
-        every[:, rank] = holds
-        layers = np.concatenate([begun.layers[of], n[:, None]], axis=1)
-        return _Begun(layers, end, seconds, every)
+            more = more.where(partial(_below, begun.seconds[lines], own[lines], room[lines]))
+        kib = begun.kib[:, :, more.of]
+        rank = self.program.cuts.rank_of[chunk]
+        kib[:, rank] = more.added(begun.kib[:, rank], self._kib_until[chunk])
+        layers = np.concatenate([begun.layers[more.of], more.n[:, None]], axis=1, dtype=np.int16)
+        return _Begun(layers, more.end, more.added(begun.seconds, own), kib)
+
+    def _fits(self, begun: _Begun, chunk: int, more: _More) -> Bools:
+        """Which of these the rank of the chunk can hold."""
+        cuts, rank = self.program.cuts, self.program.cuts.rank_of[chunk]
+        holds = more.added(begun.kib[:, rank], self._kib_until[chunk])
+        found: Bools = np.all(holds <= cuts.room_kib[0, :, rank, None] + KIB, axis=0)
+        return found
+
+
+def _below(before: Floats, until: Floats, room: Floats, more: _More) -> Bools:
+    """Of which of these all chains are below what is left to them."""
+    found: Bools = np.all(more.added(before, until) < room[:, more.end], axis=0)
+    return found
