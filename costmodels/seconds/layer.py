@@ -30,14 +30,7 @@ from typing import get_args
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import (
-    Condition,
-    Number,
-    anywhere,
-    everywhere,
-    maximum,
-    where,
-)
+from meshplan.costmodels.elementwise import Condition, Number, anywhere, everywhere, maximum, where
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import (
     adapter_forward_flops,
@@ -247,9 +240,7 @@ class Pricer:
         """The device's own seconds in one direction, of operations that take `each_s`."""
         matmul, attention, pointwise = summed(each_s)
         if direction == "weight_grad":
-            pointwise = pointwise + sum(
-                self._gradient_s(op) for op in operations if isinstance(op, Matmul)
-            )
+            pointwise = pointwise + sum(self._gradient_s(op) for op in operations)
         elif self.lora:
             backward = direction == "input_grad"
             pointwise = pointwise + beside_frozen_s(
@@ -331,8 +322,8 @@ class Pricer:
             next(seen) if isinstance(op, Communication) else computing.total_s
             for op, computing in zip(operations, each_s, strict=True)
         ]
-        routing_s = self.device.tuning.routing_s
-        in_order = [s + routing_s if at == wait else s for at, s in enumerate(issued)]
+        in_order = list(issued)
+        in_order[wait] = in_order[wait] + self.device.tuning.routing_s
         return in_step_s(in_order, lasting, wait)
 
     def _gradient_s(self, op: Operation) -> Number:

@@ -25,6 +25,7 @@ from meshplan.executor.frameworks.documents.values import shown
 from meshplan.executor.frameworks.nemo.mixed_precision import MIXED, NARROW_RECIPES
 from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
+from meshplan.executor.frameworks.program.calls import Rules
 from meshplan.executor.frameworks.program.flat import Facts, flat
 from meshplan.executor.frameworks.program.follow import Program
 from meshplan.executor.frameworks.program.modules import Repository
@@ -64,15 +65,13 @@ def runs_of_functions(
 ) -> list[Run]:
     """Each recipe of a file; raises `UnreadableConfig`."""
     repository, budget = Repository(text, path), Budget()
+    rules = Rules(opaque=_OPAQUE, ruled=_RULED, effects=_EFFECTS, environment=environment)
     names = [*islice(_recipes(repository.tree), MAX_CONFIGURATIONS)]
     if not names:
         raise UnreadableConfig("no function that returns a ConfigContainer without arguments")
     runs = []
     for name, line in names:
-        program = Program(
-            repository, budget, opaque=_OPAQUE, ruled=_RULED, effects=_EFFECTS,
-            environment=environment,
-        )  # fmt: skip
+        program = Program(repository, budget, rules)
         runs.append(_said_by_name(_run(program, name), name, line))
     return runs
 

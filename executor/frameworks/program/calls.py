@@ -11,8 +11,9 @@ The environment is empty but for what the file is started with.
 
 import ast
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from meshplan.executor.frameworks.program.budget import MAX_CALLS, Budget, Unfollowed
@@ -30,6 +31,7 @@ from meshplan.executor.frameworks.program.values import (
     shallow,
     touch,
 )
+from meshplan.hardware_profiles.dataclass import dataclass
 
 READ_ONLY = frozenset(
     ("print", "len", "isinstance", "type", "repr", "id", "fields", "asdict", "info", "warning",
@@ -53,36 +55,42 @@ _PLAIN: Mapping[str, type] = {"str": str, "int": int, "bool": bool, "float": flo
 Effects = Mapping[str, Callable[[list[Any], dict[str, Any], int], None]]
 
 
-class Calls(Expressions):
-    """Expressions with their calls.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the reader of a framework's programs knows of them.
 
-    opaque  functions and classes whose calls are records wherever they lie, by the ends of their
-            dotted names
-    effects what a function that is not entered does to its arguments, by its name
-    ruled   packages whose classes set fields by rules that the reader knows
+    opaque       functions and classes whose calls are records wherever they lie, by the ends of
+                 their dotted names
+    ruled        packages whose classes set fields by rules that the reader knows
+    effects      what a function that is not entered does to its arguments, by its name
+    environment  what the program is started with
     """
 
-    def __init__(
-        self,
-        budget: Budget,
-        opaque: Collection[str] = (),
-        ruled: Collection[str] = (),
-        effects: Effects | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    opaque: Collection[str] = ()
+    ruled: Collection[str] = ()
+    effects: Effects = field(default_factory=dict)
+    environment: Mapping[str, str] | None = None
+
+
+class Calls(Expressions):
+    """Expressions with their calls."""
+
+    def __init__(self, budget: Budget, rules: Rules) -> None:
         super().__init__(budget)
-        self._effects = effects or {}
+        self._effects = rules.effects
         self.own: Collection[ast.keyword] = ()
-        self._ruled = tuple(f"{name}." for name in ruled)
-        self._opaque = tuple(f".{name}" for name in opaque)
-        self.environment: dict[str, Any] = dict(environment or {})
+        self._ruled = tuple(f"{name}." for name in rules.ruled)
+        self._opaque = tuple(f".{name}" for name in rules.opaque)
+        self.environment: dict[str, Any] = dict(rules.environment or {})
         self._depth = 0
 
+    @abstractmethod
     def run(self, function: Function, args: list[Any], named: dict[str, Any]) -> Any:
-        raise NotImplementedError
+        """What a function returns; raises `Unfollowed`."""
 
+    @abstractmethod
     def touch_around(self, function: Function, why: Unknown) -> None:
-        raise NotImplementedError
+        """Note that a function may have changed what its body names and does not make."""
 
     def touch(self, value: Any, why: Unknown) -> None:
         """Note that something may have changed a value, what lies below it, and what a function

@@ -1,6 +1,7 @@
 """What an expression of a followed program is, as far as constants, records and names say it."""
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
@@ -37,32 +38,37 @@ class Frame:
         self.module = module
 
 
-class Expressions:
+class Expressions(ABC):
     """Values of expressions; `Calls` adds what a call makes, `Program` the statements."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.line = 1  # of the file that is read, whichever one is followed
 
+    @abstractmethod
     def call(self, node: ast.Call, frame: Frame) -> Any:
-        raise NotImplementedError
+        """What a call makes."""
 
+    @abstractmethod
     def variable(self, name: str, default: Any, node: ast.AST) -> Any:
-        raise NotImplementedError
+        """A variable of the environment, `default` where it is not there."""
 
+    @abstractmethod
     def forget(self, nodes: Iterable[ast.AST], said: str, frame: Frame) -> None:
-        raise NotImplementedError
+        """Make unknown what these pieces may store or change."""
 
     def _left(self, node: ast.AST, nodes: Iterable[ast.AST], frame: Frame) -> Unknown:
         """`node` as not known, and what of it may have been followed, and was not."""
         self.forget(nodes, self.words(node), frame)
         return self.unknown(node)
 
+    @abstractmethod
     def names(self, module: "Any") -> dict[str, Any]:
-        raise NotImplementedError
+        """The names of a module's own level."""
 
+    @abstractmethod
     def member(self, ref: Ref) -> Any:
-        raise NotImplementedError
+        """What a dotted name means."""
 
     def unknown(self, node: ast.AST) -> Unknown:
         """What this syntax makes, by its words."""
@@ -302,5 +308,6 @@ class Expressions:
         self.store(node.target, held, frame)
         return held
 
+    @abstractmethod
     def store(self, target: ast.expr, value: Any, frame: Frame) -> None:
-        raise NotImplementedError
+        """Store a value into a name, a field, an entry or each of several."""

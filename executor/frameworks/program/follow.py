@@ -6,11 +6,10 @@ Program(Repository(text, path), Budget()).of("llama3_8b")
 
 import ast
 import re
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
-from meshplan.executor.frameworks.program.calls import Effects
+from meshplan.executor.frameworks.program.calls import Rules
 from meshplan.executor.frameworks.program.expressions import Frame
 from meshplan.executor.frameworks.program.modules import Module, Repository
 from meshplan.executor.frameworks.program.statements import Returned, Statements
@@ -28,23 +27,10 @@ _MAX_HANDED_ON = 8  # modules that only import a name for the next one
 
 
 class Program(Statements):
-    """One file and those that it imports, with names of their own.
+    """One file and those that it imports, with names of their own."""
 
-    opaque, ruled, effects  as of `Calls`
-    environment    what the program is started with
-    """
-
-    def __init__(
-        self,
-        repository: Repository,
-        budget: Budget,
-        *,
-        opaque: Collection[str] = (),
-        ruled: Collection[str] = (),
-        effects: Effects | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(budget, opaque, ruled, effects, environment)
+    def __init__(self, repository: Repository, budget: Budget, rules: Rules | None = None) -> None:
+        super().__init__(budget, rules or Rules())
         self._repository = repository
         self.own = repository.own
         self.main = repository.main()

@@ -42,7 +42,7 @@ class Forgetting(Calls):
                 yield Unfollowed(said, self.line)
             elif isinstance(node, ast.Attribute | ast.Subscript) and _is_stored(node):
                 yield from self._forget_place(node, why, frame)
-        for name in (name for whole in listed for name in _named(whole)):
+        for name in (name for whole in listed for name in stored_names(whole)):
             frame.names[name] = why
 
     def _forget_place(
@@ -86,7 +86,7 @@ def _is_stored(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
 
 
-def _named(whole: ast.AST) -> Iterator[str]:
+def stored_names(whole: ast.AST) -> Iterator[str]:
     """The names that a piece of syntax stores, makes, imports or deletes."""
     for node in ast.walk(whole):
         if isinstance(node, ast.Name) and _is_stored(node):

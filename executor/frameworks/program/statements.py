@@ -6,13 +6,14 @@ else may set a field makes the function `Unfollowed`, with its line.
 """
 
 import ast
+from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from meshplan.executor.frameworks.program.budget import Unfollowed
 from meshplan.executor.frameworks.program.expressions import ENVIRONMENT, Frame
-from meshplan.executor.frameworks.program.forget import Forgetting
+from meshplan.executor.frameworks.program.forget import Forgetting, stored_names
 from meshplan.executor.frameworks.program.modules import Module
 from meshplan.executor.frameworks.program.pure import NotKnown, grown
 from meshplan.executor.frameworks.program.values import (
@@ -40,8 +41,9 @@ class Statements(Forgetting):
 
     main: Module
 
+    @abstractmethod
     def module(self, dotted: str) -> Module | None:
-        raise NotImplementedError
+        """The module of that name, of the repository."""
 
     def block(self, body: Iterable[ast.stmt], frame: Frame) -> None:
         for statement in body:
@@ -155,10 +157,19 @@ class Statements(Forgetting):
         raise Unfollowed(f"it raises {self.words(node)}", self.line)
 
     def _do_try(self, node: ast.Try, frame: Frame) -> None:
+        """As if nothing were raised; but what a handler stores beside the names of the body is not
+        known, because a package that it tries to import may be missing.
+        """
         try:
-            self.block([*node.body, *node.orelse], frame)
+            self.block(node.body, frame)
         except Unfollowed as why:
             self.forget([node], f"what a try decides ({why.text})", frame)
+        else:
+            held = dict(frame.names)
+            self.forget(node.handlers, f"what a try decides ({self.words(node)})", frame)
+            stored = {name for each in node.body for name in stored_names(each)}
+            frame.names.update({name: held[name] for name in stored & held.keys()})
+            self.block(node.orelse, frame)
         self.block(node.finalbody, frame)
 
     def _do_functiondef(self, node: ast.FunctionDef, frame: Frame) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
+from meshplan.executor.frameworks.program.calls import Rules
 from meshplan.executor.frameworks.program.follow import Program
 from meshplan.executor.frameworks.program.modules import Repository
 from meshplan.executor.frameworks.torchtitan.function_facts import UNCLEAR, facts_of
@@ -47,9 +48,10 @@ def read_python(
             f"{len(functions)} functions; a file of configurations has from 1 to {MAX_FUNCTIONS}"
         )
     module = _module(repository.tree, path)
+    rules = Rules(opaque=_OPAQUE, ruled=_RULED, environment=environment)
     found = {}
     for name in islice(_configurations(functions.values()), MAX_CONFIGURATIONS):
-        program = Program(repository, budget, opaque=_OPAQUE, ruled=_RULED, environment=environment)
+        program = Program(repository, budget, rules)
         found[name] = _facts(program, functions[name], module)
         if len(found[name]) > MAX_SETTINGS:
             raise UnreadableConfig(f"{name}: more than {MAX_SETTINGS} settings")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
+from meshplan.executor.frameworks.program.calls import Rules
 from meshplan.executor.frameworks.program.flat import flat
 from meshplan.executor.frameworks.program.follow import Program
 from meshplan.executor.frameworks.program.modules import Repository
@@ -109,7 +110,7 @@ def test_what_is_not_followed_says_its_line(body: str) -> None:
 def test_the_environment_is_what_the_file_is_started_with() -> None:
     text = "import os\ndef f():\n    return Config(x=int(os.environ.get('TP', '2')))\n"
     for environment, x in (({}, 2), ({"TP": "8"}, 8)):
-        program = Program(Repository(text, ""), Budget(), environment=environment)
+        program = Program(Repository(text, ""), Budget(), Rules(environment=environment))
         assert program.of("f").get("x") == x
 
 

@@ -53,6 +53,10 @@ NOT_KNOWN = {
     "a default that a star may replace": "c = base(*go())",
     "what stands behind a star": "c = base(*go(), 4)",
     "fields of a class that it may replace": "c = Mine(**go())",
+    "what a handler stores":
+        "c = C(tp=2)\n    try:\n        import te\n    except ImportError:\n        c.tp = 1",
+    "a name of a handler alone":
+        "n = 2\n    try:\n        import te\n    except ImportError:\n        n = 1\n    c = C(tp=n)",
     "its dictionary": "c = C(tp=2)\n    c.__dict__.update(tp=4)",
     "code": "c = C(tp=2)\n    exec('c.tp = 4')",
     "a launcher's variable": "c = C(tp=int(os.environ.get('WORLD_SIZE', '1')))",
@@ -67,6 +71,12 @@ class Mine:
     tp: int = 4
 def f():
     """
+
+
+def test_a_name_that_a_try_stores_is_what_it_stores_where_nothing_is_raised() -> None:
+    """Handlers of missing packages store the same name."""
+    body = "try:\n        n = 2\n    except ImportError:\n        n = None\n    c = C(tp=n)"
+    assert _tp(f"{_BEFORE}{body}\n    return c\n") == 2
 
 
 @pytest.mark.parametrize("body", NOT_KNOWN.values(), ids=NOT_KNOWN.keys())
