@@ -58,7 +58,7 @@ def near_the_fastest(proof: Simulated) -> Iterator[NearCut]:
     best = proof.ranked()[0]
     if best.variant.virtual_stages == 1 or best.row not in proof.kept:
         return
-    stages, step_s, _ = shaken(proof, best, SHAKEN)
+    stages, step_s = shaken(proof, best, SHAKEN)
     if step_s < best.step_s * SETTLED:
         layers = layers_of(stages, tuple(best.variant.modes))
         yield NearCut(proof.row_of(best), best.variant, layers)

@@ -7,11 +7,13 @@ proved.
 """
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.cuts.cut_lengths import FULL, LAYERS, SELECTIVE, as_row, as_stages, fitting
 from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
 from meshplan.planner.problem.stage_problem import StageProblem
@@ -22,14 +24,25 @@ SHAKEN, DRAWN = 4, 50  # layers that are moved; drawings of a cut that fits
 SHARE = 4  # one part in so many of the budget is for a climb
 
 
-def shaken(proof: Simulated, found: Timed, budget: int) -> tuple[tuple[Stage, ...], float, int]:
-    """The fastest cut where climbs near a layout's own end, its step, and the units that this took
-    of a `budget`.
-    """
-    row, best, best_s = proof.row_of(found), found.plan.stages, found.step_s
+def shaken(proof: Simulated, found: Timed, budget: int) -> tuple[tuple[Stage, ...], float]:
+    """The fastest cut where climbs near a layout's own end, and its step; `budget` in units."""
+    row, stages = proof.row_of(found), found.plan.stages
     problem, _ = proof.problem(row, found.variant)
-    times, draw, spent = proof.times_of(row, found.variant, best), random.Random(0), 0
-    while spent < budget and can_move(problem) and not proof.tally.late:
+    times = proof.times_of(row, found.variant, stages)
+    ends = shakes(problem, times, stages, found.step_s, budget)
+    fastest = next(ends)
+    while not proof.tally.late and (end := next(ends, None)) is not None:
+        fastest = end
+    return fastest
+
+
+def shakes(
+    problem: StageProblem, times: CutTimes, best: tuple[Stage, ...], best_s: float, budget: int
+) -> Iterator[tuple[tuple[Stage, ...], float]]:
+    """The fastest cut so far and its step, at first and after each climb."""
+    draw, spent = random.Random(0), 0
+    yield best, best_s
+    while spent < budget and can_move(problem):
         cut = shaken_cut(problem, as_row(best), draw)
         if cut is None:
             break
@@ -39,7 +52,7 @@ def shaken(proof: Simulated, found: Timed, budget: int) -> tuple[tuple[Stage, ..
         spent += climb.spent + climb.play
         if step_s < best_s:
             best, best_s = stages, step_s
-    return best, best_s, spent
+        yield best, best_s
 
 
 def shaken_cut(problem: StageProblem, cut: Ints, draw: random.Random) -> Ints | None:

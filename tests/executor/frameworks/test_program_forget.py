@@ -56,7 +56,7 @@ NOT_KNOWN = {
     "what a handler stores":
         "c = C(tp=2)\n    try:\n        import te\n    except ImportError:\n        c.tp = 1",
     "a name of a handler alone":
-        "n = 2\n    try:\n        import te\n    except ImportError:\n        n = 1\n    c = C(tp=n)",
+        "n = 2\n    try:\n        import t\n    except E:\n        n = 1\n    c = C(tp=n)",
     "its dictionary": "c = C(tp=2)\n    c.__dict__.update(tp=4)",
     "code": "c = C(tp=2)\n    exec('c.tp = 4')",
     "a launcher's variable": "c = C(tp=int(os.environ.get('WORLD_SIZE', '1')))",

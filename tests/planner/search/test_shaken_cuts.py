@@ -10,7 +10,7 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts.cut_lengths import as_row, as_stages
 from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.search.simulation import free_cuts
-from meshplan.planner.search.simulation.shaken_cuts import shaken_cut
+from meshplan.planner.search.simulation.shaken_cuts import shaken_cut, shakes
 
 
 def test_a_shaken_cut_holds_all_layers_and_fits() -> None:
@@ -25,6 +25,30 @@ def test_a_shaken_cut_holds_all_layers_and_fits() -> None:
         assert evaluate(problem, as_stages(cut)) is not None
         asked, other = asked + 1, other + (as_stages(cut) != stages)
     assert other > asked // 2 > 5
+
+
+def test_shaking_finds_faster_cuts_and_keeps_the_fastest() -> None:
+    """Of small layouts, from a cut of a list; each step is the simulation's, and each cut fits."""
+    faster = 0
+    for problem, times, stages in climbs(range(16)):
+        begun_s = last_s = times.step_s(stages)
+        for found, step_s in shakes(problem, times, stages, begun_s, 60_000):
+            assert step_s <= last_s
+            assert step_s == pytest.approx(times.step_s(found), rel=1e-12)
+            last_s = step_s
+        assert evaluate(problem, found) is not None
+        faster += last_s < begun_s
+    assert faster > 3
+
+
+def test_a_layer_that_is_moved_recomputes_as_much_as_it_may() -> None:
+    """So that it fits where it comes to."""
+    moved = 0
+    for problem, _, stages in climbs(range(40)):
+        if all(stage.full_layers == 0 for stage in stages) and max(problem.modes) == 2:
+            cut = shaken_cut(problem, as_row(stages), random.Random(0))
+            moved += cut is not None and as_stages(cut) != stages and cut[:, 2].sum() > 0
+    assert moved > 0
 
 
 @pytest.mark.nightly
