@@ -27,7 +27,7 @@ COLUMNS = (
     "now",
 )
 
-
+DAY = len("2026-11-28")
 FARTHEST = 12
 """Sources that are shown."""
 
@@ -46,7 +46,9 @@ def blind(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Blind]:
     found = _unseen(left_out)
     for one in first:
         if now := found.get(one.run):
-            yield Blind(one.date, now.suite, _error_of(one.step_time), _error_of(now.step_time))
+            yield Blind(
+                one.date[:DAY], now.suite, _error_of(one.step_time), _error_of(now.step_time)
+            )
 
 
 def _unseen(left_out: Iterable[Ratio]) -> dict[str, Ratio]:

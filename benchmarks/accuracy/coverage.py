@@ -26,10 +26,10 @@ from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.intervals import (
     STATE,
-    Asked,
     Evidence,
     Interval,
     Quantity,
+    asked_like,
     evidence_of,
     interval,
 )
@@ -148,10 +148,7 @@ def _evidence(runs: Iterable[Ratio], what: Quantity) -> Evidence:
 
 
 def _judged(ratio: Ratio, evidence: Evidence, what: Quantity, *, known: bool) -> Judged:
-    asked = Asked(
-        ratio.engine, ratio.gpu, ratio.gpus, ratio.precision, ratio.model, ratio.between_nodes
-    )
-    around, now = interval(evidence, asked), getattr(ratio, what)
+    around, now = interval(evidence, asked_like(ratio)), getattr(ratio, what)
     first = first_step_times().get(ratio.run, now) if what == "step_time" and not known else now
     inside, is_now = (around.low <= value <= around.high for value in (first, now))
     return Judged(ratio, evidence, known, around, inside, is_now)

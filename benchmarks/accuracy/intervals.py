@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.errors.intervals import STATE
+from meshplan.hardware_profiles.errors.intervals import STATE, asked_like, step_time_interval
 from meshplan.hardware_profiles.errors.left_out_runs import FILE, FIRST_FILE, First, Ratio, firsts
 from meshplan.hardware_profiles.errors.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
@@ -105,25 +105,31 @@ def _of_states() -> Iterator[Ratio]:
 
 
 def _write(ratios: Sequence[Ratio]) -> None:
-    today = datetime.date.today().isoformat()
-    kept = with_new(firsts(), ratios, {ratio.run for ratio in all_ratios()}, today)
+    now = datetime.datetime.now().isoformat(timespec="minutes")
+    kept = with_new(firsts(), ratios, {ratio.run for ratio in all_ratios()}, now)
     write_text(FIRST_FILE, csv_of(First, kept))
     write_text(FILE, csv_of(Ratio, ratios))
-    print(f"{FILE}: {len(ratios)} ratios, {today}")
+    print(f"{FILE}: {len(ratios)} ratios, {now}")
 
 
 def with_new(
-    known: Iterable[First], ratios: Sequence[Ratio], before: Collection[str], today: str
+    known: Iterable[First], ratios: Sequence[Ratio], before: Collection[str], now: str
 ) -> list[First]:
     """The first predictions that are `known`, and those of runs of which there was none `before`,
-    neither first nor later; a run that a constant was learnt from has none.
+    neither first nor later, with the range that ships; a run that a constant was learnt from has
+    none.
     """
     found = {first.run: first for first in known}
     fitted = {ratio.run for ratio in ratios if ratio.left_out == "layout"}
     for ratio in ratios:
         if ratio.run not in fitted and ratio.run not in before:
-            found.setdefault(ratio.run, First(ratio.run, ratio.step_time, today))
+            found.setdefault(ratio.run, _first(ratio, now))
     return sorted(found.values(), key=lambda first: first.run)
+
+
+def _first(ratio: Ratio, now: str) -> First:
+    around = step_time_interval(asked_like(ratio))
+    return First(ratio.run, ratio.step_time, now, round(around.low, 4), round(around.high, 4))
 
 
 def _kind(run: Run, shipped: Mapping[str, object]) -> str:

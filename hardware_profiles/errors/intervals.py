@@ -12,10 +12,11 @@
 The reader's run may be like runs of the same engine, or come from a source unlike all others. So
 two kinds of left-out runs count, with these weights:
 
-    runs of the engine on the GPU family   1 / root of the number of runs of the same source, since
-                                           runs of one source are wrong together; scaled so that
-                                           they sum up to their number, none above 1, which is the
-                                           weight of the predicted run
+    runs of the engine on the GPU family   1 / (1 + r (m - 1)) each where their source has m of
+                                           them, since runs of one source are wrong together: with
+                                           r (`WITHIN`) of being far off shared within a source, m
+                                           runs are worth m / (1 + r (m - 1)) (design effect: Kish,
+                                           Survey Sampling, 1965), three at most
     sources that were left out as a whole  the same for each source, `SAME_ENGINE` times as much for
                                            those of the same engine; together as many runs as are
                                            missing to `ENOUGH`, at least `BORROWED`. For an engine
@@ -27,7 +28,10 @@ bits and fewer for those in 16, and these for them.
 
 What the errors of a source showed is often mended, so they are smaller afterwards than those of the
 next source will be. Of a run of which the first prediction is known (`first_predictions.csv`) its
-first error counts as much as today's.
+first error counts, not today's.
+
+Both rules were chosen by ranges that had seen only what came before each batch of new sources
+(`python -m benchmarks.accuracy.backtest`).
 
 Where no run of the engine covers the prediction (its GPU family, precision, kind of model, that
 kind on that family, or more than `FARTHER` times the GPUs of its largest run), the error cannot be
@@ -76,8 +80,8 @@ from meshplan.hardware_profiles.errors.left_out_errors import (
     Spread,
     Vector,
     alike,
-    errors_with_first,
     farther_of,
+    first_errors,
     is_narrow,
     lent_weights,
     own_weights,
@@ -327,7 +331,7 @@ def _between_nodes(evidence: Evidence, like: Like) -> float:
     others = _whole_sources(evidence.known)
     if not own and not sources:
         return 0.0
-    weights = np.concatenate([own_weights(own), sources_alike(sources)])
+    weights = np.concatenate([own_weights(own, evidence.what), sources_alike(sources)])
     lent = scaled(sources_alike(others), max(BORROWED, ENOUGH - float(weights.sum())))
     runs = (*own, *sources, *others)
     return _percentile(evidence, runs, np.concatenate([weights, lent]), like.model)
@@ -372,7 +376,7 @@ def _quantile(
     if not runs:
         return math.log(UNKNOWN)
     few = evidence.times is not None and not own and _is_few(sources)
-    near = own_weights(own) * alike(own, like)
+    near = own_weights(own, evidence.what) * alike(own, like)
     lent = lent_weights(sources, like, float(near.sum()))
     weights = np.concatenate([near, lent])
     return _percentile(evidence, runs, weights, like.model, farther=not few)
@@ -381,12 +385,9 @@ def _quantile(
 def _percentile(
     evidence: Evidence, runs: Sequence[Ratio], weights: Vector, model: str, *, farther: bool = True
 ) -> float:
-    """Of the runs' errors, as far as this kind of model has them, half by today's and half by their
-    first ones.
-    """
-    errors = errors_with_first(runs, evidence.what, evidence.first, evidence.spreads)
-    reach = np.tile(farther_of(runs, model, evidence.spreads), 2)
-    return percentile(errors * reach, np.tile(weights, 2) / 2, farther=farther)
+    """Of the runs' first errors, as far as this kind of model has them."""
+    errors = first_errors(runs, evidence.what, evidence.first, evidence.spreads)
+    return percentile(errors * farther_of(runs, model, evidence.spreads), weights, farther=farther)
 
 
 def asked_of(
@@ -394,3 +395,8 @@ def asked_of(
 ) -> Asked:
     """With the family of `gpu`, the name of a profile."""
     return Asked(engine, gpu_family(gpu), gpus, precision, model, between_nodes)
+
+
+def asked_like(run: Ratio) -> Asked:
+    """What a prediction of this run is asked about."""
+    return Asked(run.engine, run.gpu, run.gpus, run.precision, run.model, run.between_nodes)

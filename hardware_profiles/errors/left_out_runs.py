@@ -44,11 +44,17 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """Measured over predicted step time of a run when it was first predicted, on that `date`."""
+    """Measured over predicted step time of a run when it was first predicted, on that `date`: the
+    day and, behind a T, the hour and minute at which its batch came (runs of one batch share it).
+
+    low, high  the range that was printed then; None where it was not kept
+    """
 
     run: str
     step_time: float
     date: str
+    low: float | None = None
+    high: float | None = None
 
 
 @cache
@@ -63,8 +69,7 @@ def ratios() -> tuple[Ratio, ...]:
 def firsts() -> tuple[First, ...]:
     """The first prediction of every run of which it was kept."""
     with FIRST_FILE.open(encoding="utf-8", newline="") as file:
-        _, *rows = csv.reader(file)
-    return tuple(First(run, float(step_time), date) for run, step_time, date in rows)
+        return tuple(map(_first, csv.DictReader(file)))
 
 
 @cache
@@ -74,6 +79,11 @@ def first_step_times() -> dict[str, float]:
 
 
 COLUMNS = tuple(field.name for field in fields(Ratio))
+
+
+def _first(cells: dict[str, str]) -> First:
+    low, high = (float(cells[end]) if cells[end] else None for end in ("low", "high"))
+    return First(cells["run"], float(cells["step_time"]), cells["date"], low, high)
 
 
 def _ratio(cells: tuple[str, ...]) -> Ratio:

@@ -1,0 +1,173 @@
+"""How often ranges hold for the next sources: those of each day had seen only what came before.
+
+    python -m benchmarks.accuracy.backtest    write the table
+
+The first predictions of `fits/first_predictions.csv` came in batches of new sources. For each batch
+today's rules make ranges of what came before it alone: the errors of runs that constants were
+learnt from, and the first errors of earlier batches. The former are those of today, since none of
+theirs was kept, so they are somewhat too good. A range holds where the batch's own first prediction
+is inside. `as printed` are the ranges that were kept beside a first prediction, made by the rules
+of their day.
+
+Below the table: how alike runs of one source are in being farther off than 80 % of all
+(`left_out_errors.WITHIN`), the intraclass correlation by analysis of variance (Donner,
+International Statistical Review 54, 1986).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import mean, median
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.errors.intervals import (
+    STATE,
+    Evidence,
+    Interval,
+    asked_like,
+    evidence_of,
+    interval,
+)
+from meshplan.hardware_profiles.errors.left_out_errors import COVERAGE
+from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
+
+COLUMNS = (
+    "batch",
+    "runs",
+    "sources",
+    "inside",
+    "each source alike",
+    "half of the ranges within",
+    "as printed",
+)
+
+
+class Tested(NamedTuple):
+    """A first prediction and the range that what came before its batch makes around it."""
+
+    first: First
+    suite: str
+    around: Interval
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured step was."""
+        return self.around.low <= self.first.step_time <= self.around.high
+
+
+def tested(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Tested]:
+    """Every first prediction of a run that is still predicted, batch by batch."""
+    every = list(left_out)
+    then = {one.run: one for one in first}
+    errors = {run: one.step_time for run, one in then.items()}
+    seen = [run for run in _whole(every) if run.run in then]
+    came = _came(seen, then)
+    for batch in sorted(set(came.values())):
+        before = [run for run in every if came.get(run.suite, "") < batch]
+        evidence = {
+            of_states: evidence_of(_of_kind(before, of_states), "step_time", errors)
+            for of_states in (True, False)
+        }
+        for run in seen:
+            if came[run.suite] == batch:
+                yield Tested(then[run.run], run.suite, _around(evidence, run))
+
+
+def _whole(left_out: Sequence[Ratio]) -> list[Ratio]:
+    """Every run of a source that was left out as a whole, once."""
+    alone, with_engine = new_sources(left_out)
+    return list({run.run: run for run in (*with_engine, *alone)}.values())
+
+
+def _came(seen: Iterable[Ratio], then: Mapping[str, First]) -> dict[str, str]:
+    """The batch of each source: that of its earliest run."""
+    came: dict[str, str] = {}
+    for run in seen:
+        came[run.suite] = min(then[run.run].date, came.get(run.suite, then[run.run].date))
+    return came
+
+
+def _of_kind(runs: Iterable[Ratio], of_states: bool) -> list[Ratio]:
+    """Models with a state and others are judged by their own kind alone, as plans are."""
+    return [run for run in runs if (run.model == STATE) == of_states]
+
+
+def _around(evidence: Mapping[bool, Evidence], run: Ratio) -> Interval:
+    return interval(evidence[run.model == STATE], asked_like(run))
+
+
+def table(runs: Iterable[Tested]) -> str:
+    """One line for each batch, then all."""
+    every = list(runs)
+    batches: dict[str, list[Tested]] = defaultdict(list)
+    came: dict[str, str] = {}
+    for run in every:
+        came[run.suite] = min(run.first.date, came.get(run.suite, run.first.date))
+    for run in every:
+        batches[came[run.suite]].append(run)
+    head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    lines = [_line(batch.replace("T", " "), batches[batch]) for batch in sorted(batches)]
+    return "\n".join([*head, *lines, _line("**all**", every)])
+
+
+def _line(name: str, runs: Sequence[Tested]) -> str:
+    sources: dict[str, list[bool]] = defaultdict(list)
+    for run in runs:
+        sources[run.suite].append(run.inside)
+    alike = mean(mean(some) for some in sources.values())
+    low, high = (median(getattr(run.around, end) for run in runs) - 1 for end in ("low", "high"))
+    return (
+        f"| {name} | {len(runs):,} | {len(sources)} | {mean(run.inside for run in runs):.0%} "
+        f"| {alike:.0%} | {low:+.0%} to {high:+.0%} | {_as_printed(runs)} |"
+    )
+
+
+def _as_printed(runs: Iterable[Tested]) -> str:
+    """Of those whose range was kept."""
+    kept = [
+        one.low <= one.step_time <= one.high
+        for one in (run.first for run in runs)
+        if one.low is not None and one.high is not None
+    ]
+    return f"{sum(kept)} of {len(kept)}" if kept else ""
+
+
+def correlation(runs: Iterable[Tested]) -> float:
+    """Of runs of one source, of being farther off than `COVERAGE` of all were at first."""
+    sources: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        sources[run.suite].append(abs(math.log(run.first.step_time)))
+    far = float(np.quantile([error for some in sources.values() for error in some], COVERAGE))
+    return intraclass([[float(error > far) for error in some] for some in sources.values()])
+
+
+def intraclass(groups: Sequence[Sequence[float]]) -> float:
+    """(between - within) / (between + (n - 1) within) of the mean squares between and within
+    groups, n being their size, and where sizes differ (N - sum n^2 / N) / (groups - 1).
+    """
+    sizes = np.array([len(group) for group in groups])
+    number, total = len(groups), float(sizes.sum())
+    means = np.array([mean(group) for group in groups])
+    middle = float((sizes * means).sum()) / total
+    between = float((sizes * (means - middle) ** 2).sum()) / (number - 1)
+    apart = [(x - m) ** 2 for group, m in zip(groups, means, strict=True) for x in group]
+    within = float(sum(apart)) / (total - number)
+    size = (total - float((sizes**2).sum()) / total) / (number - 1)
+    return (between - within) / (between + (size - 1) * within)
+
+
+def main() -> None:
+    """Print the table and the correlation, and write the table."""
+    runs = list(tested(firsts(), ratios()))
+    text = table(runs)
+    print(f"{text}\n\ncorrelation of being far off within a source: {correlation(runs):.2f}")
+    put(ROOT / "docs/accuracy.md", "accuracy backtest", text)
+
+
+if __name__ == "__main__":
+    check_usage(str(__doc__))
+    main()
