@@ -46,7 +46,7 @@ COLUMNS = (
 )
 
 
-class Tested(NamedTuple):
+class Judged(NamedTuple):
     """A first prediction and the range that what came before its batch makes around it."""
 
     first: First
@@ -59,7 +59,7 @@ class Tested(NamedTuple):
         return self.around.low <= self.first.step_time <= self.around.high
 
 
-def tested(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Tested]:
+def judged(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Judged]:
     """Every first prediction of a run that is still predicted, batch by batch."""
     every = list(left_out)
     then = {one.run: one for one in first}
@@ -74,7 +74,7 @@ def tested(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Tested
         }
         for run in seen:
             if came[run.suite] == batch:
-                yield Tested(then[run.run], run.suite, _around(evidence, run))
+                yield Judged(then[run.run], run.suite, _around(evidence, run))
 
 
 def _whole(left_out: Sequence[Ratio]) -> list[Ratio]:
@@ -100,10 +100,10 @@ def _around(evidence: Mapping[bool, Evidence], run: Ratio) -> Interval:
     return interval(evidence[run.model == STATE], asked_like(run))
 
 
-def table(runs: Iterable[Tested]) -> str:
+def table(runs: Iterable[Judged]) -> str:
     """One line for each batch, then all."""
     every = list(runs)
-    batches: dict[str, list[Tested]] = defaultdict(list)
+    batches: dict[str, list[Judged]] = defaultdict(list)
     came: dict[str, str] = {}
     for run in every:
         came[run.suite] = min(run.first.date, came.get(run.suite, run.first.date))
@@ -114,7 +114,7 @@ def table(runs: Iterable[Tested]) -> str:
     return "\n".join([*head, *lines, _line("**all**", every)])
 
 
-def _line(name: str, runs: Sequence[Tested]) -> str:
+def _line(name: str, runs: Sequence[Judged]) -> str:
     sources: dict[str, list[bool]] = defaultdict(list)
     for run in runs:
         sources[run.suite].append(run.inside)
@@ -126,7 +126,7 @@ def _line(name: str, runs: Sequence[Tested]) -> str:
     )
 
 
-def _as_printed(runs: Iterable[Tested]) -> str:
+def _as_printed(runs: Iterable[Judged]) -> str:
     """Of those whose range was kept."""
     kept = [
         one.low <= one.step_time <= one.high
@@ -136,7 +136,7 @@ def _as_printed(runs: Iterable[Tested]) -> str:
     return f"{sum(kept)} of {len(kept)}" if kept else ""
 
 
-def correlation(runs: Iterable[Tested]) -> float:
+def correlation(runs: Iterable[Judged]) -> float:
     """Of runs of one source, of being farther off than `COVERAGE` of all were at first."""
     sources: dict[str, list[float]] = defaultdict(list)
     for run in runs:
@@ -162,7 +162,7 @@ def intraclass(groups: Sequence[Sequence[float]]) -> float:
 
 def main() -> None:
     """Print the table and the correlation, and write the table."""
-    runs = list(tested(firsts(), ratios()))
+    runs = list(judged(firsts(), ratios()))
     text = table(runs)
     print(f"{text}\n\ncorrelation of being far off within a source: {correlation(runs):.2f}")
     put(ROOT / "docs/accuracy.md", "accuracy backtest", text)

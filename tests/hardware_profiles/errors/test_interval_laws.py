@@ -13,8 +13,10 @@ from meshplan.hardware_profiles.errors.intervals import (
     SPREADS,
     Asked,
     Interval,
+    asked_like,
     evidence_of,
     interval,
+    step_time_interval,
 )
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
@@ -83,8 +85,8 @@ def test_dense_runs_say_less_of_models_with_experts(ratios: list[float]) -> None
 
 
 def test_a_first_prediction_is_kept() -> None:
-    """What was first stays, a run that is new gets one, a run that was fitted or that was there
-    before first predictions were kept gets none.
+    """What was first stays, a run that is new gets one with the range that ships, a run that was
+    fitted or that was there before first predictions were kept gets none.
     """
     kept = First("old", 1.4, "2026-11-26")
     found = [
@@ -94,8 +96,13 @@ def test_a_first_prediction_is_kept() -> None:
             ("fitted", "source"),
         ]
     ]  # fmt: skip
-    later = with_new([kept], found, {"old", "earlier"}, "2026-11-28")
-    assert later == [First("new", 1.1, "2026-11-28"), kept]
+    new, *others = with_new([kept], found, {"old", "earlier"}, "2026-11-28T13:28")
+    assert others == [kept]
+    assert new.low is not None
+    assert new.high is not None
+    ships = step_time_interval(asked_like(found[1]))
+    assert (new.low, new.high) == pytest.approx((ships.low, ships.high), abs=1e-4)
+    assert new == First("new", 1.1, "2026-11-28T13:28", new.low, new.high)
 
 
 def test_first_predictions_that_ship_are_of_runs_that_nothing_was_fitted_to() -> None:
