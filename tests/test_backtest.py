@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.accuracy.backtest import correlation, intraclass, judged, table
+from benchmarks.accuracy.backtest import correlation, intraclass, judged, share, table
 from meshplan.hardware_profiles.errors.left_out_errors import WITHIN
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
@@ -27,7 +27,7 @@ def test_a_batch_has_seen_what_came_before_it_alone() -> None:
     first = [First("a", 1.4, "1"), First("b", 1.4, "1"), First("c", 1.3, "2", 0.9, 1.2)]
     a, b, c = judged(first, [*fitted, *later])
     assert (a.around.high, b.around.high, c.around.high) == pytest.approx((1.1, 1.1, 1.4))
-    assert [run.inside for run in (a, b, c)] == [False, False, True]
+    assert [each.inside for each in (a, b, c)] == [False, False, True]
     last = table([a, b, c]).splitlines()[-2:]
     assert last[0].startswith("| 2 | 1 | 1 | 100% | 100% |")
     assert last[0].endswith("| 0 of 1 |")
@@ -47,8 +47,8 @@ def test_ranges_hold_for_the_next_batch() -> None:
     runs of one source share is what the ranges suppose.
     """
     runs = list(judged(firsts(), ratios()))
-    assert sum(run.inside for run in runs) / len(runs) == pytest.approx(0.8, abs=0.03)
-    sources = Counter(run.suite for run in runs)
-    alike = sum(run.inside / sources[run.suite] for run in runs) / len(sources)
+    assert share(runs) == pytest.approx(0.8, abs=0.03)
+    sources = Counter(each.run.suite for each in runs)
+    alike = sum(each.inside / sources[each.run.suite] for each in runs) / len(sources)
     assert alike >= 0.73
     assert correlation(runs) == pytest.approx(WITHIN["step_time"], abs=0.05)

@@ -9,9 +9,9 @@ theirs was kept, so they are somewhat too good. A range holds where the batch's 
 is inside. `as printed` are the ranges that were kept beside a first prediction, made by the rules
 of their day.
 
-Below the table: how alike runs of one source are in being farther off than 80 % of all
-(`left_out_errors.WITHIN`), the intraclass correlation by analysis of variance (Donner,
-International Statistical Review 54, 1986).
+Below the table, printed alone: how alike runs of one source are in being farther off than 80 % of
+all (`left_out_errors.WITHIN`), the intraclass correlation by analysis of variance (Donner,
+International Statistical Review 54, 1986); and the share inside by engine and GPU family.
 """
 
 import math
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.accuracy.coverage import FEW
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.intervals import (
@@ -50,7 +51,7 @@ class Judged(NamedTuple):
     """A first prediction and the range that what came before its batch makes around it."""
 
     first: First
-    suite: str
+    run: Ratio
     around: Interval
 
     @property
@@ -74,7 +75,7 @@ def judged(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Judged
         }
         for run in seen:
             if came[run.suite] == batch:
-                yield Judged(then[run.run], run.suite, _around(evidence, run))
+                yield Judged(then[run.run], run, _around(evidence, run))
 
 
 def _whole(left_out: Sequence[Ratio]) -> list[Ratio]:
@@ -103,12 +104,10 @@ def _around(evidence: Mapping[bool, Evidence], run: Ratio) -> Interval:
 def table(runs: Iterable[Judged]) -> str:
     """One line for each batch, then all."""
     every = list(runs)
+    came = _came((each.run for each in every), {each.first.run: each.first for each in every})
     batches: dict[str, list[Judged]] = defaultdict(list)
-    came: dict[str, str] = {}
-    for run in every:
-        came[run.suite] = min(run.first.date, came.get(run.suite, run.first.date))
-    for run in every:
-        batches[came[run.suite]].append(run)
+    for each in every:
+        batches[came[each.run.suite]].append(each)
     head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines = [_line(batch.replace("T", " "), batches[batch]) for batch in sorted(batches)]
     return "\n".join([*head, *lines, _line("**all**", every)])
@@ -116,21 +115,34 @@ def table(runs: Iterable[Judged]) -> str:
 
 def _line(name: str, runs: Sequence[Judged]) -> str:
     sources: dict[str, list[bool]] = defaultdict(list)
-    for run in runs:
-        sources[run.suite].append(run.inside)
+    for each in runs:
+        sources[each.run.suite].append(each.inside)
     alike = mean(mean(some) for some in sources.values())
-    low, high = (median(getattr(run.around, end) for run in runs) - 1 for end in ("low", "high"))
+    low, high = (median(getattr(each.around, end) for each in runs) - 1 for end in ("low", "high"))
     return (
-        f"| {name} | {len(runs):,} | {len(sources)} | {mean(run.inside for run in runs):.0%} "
+        f"| {name} | {len(runs):,} | {len(sources)} | {share(runs):.0%} "
         f"| {alike:.0%} | {low:+.0%} to {high:+.0%} | {_as_printed(runs)} |"
     )
+
+
+def share(runs: Iterable[Judged]) -> float:
+    """Of them that are inside."""
+    return mean(each.inside for each in runs)
+
+
+def families(runs: Iterable[Judged]) -> dict[tuple[str, str], list[Judged]]:
+    """By engine and GPU family, those of `FEW` runs and more."""
+    found: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for each in runs:
+        found[each.run.engine, each.run.gpu].append(each)
+    return {key: some for key, some in sorted(found.items()) if len(some) >= FEW}
 
 
 def _as_printed(runs: Iterable[Judged]) -> str:
     """Of those whose range was kept."""
     kept = [
         one.low <= one.step_time <= one.high
-        for one in (run.first for run in runs)
+        for one in (each.first for each in runs)
         if one.low is not None and one.high is not None
     ]
     return f"{sum(kept)} of {len(kept)}" if kept else ""
@@ -139,8 +151,8 @@ def _as_printed(runs: Iterable[Judged]) -> str:
 def correlation(runs: Iterable[Judged]) -> float:
     """Of runs of one source, of being farther off than `COVERAGE` of all were at first."""
     sources: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        sources[run.suite].append(abs(math.log(run.first.step_time)))
+    for each in runs:
+        sources[each.run.suite].append(abs(math.log(each.first.step_time)))
     far = float(np.quantile([error for some in sources.values() for error in some], COVERAGE))
     return intraclass([[float(error > far) for error in some] for some in sources.values()])
 
@@ -161,10 +173,12 @@ def intraclass(groups: Sequence[Sequence[float]]) -> float:
 
 
 def main() -> None:
-    """Print the table and the correlation, and write the table."""
+    """Print the table, families and the correlation, and write the table."""
     runs = list(judged(firsts(), ratios()))
     text = table(runs)
     print(f"{text}\n\ncorrelation of being far off within a source: {correlation(runs):.2f}")
+    for (engine, gpu), some in families(runs).items():
+        print(f"{engine} on {gpu}: {share(some):.0%} of {len(some)}")
     put(ROOT / "docs/accuracy.md", "accuracy backtest", text)
 
 
