@@ -16,7 +16,7 @@ two kinds of left-out runs count, with these weights:
                                            them, since runs of one source are wrong together: with
                                            r (`WITHIN`) of being far off shared within a source, m
                                            runs are worth m / (1 + r (m - 1)) (design effect: Kish,
-                                           Survey Sampling, 1965), three at most
+                                           Survey Sampling, 1965), of step times three at most
     sources that were left out as a whole  the same for each source, `SAME_ENGINE` times as much for
                                            those of the same engine; together as many runs as are
                                            missing to `ENOUGH`, at least `BORROWED`. For an engine

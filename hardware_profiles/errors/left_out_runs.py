@@ -69,7 +69,8 @@ def ratios() -> tuple[Ratio, ...]:
 def firsts() -> tuple[First, ...]:
     """The first prediction of every run of which it was kept."""
     with FIRST_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(map(_first, csv.DictReader(file)))
+        _, *rows = csv.reader(file)
+    return tuple(First(run, float(x), date, *map(_end, ends)) for run, x, date, *ends in rows)
 
 
 @cache
@@ -81,9 +82,8 @@ def first_step_times() -> dict[str, float]:
 COLUMNS = tuple(field.name for field in fields(Ratio))
 
 
-def _first(cells: dict[str, str]) -> First:
-    low, high = (float(cells[end]) if cells[end] else None for end in ("low", "high"))
-    return First(cells["run"], float(cells["step_time"]), cells["date"], low, high)
+def _end(cell: str) -> float | None:
+    return float(cell) if cell else None
 
 
 def _ratio(cells: tuple[str, ...]) -> Ratio:
