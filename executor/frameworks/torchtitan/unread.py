@@ -2,7 +2,7 @@
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.keys.lists import flags_in, judged
-from meshplan.executor.frameworks.torchtitan.function_facts import UNCLEAR
+from meshplan.executor.frameworks.torchtitan.function_facts import ASSUMED, UNCLEAR
 from meshplan.executor.frameworks.torchtitan.names import CONVERTERS
 from meshplan.planner.case.reading import Fact
 
@@ -128,13 +128,14 @@ OWN_SETTINGS = (
 
 
 def own_settings(values: Values) -> list[str]:
-    """A note for a module that adds settings which no list here has."""
+    """A note for a module that adds settings which no list here has, and those of a function."""
+    assumed = values.get(ASSUMED)
     found = ((name, values.get(name)) for name in OWN_SETTINGS)
     return [
         f"line {fact.line}: what {name} {shown(fact.value)} adds or changes is not read"
         for name, fact in found
         if fact and fact.value
-    ]
+    ] + list(assumed.value if assumed else ())
 
 
 def _encoders(values: Values) -> tuple[Fact, ...]:

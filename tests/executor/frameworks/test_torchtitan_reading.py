@@ -201,3 +201,14 @@ def test_an_engine_that_is_not_compiled_has_the_habits_of_rows_that_say_so() -> 
     of_row, of_file = engine_of(row_of(cells)), load_engine("torchtitan-eager")
     assert of_file.kernels == of_row.kernels
     assert of_file.state == of_row.state
+
+
+def test_a_number_of_the_environment_is_noted_of_torchtitan_too() -> None:
+    """Its default is priced, and the option that says another is named."""
+    text = REGISTRY % "" + "import os\n"
+    text = text.replace(
+        "expert_parallel_degree=8", "expert_parallel_degree=int(os.getenv('EP', 8))"
+    )
+    reading = read_config(text, "config_registry.py")
+    assert reading.facts["expert_parallel"].value == 8
+    assert "--env EP=VALUE says another" in " ".join(reading.notes)
