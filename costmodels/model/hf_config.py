@@ -194,8 +194,8 @@ def _other_class(outer: Fields, fields: Fields, model: Model) -> Iterator[str]:
     """
     listed = outer.config.get("architectures")
     named = listed[0] if isinstance(listed, list) and listed else None
-    types = [each.config.get("model_type") for each in (outer, fields)]
-    if not isinstance(named, str) or _is_of(named, *types, *map(_CLASSES.get, types)):
+    types = [str(each.config.get("model_type")) for each in (outer, fields)]
+    if not isinstance(named, str) or _is_of(named, *types, *(_CLASSES.get(t) for t in types)):
         return
     for family in (family for key, family in FAMILIES.items() if _is_of(named, key)):
         with suppress(UnsupportedModel):
@@ -204,10 +204,10 @@ def _other_class(outer: Fields, fields: Fields, model: Model) -> Iterator[str]:
     yield f"class {shown(named)} of architectures, which model_type {shown(types[-1])} has not,"
 
 
-def _is_of(named: str, *types: object) -> bool:
+def _is_of(named: str, *types: str | None) -> bool:
     """Whether a class is called as one of these types, in whatever order of its parts."""
     own = _letters(_OF_CLASS.sub("", named))
-    known = [_letters(each) for each in types if isinstance(each, str)]
+    known = [_letters(each) for each in types if each is not None]
     return any(each.startswith(own) or sorted(own) == sorted(each) for each in known)
 
 

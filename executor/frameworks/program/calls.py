@@ -335,8 +335,8 @@ class Calls(Expressions):
     ) -> Iterator[tuple[str, tuple[ast.expr | None, Frame]]]:
         """The fields of a class and of those that it is made of, each with its default."""
         frame = Frame(self.names(called.module), called.module)
-        for each in called.node.decorator_list:
-            named = each.func if isinstance(each, ast.Call) else each
+        for decorator in called.node.decorator_list:
+            named = decorator.func if isinstance(decorator, ast.Call) else decorator
             if not _KEEPS_FIELDS.search(last := self.words(named).rpartition(".")[2]):
                 said = f"@{last} (what it makes of {called.node.name} is not known)"
                 touch(made, Unknown(said, self.line))

@@ -47,7 +47,7 @@ def job(gpus: object = 8, workers: object = 3, launcher: str = "", degree: str =
         pytest.param(job(workers="${N}"), None, id="a template's number"),
         pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: '4'", 1), 16,
                      id="4 processes of each pod's 8 GPUs: 4 + 3 x 4"),
-        pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: auto", 1), 32, id="all of them"),
+        pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: auto", 1), 32, id="all"),
         pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: cpu", 1), None, id="of CPUs"),
         pytest.param(job() + "---\n" + job(), None, id="two jobs in one file"),
         pytest.param(

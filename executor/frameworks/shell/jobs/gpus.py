@@ -4,8 +4,8 @@
     resourcesPerNode, numNodes                Kubeflow Trainer's TrainJob
     replicas, parallelism                     of Kubeflow's replica specs, Volcano's tasks, a Job's
                                               pods: as often all that stands below
-    numProcPerNode, nprocPerNode              Kubeflow's processes of a node, one for each GPU that is
-                                              used, whatever a container has
+    numProcPerNode, nprocPerNode              Kubeflow's processes of a node, one for each GPU that
+                                              is used, whatever a container has
     leaderWorkerTemplate.size                 not read: no number is known then
 
 Not known where a number is not plain (a template's `{{ ... }}`), or two documents ask for GPUs.
