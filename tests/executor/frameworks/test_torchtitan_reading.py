@@ -164,6 +164,22 @@ def test_what_stages_hold_says_nothing_without_a_pipeline() -> None:
     assert read_config(text, "config.toml").unread == ()
 
 
+def test_where_stages_begin_is_named() -> None:
+    """It was priced as even stages; at degree 1 it says nothing."""
+    text = TITAN.format(schedule="1F1B") + 'pipeline_parallel_split_points = ["layers.4"]\n'
+    (named,) = read_config(text, "config.toml").unread
+    assert str(named.value).startswith("pipeline_parallel_split_points (where stages begin")
+    assert read_config(text.replace("degree = 2", "degree = 1"), "config.toml").unread == ()
+
+
+def test_what_stages_are_is_read_of_the_old_section() -> None:
+    """[experimental] had the pipeline before 0.1."""
+    text = TITAN.format(schedule="Interleaved1F1B").replace("[parallelism]", "[experimental]")
+    reading = read_config(f"{text}[parallelism]\ntensor_parallel_degree = 1\n", "config.toml")
+    assert reading.facts["schedule"].value == "interleaved_1f1b"
+    assert (reading.facts["pipeline_parallel"].value, reading.unread) == (2, ())
+
+
 def test_python_that_python_warns_of_is_read_in_silence() -> None:
     """A warning about the text of a config is not written over the report."""
     with warnings.catch_warnings(record=True) as warned:
