@@ -94,3 +94,19 @@ def test_a_section_of_fsdp_left_behind_recomputes_nothing() -> None:
         for kind in ("FSDP", "MULTI_GPU")
     ]
     assert modes == ["full", "none"]
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --bf16 "
+    "--num-layers 8 --hidden-size 1024 --num-attention-heads 8 --seq-length 2048 "
+    "--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 8 {}\n"
+)
+
+
+def test_what_megatron_takes_from_a_checkpoint_is_said() -> None:
+    """Its degrees are named; its sizes, which a script mostly repeats, are a note."""
+    degrees = read_config(SCRIPT.format("--use-mp-args-from-checkpoint-args"), "a.sh")
+    assert "the degrees are the checkpoint's" in " ".join(str(e.value) for e in degrees.unread)
+    sizes = read_config(SCRIPT.format("--use-checkpoint-args"), "a.sh")
+    assert not sizes.unread
+    assert "--use-checkpoint-args" in " ".join(sizes.notes)
