@@ -36,7 +36,7 @@ def notes_of(
     if found is None or not any(_sets(body, prints=prints) for body in bodies):
         return []
     words, line, of_file = found
-    shown = " ".join(words)
+    shown = " ".join("".join(c if c.isprintable() else " " for c in " ".join(words)).split())
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
     taken = "taken to succeed, not run"
     if of_file:

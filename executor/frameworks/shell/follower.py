@@ -53,6 +53,7 @@ class Follower:
 
     def __init__(self, path: str) -> None:
         self.path, self.sourced, self.exported = path, 0, set[str]()
+        self.asked: dict[int, syntax.Node | None] = {}  # conditions that were looked at
         self.script, self.variables = Script(), Variables()
         self.expander = Expander(self.variables)
         self.expander.called, self.expander.printed = self._called, self._printed
@@ -130,8 +131,9 @@ class Follower:
 
     def _note_asked(self, condition: syntax.Node | None, bodies: Sequence[syntax.Node]) -> None:
         """Note a condition that a command or a file decides, and by it what is set or printed."""
-        prints = self.printing is not None
-        self.script.notes += notes_of(condition, bodies, self.functions, prints=prints)
+        if id(condition) not in self.asked:
+            self.asked[id(condition)], prints = condition, self.printing is not None
+            self.script.notes += notes_of(condition, bodies, self.functions, prints=prints)
 
     def _if(self, node: syntax.If) -> bool:
         for condition, body in node.clauses:
@@ -224,12 +226,8 @@ class Follower:
             if first.bare == "export":
                 self.exported |= exported_names(node.parts[count + 1 :])
             return True
-        words = [
-            text
-            for part in node.parts[count:]
-            if isinstance(part, Word)
-            for text in self.expander.fields(part)
-        ]
+        stated = (part for part in node.parts[count:] if isinstance(part, Word))
+        words = [text for part in stated for text in self.expander.fields(part)]
         before: dict[str, list[Text] | None] = {}
         for part in node.parts[:count]:
             name = syntax.name_of(part)
@@ -264,14 +262,15 @@ class Follower:
 
     def _captured(self, followed: Callable[[], bool]) -> Text | None:
         """What is printed while `followed` runs; None where a program is started, or prints."""
-        outer, self.printing, recorded = self.printing, [], len(self.script.commands)
-        with suppress(Exits, Stops), self._own_shell():
-            followed()
-        said, self.printing = self.printing, outer
-        ran = len(self.script.commands) > recorded
-        for each in (self.script.commands, self.script.beside, self.script.exported):
-            del each[recorded:]
-        if ran or any(each is None for each in said):
+        outer, recorded = self.printing, len(self.script.commands)
+        self.printing = said = list[Text | None]()
+        try:
+            with suppress(Exits, Stops), self._own_shell():
+                followed()
+        except UnreadableConfig:  # more than a launch script does: as a program's
+            said.append(None)
+        self.printing = outer
+        if self.script.forget(recorded) or any(each is None for each in said):
             return None
         return without_line_ends([part for each in said if each for part in each])
 

@@ -42,7 +42,7 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
     "command",
     [
         "date; echo 4", "nproc", "< a.txt", "cat a.txt; echo 4", "pip show x", "git log; echo 4",
-        "echo -e '\\x34'",
+        "echo -e '\\x34'", "while true; do grep -q x y || break; done; echo 4",
     ],
 )  # fmt: skip
 def test_what_a_program_prints_stays_unknown(command: str) -> None:
