@@ -79,6 +79,7 @@ class Family:
     indexed        with the indexer of sparse attention
     head_dim       what an absent field means; None, or the field is null: the hidden size over the
                    heads, which must come out even unless `floors_head_dim`
+    own_value_dim  `v_head_dim` may differ from it
     kv_heads, kv_default   the field, and what its absence means; None, or the field is null: as
                    many as query heads
     qkv_bias, out_bias, mlp_bias   biases of the projections
@@ -115,6 +116,7 @@ class Family:
     indexed: bool = False
     head_dim: int | None = None
     floors_head_dim: bool = False
+    own_value_dim: bool = False
     kv_heads: Names = ("num_key_value_heads",)
     kv_default: int | None = None
     qkv_bias: Flag = ("attention_bias", False)
@@ -322,9 +324,11 @@ def _grouped(family: Family, f: Fields) -> Attention:
         width = f.hidden // heads
     else:
         width = f.divide(f.hidden, heads, "hidden size over heads, there being no head_dim")
+    values = f.count("v_head_dim", default=width)
+    if values != width and not family.own_value_dim:
+        raise f.refuse(f"v_head_dim {values} is not head_dim {width}, as values of this family are")
     return Attention(
-        heads=heads, kv_heads=kv_heads, head_dim=width,
-        v_head_dim=f.count("v_head_dim", default=width),
+        heads=heads, kv_heads=kv_heads, head_dim=width, v_head_dim=values,
         qkv_bias=_flag(f, family.qkv_bias), out_bias=_flag(f, family.out_bias),
     )  # fmt: skip
 

@@ -12,10 +12,12 @@ soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of mult
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
-from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
+from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel, shown
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
@@ -177,7 +179,40 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     unread = (
         f"field {key}, which is not understood," for key in unknown_fields(fields, model_type)
     )
-    return (*towers, *_quantization(config), *unread)
+    return (*towers, *_quantization(config), *_other_class(outer, fields, model), *unread)
+
+
+_OF_CLASS = re.compile(r"(?:For[A-Z].*|LMHeadModel|Model|LM)$")
+"""What transformers adds to a family's name in the names of its classes."""
+_CLASSES = {"nemotron-nas": "decilm"}
+"""Families whose class has another name than their `model_type`, in published files."""
+
+
+def _other_class(outer: Fields, fields: Fields, model: Model) -> Iterator[str]:
+    """A class of `architectures` by whose name the file is another family's, or code of its own:
+    `model_type` decides, as in transformers. None where that family reads the same model.
+    """
+    listed = outer.config.get("architectures")
+    named = listed[0] if isinstance(listed, list) and listed else None
+    types = [str(each.config.get("model_type")) for each in (outer, fields)]
+    if not isinstance(named, str) or _is_of(named, *types, *(_CLASSES.get(t) for t in types)):
+        return
+    for family in (family for key, family in FAMILIES.items() if _is_of(named, key)):
+        with suppress(UnsupportedModel):
+            if read_family(family, fields) == model:
+                return
+    yield f"class {shown(named)} of architectures, which model_type {shown(types[-1])} has not,"
+
+
+def _is_of(named: str, *types: str | None) -> bool:
+    """Whether a class is called as one of these types, in whatever order of its parts."""
+    own = _letters(_OF_CLASS.sub("", named))
+    known = [_letters(each) for each in types if each is not None]
+    return any(each.startswith(own) or sorted(own) == sorted(each) for each in known)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _is_tower(key: object, *, beside_text: bool) -> bool:

@@ -84,6 +84,8 @@ def text_of(path: Path) -> str:
         data = read_bounded(path, MAX_BYTES, "a config")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
+        if str(path) == "-" and isinstance(error, FileNotFoundError):
+            reason = "standard input is not read; write it to a file and name that"
         raise UnreadableConfig(f"cannot be read: {reason or one_line(error)}") from None
     if b"\0" in data:
         raise UnreadableConfig("a binary file; not text")

@@ -25,7 +25,9 @@ def read_model_file(path: Path) -> dict[str, Any]:
 
     try:
         document = parsed(text_of(path))
-    except (OSError, UnreadableConfig, YAMLError, *SCALAR_ERRORS) as error:
+    except UnreadableConfig as error:
+        raise UnknownModel(f"{path}: {one_line(error)}") from None
+    except (OSError, YAMLError, *SCALAR_ERRORS) as error:
         raise UnknownModel(f"{path}: cannot be read: {one_line(error)}") from None
     if not isinstance(document, dict) or "trace_version" not in document:
         raise UnknownModel(f"{path} is not a model file; `meshplan models NAME --trace` writes one")

@@ -111,6 +111,10 @@ WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
 """Commands whose `--json` took a file before it meant the same in all."""
 
 
+ANSWERED_BY_CODE = frozenset({"check", "diagnose", "profiles"})
+"""Commands that are also called for their exit code alone."""
+
+
 USAGE = 2
 UsageError: Any = typer.BadParameter.__mro__[1]
 """What Typer raises for words that it cannot read; its module depends on Typer's release."""
@@ -121,8 +125,8 @@ TYPED = "meshplan.typed"
 READER_LEFT = 128 + signal.SIGPIPE
 """What a shell calls the end of a program whose reader left: no finding of `check`, which is 1."""
 
-UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Why standard output takes no more, which is none of our faults."""
+UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""Why standard output takes no more, which is none of our faults; the last where it is closed."""
 
 
 class Commands(TyperGroup):
@@ -163,7 +167,9 @@ class Commands(TyperGroup):
                     f"--json {value}: --json takes no file, it prints on stdout; write "
                     f"`meshplan {args[0]} ... --json > FILE` (a model's .json goes before --json)"
                 )
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        _note_repeated(found[1], args)
+        return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands under their headings, without importing them."""
@@ -252,6 +258,19 @@ def _refuse_unknown(name: str) -> None:
     raise BadQuestion(f"no command {name!r}; {hint}")
 
 
+def _note_repeated(command: Any, args: list[str]) -> None:
+    """Say of an option with two values which of them counts: the last, as shells' users expect."""
+    for param in command.params:
+        if getattr(param, "is_flag", True) or param.multiple:
+            continue
+        split = (word.partition("=") for word in args if word.startswith("--"))
+        joined = [value for name, given, value in split if given and name in param.opts]
+        values = joined + [after for word, after in pairwise(args) if word in param.opts]
+        if len(set(values)) > 1:
+            print(f"note: {param.opts[0]} is given {len(values)} times; the last counts",
+                  file=sys.stderr)  # fmt: skip
+
+
 def load_command(name: str) -> Any:
     """The click command called `name`, its module imported."""
     module, _, attribute = COMMANDS[name].place.partition(":")
@@ -308,10 +327,15 @@ def meshplan(
 
 
 def _open_closed() -> None:
-    """Standard output and error that whoever started this closed (`>&-`) take what is written."""
-    for name in ("stdout", "stderr"):
+    """Where whoever started this closed them (`>&-`), standard error takes what is written, and
+    standard output refuses it as a full disk does, because nobody got the answer; but of a command
+    whose exit code answers it takes it too.
+    """
+    answered = sys.argv[1:2] and sys.argv[1] in ANSWERED_BY_CODE
+    output = os.O_WRONLY if answered else os.O_RDONLY
+    for name, mode in (("stdout", output), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, mode), "w"))
 
 
 def main() -> None:

@@ -51,6 +51,7 @@ models/configuration_bailing_moe_v2.py and modeling_bailing_moe_v2.py."""
 
 MIMO = Family(
     head_dim=192,
+    own_value_dim=True,
     qkv_bias=("attention_bias", False),
     out_bias=False,
     adjust=rules.mimo,

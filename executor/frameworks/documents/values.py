@@ -146,6 +146,13 @@ def _other_word(name: str, fact: Fact, table: Mapping[str, T]) -> ValueError:
     return MissingFacts((), (Fact(f"{name} {shown(fact.value)} ({known})", fact.line),))
 
 
+def below(values: Values, section: str) -> Values:
+    """The facts below `section`, by their names there; they count as asked for."""
+    names = [name for name in values.found if name.startswith(section + ".")]
+    values.asked |= {section, *names}
+    return Values({name.removeprefix(section + "."): values.found[name] for name in names})
+
+
 def top_level(values: Values) -> list[tuple[str, Fact]]:
     """The keys of the file's own level that nobody read, each once; what is below one is its own.
 

@@ -209,6 +209,7 @@ def read(text: str, path: str) -> Reading:
     rotates, context = values.word(ROTATES, f"{PREFIX}cp_comm_strategy"), f"{PREFIX}cp_size"
     put(facts, context_kind=rotates if (values.count(context) or Fact(1, 1)).value > 1 else None)
     full = values.flag("fsdp_config.fsdp_activation_checkpointing")
+    full = None if kind is not None and kind.value in _PLAIN else full  # a section left behind
     unread, noted = _judged(values, kind)
     return Reading(
         framework="accelerate",

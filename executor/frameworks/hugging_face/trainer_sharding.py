@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.parse import read_json
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, below, put, shown
 from meshplan.executor.frameworks.hugging_face import accelerate, deepspeed
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.keys.lists import judged
@@ -84,7 +84,7 @@ def sharding_of(
     if inline:
         kept = values.found.get("deepspeed.zero_force_ds_cpu_optimizer")
         found = _of_deepspeed(
-            deepspeed.reading_of(_below(values, "deepspeed"), str(near.path)), None
+            deepspeed.reading_of(below(values, "deepspeed"), str(near.path)), None
         )
         return replace(found, own_on_host=kept is not None and kept.value is False)
     if named is not None and named.value != "":  # which the trainers take for none
@@ -172,13 +172,6 @@ def launched_by(values: Values) -> Sharding | None:
     return Sharding(engine, {"zero_stage": Fact(stage, stated.line)})
 
 
-def _below(values: Values, section: str) -> Values:
-    """The facts below `section`, by their names there; they count as asked for."""
-    names = [name for name in values.found if name.startswith(section + ".")]
-    values.asked |= {section, *names}
-    return Values({name.removeprefix(section + "."): values.found[name] for name in names})
-
-
 def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
     """DeepSpeed's own facts; `at`: the key that names its file."""
     facts = {
@@ -218,7 +211,7 @@ def _fsdp_config(values: Values, near: Nearby) -> tuple[dict[str, Fact], list[Fa
     transformers takes it (training_args.py, `_process_fsdp_args`); the file's name where it is not
     there.
     """
-    section, stated = dict(_below(values, "fsdp_config").found), values.found.get("fsdp_config")
+    section, stated = dict(below(values, "fsdp_config").found), values.found.get("fsdp_config")
     if stated is not None and isinstance(stated.value, str) and stated.value:
         text = stated.value if stated.value.startswith("{") else near.text(stated.value)
         if text is None:
@@ -244,9 +237,20 @@ def _fsdp(word: Fact, inside: dict[str, Fact]) -> Sharding:
     unread, notes = judged(_listed(values), KEYS, "{}")
     unread += _unmodelled(values, words, word, strategy)
     full = values.on("activation_checkpointing")
+    notes += _one_unit(values, words, word)
     return Sharding(
         FSDP_ENGINE, {"zero_stage": stage}, recompute=full, unread=tuple(unread), notes=tuple(notes)
     )
+
+
+def _one_unit(values: Values, words: set[str], at: Fact) -> list[str]:
+    """A note of FSDP's words without `auto_wrap`: before transformers 5 (training_args.py,
+    `_process_fsdp_args`) Accelerate then wraps the model alone (NO_WRAP).
+    """
+    if not words & _STAGES.keys() or "auto_wrap" in words or "auto_wrap_policy" in values.found:
+        return []
+    said = f"line {at.line}: fsdp without auto_wrap is priced as transformers 5 takes it, by layers"
+    return [f"{said}; transformers 4 gathers the whole model at once"]
 
 
 def _strategy(values: Values, words: set[str]) -> Fact | None:

@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.documents.values import Values, optimizer, put
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.shipped import SHIPPED
+from meshplan.executor.frameworks.hugging_face.trainer_batches import batches_by_loader
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
     beside_experts,
     check_trains,
@@ -134,7 +135,7 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         freezes = lora is not None and sharding.engine != DEEPSPEED_ENGINE
         facts["precision"], said = left_open(trainer.name, values, freezes=freezes)
         notes.append(said)
-    unread += [*sharding.unread, *_kind(values)]
+    unread += [*sharding.unread, *_kind(values), *batches_by_loader(values, near)]
     engine = _engine_of(trainer, values, sharding, notes)
     unread += _weights_as_loaded(trainer, values, facts, sharding, notes)
     more, noted_axes = axes_of(values, facts)

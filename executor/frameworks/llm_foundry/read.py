@@ -81,6 +81,7 @@ def read(text: str, path: str) -> Reading:
     ]
     unread += [] if values.get("optimizer.name") else [Fact("no optimizer.name", 1)]
     unread += _sharding(values, facts)
+    notes += _wide_sums(values)
     config = mpt_config(values) if _is_mpt(values) else None
     full = values.on("fsdp_config.activation_checkpointing")
     not_understood, noted = judged(_unjudged(values, text), _KEYS, "{}")
@@ -170,6 +171,17 @@ def _sharding(values: Values, facts: dict[str, Fact]) -> list[Fact]:
         unread.append(Fact(f"fsdp_config.sharding_strategy {stated.value} ({why})", stated.line))
     why = "gathered weights of 32 bits are not modelled"
     return unread + values.besides(("PURE", "DEFAULT"), "fsdp_config.mixed_precision", why)
+
+
+def _wide_sums(values: Values) -> list[str]:
+    """A note where FSDP sends and adds gradients in 32 bits (mosaicml/composer
+    composer/distributed/mosaic_parallelism.py, get_mixed_precision).
+    """
+    stated = values.get("fsdp_config.mixed_precision")
+    if stated is None or stated.value != "DEFAULT":
+        return []
+    said = "fsdp_config.mixed_precision DEFAULT sends gradients in 32 bits"
+    return [f"line {stated.line}: {said}, and is priced as PURE, in 16"]
 
 
 def _unjudged(values: Values, text: str) -> list[tuple[str, Fact]]:

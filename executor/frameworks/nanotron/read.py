@@ -4,6 +4,7 @@ Absent settings are the defaults of `ParallelismArgs` and `MoEConfig`. The keys 
 (`nanotron_keys.toml`). Sources as in `nanotron`.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ def read(text: str, path: str) -> Reading:
     )
     shape = _shape_of(values)
     replayed = values.on("parallelism.recompute_layer")
-    unread = [*_unread(values, shape), *values.nested()]
+    unread = [*_unread(values, shape), *values.nested(), *_stages_of_other_length(text, facts)]
     not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return Reading(
         framework="nanotron",
@@ -62,6 +63,19 @@ def read(text: str, path: str) -> Reading:
         notes=(*noted, *values.suspects(COUNTS.values())),
         unread=(*unread, *not_understood),
     )
+
+
+def _stages_of_other_length(text: str, facts: Mapping[str, Fact]) -> list[Fact]:
+    """A stage of `data_stages` whose sequences are not those of `tokens` (DatasetStageArgs of
+    releases after 2411b022).
+    """
+    length = facts.get("seq_len")
+    for stated in re.finditer(r"^[ \t-]*sequence_length:[ \t]*(\d{1,9})\b", text, re.M):
+        if length is not None and int(stated[1]) != length.value:
+            line = text.count("\n", 0, stated.start()) + 1
+            why = f"the sequences of tokens have {length.value}: stages of data that differ"
+            return [Fact(f"sequence_length {stated[1]} ({why} are not modelled)", line)]
+    return []
 
 
 def _unread(values: Values, shape: Mapping[str, Any] | None) -> list[Fact]:

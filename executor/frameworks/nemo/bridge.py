@@ -65,6 +65,7 @@ from meshplan.executor.frameworks.nemo.recipe_section import run_of_file
 from meshplan.executor.frameworks.nemo.recipe_unread import changed_model, of_unknown
 from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.nemo.run_settings import (
+    averaged,
     keeps_scores,
     of_run,
     sums_narrow,
@@ -256,7 +257,8 @@ def _of_nemo(
 ) -> tuple[list[Fact], list[str]]:
     """What NeMo's trainer sets and is not modelled, and notes; adds the length of its samples."""
     unread, notes = of_run(found)
-    return [*unread, *keeps_scores(found, mode)], [*notes, *tuning_length(found, facts)]
+    unread += [*keeps_scores(found, mode), *averaged(found)]
+    return unread, [*notes, *tuning_length(found, facts)]
 
 
 def _implied(found: Mapping[str, Fact], precision: Precision) -> set[str]:

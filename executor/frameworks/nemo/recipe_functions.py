@@ -72,7 +72,8 @@ def runs_of_functions(
     runs = []
     for name, line in names:
         program = Program(repository, budget, rules)
-        runs.append(_said_by_name(_run(program, name), name, line))
+        run = _said_by_name(_run(program, name), name, line)
+        runs.append(replace(run, notes=(*run.notes, *program.assumed.values())))
     return runs
 
 

@@ -59,3 +59,13 @@ def keeps_scores(found: Mapping[str, Fact], mode: str) -> list[Fact]:
         return []
     why = "NeMo's own layers keep the scores of attention, which is not modelled"
     return [Fact(f"transformer_engine false ({why})", layers.line)]
+
+
+def averaged(found: Mapping[str, Fact]) -> list[Fact]:
+    """The moving average of the weights, which is a second copy of them on the GPU
+    (NVIDIA/NeMo@8cfedd72 nemo/utils/exp_manager.py, EMAParams).
+    """
+    stated = found.get("exp_manager.ema.enable")
+    if stated is None or stated.value is not True:
+        return []
+    return [Fact("exp_manager.ema (a second copy of the weights is not modelled)", stated.line)]

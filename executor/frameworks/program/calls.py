@@ -43,6 +43,9 @@ _COPIES = ("copy.deepcopy", "deepcopy")
 _SHALLOW = ("copy.copy", "copy")
 _ANYTHING = ("exec", "eval", "globals", "locals")
 """Functions that may store into any name."""
+_KEEPS_FIELDS = re.compile(r"dataclass|regist|deprecated|^final$|experimental")
+"""Names of decorators that leave a class's fields as they are."""
+_NUMBER = re.compile(r"\s*[-+]?\d+(?:\.\d+)?\s*|true|false", re.I)
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _LAUNCHED = re.compile(r"(?:(?:LOCAL|GROUP|ROLE)_)?(?:RANK|WORLD_SIZE)|(?:SLURM|OMPI|PMIX?|PET)_.*")
 """Variables that a launcher sets (torchrun, Slurm, MPI): without it they are not known."""
@@ -82,6 +85,7 @@ class Calls(Expressions):
         self._ruled = tuple(f"{name}." for name in rules.ruled)
         self._opaque = tuple(f".{name}" for name in rules.opaque)
         self.environment: dict[str, Any] = dict(rules.environment or {})
+        self.assumed: dict[str, str] = {}  # notes of numbers that stand for variables not given
         self._depth = 0
 
     @abstractmethod
@@ -253,9 +257,15 @@ class Calls(Expressions):
 
     def variable(self, name: str, default: Any, node: ast.AST) -> Any:
         """A variable of the environment; one of a launcher's that is not given is not known."""
-        if name not in self.environment and _LAUNCHED.fullmatch(name):
+        if name in self.environment:
+            return self.environment[name]
+        if _LAUNCHED.fullmatch(name):
             return self.unknown(node)
-        return self.environment.get(name, default)
+        if isinstance(default, int | float) or _NUMBER.fullmatch(str(default)):
+            said = f"{name} of the environment is taken as {default}, the program's default"
+            note = f"line {self.line}: {said}; --env {name}=VALUE says another"
+            self.assumed.setdefault(name, note)
+        return default
 
     def _replaced(self, held: Any, named: dict[str, Any], node: ast.Call) -> Any:
         if not isinstance(held, Record):
@@ -325,6 +335,11 @@ class Calls(Expressions):
     ) -> Iterator[tuple[str, tuple[ast.expr | None, Frame]]]:
         """The fields of a class and of those that it is made of, each with its default."""
         frame = Frame(self.names(called.module), called.module)
+        for decorator in called.node.decorator_list:
+            named = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if not _KEEPS_FIELDS.search(last := self.words(named).rpartition(".")[2]):
+                said = f"@{last} (what it makes of {called.node.name} is not known)"
+                touch(made, Unknown(said, self.line))
         for base in called.node.bases if depth < _MAX_BASES else ():
             held = self.value(base, frame)
             if isinstance(held, Class):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.variables import Part, Text, plain
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
+from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_BRACED = 1_001  # one more than a loop may have rounds
 _RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})(?:\.\.(\d{1,6}))?\}")
@@ -36,6 +37,19 @@ def reads(condition: syntax.Block) -> bool:
     words = first.parts if isinstance(first, syntax.Simple) else ()
     named = (part.bare for part in words if isinstance(part, Word) and not syntax.assigns(part))
     return next(named, "") == "read"
+
+
+def printing(command: str, line: int) -> syntax.Block | None:
+    """The commands of `$( )`; None for what is read by no rule, and for `< FILE` without a command,
+    which prints the file.
+    """
+    try:
+        block = parsed([(Part(command, line),)], line)
+    except UnreadableConfig:
+        return None
+    nodes = [node for _, node in block.items]
+    empty = all(isinstance(node, syntax.Simple) and not node.parts for node in nodes)
+    return None if empty else block
 
 
 def is_count(words: list[Text]) -> bool:

@@ -3,9 +3,8 @@
 What the script does not say (an environment variable, an argument, the output of a command) counts
 as empty in conditions, as in an empty environment, and stays visible (`$TP`) in the words of a
 command. The output of a command is not nothing where a default stands (`${TP:-4}`).
-
 Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion, 3.5.7 Word Splitting.
-Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than compute (`computed`).
+Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than compute and print.
 """
 
 import re
@@ -48,12 +47,13 @@ class _Atom:
 
 
 class Expander:
-    """Expands words by `variables`. `called`: what a function of the script prints, else None."""
+    """Expands words by `variables`; `called`, `printed`: what a function, or commands, print."""
 
     def __init__(self, variables: Variables) -> None:
         self.variables, self.work = variables, work_here()
         self.depth = 0
         self.called: Callable[[list[Text], int], Text | None] = lambda _words, _line: None
+        self.printed: Callable[[str, int], Text | None] = lambda _command, _line: None
 
     def fields(self, word: Word) -> list[Text]:
         """The words that the shell makes of one: none, one or several."""
@@ -278,7 +278,8 @@ class Expander:
         try:
             if self.depth > MAX_DEPTH:
                 raise UnreadableConfig(_too_deep(), line)
-            said = self._document(command, line) or self._pipeline(command, line)
+            ways = (self._document, self._pipeline, self.printed)
+            said = next((text for way in ways if (text := way(command, line)) is not None), None)
         finally:
             self.depth -= 1
         if said is None:

@@ -1,11 +1,12 @@
 """Follows a launch script's tree, command by command: `script` says what for."""
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
+from meshplan.executor.frameworks.shell.asked import notes_of
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
 from meshplan.executor.frameworks.shell.expand import MAX_TOKENS, Expander
@@ -31,6 +32,7 @@ MAX_STEPS = 20_000  # commands followed in one script
 MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
 OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
+_NOBODYS = ("$@", "$*", "${@}", "${*}")  # arguments, where the script is started without any
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
 
@@ -51,9 +53,10 @@ class Follower:
 
     def __init__(self, path: str) -> None:
         self.path, self.sourced, self.exported = path, 0, set[str]()
+        self.asked: dict[int, syntax.Node | None] = {}  # conditions that were looked at
         self.script, self.variables = Script(), Variables()
         self.expander = Expander(self.variables)
-        self.expander.called = self._called
+        self.expander.called, self.expander.printed = self._called, self._printed
         self.assignments = Assignments(self.expander)
         self.printing: list[Text | None] | None = None  # what a function prints into `$( )`
         self.functions: dict[str, syntax.Node] = {}
@@ -91,7 +94,16 @@ class Follower:
             with suppress(Exits), self._own_shell():
                 return self._list(block)
             return True
-        return self._list(block)
+        said = self.printing if block.piped else None
+        return self._list(block) if said is None else self._pipe(block, said)
+
+    def _pipe(self, block: syntax.Block, said: list[Text | None]) -> bool:
+        """What all but the last of a pipeline print is not printed."""
+        printed, status = len(said), True
+        for _, node in block.items:
+            del said[printed:]
+            status = self.run(node)
+        return status
 
     @contextmanager
     def _own_shell(self) -> Iterator[None]:
@@ -104,8 +116,11 @@ class Follower:
             self.variables.become(held)
 
     def _list(self, block: syntax.Block) -> bool:
-        status = True
+        status, before = True, None
         for joint, node in block.items:
+            if joint != ";":
+                self._note_asked(before, [node])
+            before = node
             if joint == ";" or (joint == "&&") == status:
                 self.conditional += joint != ";"
                 try:
@@ -114,8 +129,15 @@ class Follower:
                     self.conditional -= joint != ";"
         return status
 
+    def _note_asked(self, condition: syntax.Node | None, bodies: Sequence[syntax.Node]) -> None:
+        """Note a condition that a command or a file decides, and by it what is set or printed."""
+        if id(condition) not in self.asked:
+            self.asked[id(condition)], prints = condition, self.printing is not None
+            self.script.notes += notes_of(condition, bodies, self.functions, prints=prints)
+
     def _if(self, node: syntax.If) -> bool:
         for condition, body in node.clauses:
+            self._note_asked(condition, [each for _, each in node.clauses])
             if condition is None or self.run(condition):
                 return self._maybe(body)
         return True
@@ -177,7 +199,7 @@ class Follower:
         values = self.variables.arguments
         if node.words is not None:
             lists = (commands.braced(word) or self.expander.fields(word) for word in node.words)
-            values = [text for each in lists for text in each]
+            values = [text for each in lists for text in each if shown_text(text) not in _NOBODYS]
         for value in list(values):
             self.variables.values[node.name] = [value]
             yield
@@ -204,12 +226,8 @@ class Follower:
             if first.bare == "export":
                 self.exported |= exported_names(node.parts[count + 1 :])
             return True
-        words = [
-            text
-            for part in node.parts[count:]
-            if isinstance(part, Word)
-            for text in self.expander.fields(part)
-        ]
+        stated = (part for part in node.parts[count:] if isinstance(part, Word))
+        words = [text for part in stated for text in self.expander.fields(part)]
         before: dict[str, list[Text] | None] = {}
         for part in node.parts[:count]:
             name = syntax.name_of(part)
@@ -233,16 +251,26 @@ class Follower:
 
     def _called(self, words: list[Text], line: int) -> Text | None:
         """What a function prints, where the words call one that only prints text."""
-        if not words or plain(words[0]) not in self.functions:
+        if not words or (name := plain(words[0])) not in self.functions:
             return None
-        outer, self.printing, recorded = self.printing, [], len(self.script.commands)
-        with suppress(Exits, Stops), self._own_shell():
-            self._call(plain(words[0]), words[1:], line)
-        said, self.printing = self.printing, outer
-        ran = len(self.script.commands) > recorded
-        for each in (self.script.commands, self.script.beside, self.script.exported):
-            del each[recorded:]
-        if ran or any(each is None for each in said):
+        return self._captured(lambda: self._call(name, words[1:], line))
+
+    def _printed(self, command: str, line: int) -> Text | None:
+        """What the commands of `$( )` print, where they only print text."""
+        inner = commands.printing(command, line)
+        return self._captured(lambda: self._inside(inner, line)) if inner else None
+
+    def _captured(self, followed: Callable[[], bool]) -> Text | None:
+        """What is printed while `followed` runs; None where a program is started, or prints."""
+        outer, recorded = self.printing, len(self.script.commands)
+        self.printing = said = list[Text | None]()
+        try:
+            with suppress(Exits, Stops), self._own_shell():
+                followed()
+        except UnreadableConfig:  # more than a launch script does: as a program's
+            said.append(None)
+        self.printing = outer
+        if self.script.forget(recorded) or any(each is None for each in said):
             return None
         return without_line_ends([part for each in said if each for part in each])
 

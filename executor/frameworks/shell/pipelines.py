@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
-from meshplan.executor.frameworks.shell.text import computed
+from meshplan.executor.frameworks.shell.text import computed, ends_open
 
 _AWK = re.compile(r"\s*\{\s*print\s+\$(\d{1,3}|NF)\s*;?\s*\}\s*")
 _REPLACED = re.compile(r"s([/|#,])([\w ,.:=-]*)\1([\w ,.:=-]*)\1(g?)")
@@ -25,7 +25,7 @@ def printed(stages: list[list[str]]) -> str | None:
     it; None where one of them does more than is read.
     """
     text = computed(stages[0]) if stages else ""
-    if text is not None and stages and stages[0][:1] != ["printf"]:
+    if text is not None and stages and not _ends_open(stages[0]):
         text += "\n"  # every other command ends its last line
     for name, *words in stages[1:]:
         if text is None:
@@ -33,6 +33,11 @@ def printed(stages: list[list[str]]) -> str | None:
         known = _FILTERS.get(name)
         text = known(text, words) if known else None
     return None if text is None else text.rstrip("\n")
+
+
+def _ends_open(words: list[str]) -> bool:
+    """Whether a command leaves its last line without an end: `printf`, `echo -n`."""
+    return words[:1] == ["printf"] or (words[:1] == ["echo"] and ends_open(words[1:]))
 
 
 def _options(words: list[str], letters: str) -> dict[str, str] | None:

@@ -25,6 +25,13 @@ class Script:
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
 
+    def forget(self, count: int) -> bool:
+        """Drop all commands but the first `count`; whether there were more."""
+        more = len(self.commands) > count
+        for each in (self.commands, self.beside, self.exported):
+            del each[count:]
+        return more
+
 
 def joined(scripts: Sequence[Script], notes: Sequence[str] = ()) -> Script:
     """The tasks of one job array as one script: the commands of all, the variables of the first. A

@@ -54,8 +54,9 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         for name, items in known.values.items()
     }
     script.waits = tuple(dict.fromkeys(what for _, what in sorted(known.guesses.items())))
-    script.notes += [
+    guessed = (
         f"line {line}: {what} is not set in the script: taken as empty in this condition"
         for line, what in sorted(known.guesses.items())
-    ]
+    )
+    script.notes = list(dict.fromkeys([*script.notes, *guessed]))
     return script

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.syntax import Redirected
-from meshplan.executor.frameworks.shell.text import formatted
+from meshplan.executor.frameworks.shell.text import echoed, ends_open, formatted
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -35,6 +35,11 @@ def printed_by(expander: Expander, words: list[Text], sent: Redirected) -> list[
     if sent.target or sent.longer or (sent.elsewhere and sent.elsewhere.raw == "2"):
         return []
     name, rest = plain(words[0]), words[1:]
+    if name == "echo" and rest and plain(rest[0]).startswith("-"):
+        known = None if any(map(is_unset, rest)) else [plain(word) for word in rest]
+        text = None if known is None else echoed(known)
+        end_of = "" if known is not None and ends_open(known) else "\n"
+        return [None if text is None else (Part(text + end_of, 1),)]
     if name in ("echo", "log"):
         blank, end = Part(" ", 1), Part("\n", 1)
         parts = [part for word in rest for part in (*word, blank)]
@@ -44,7 +49,7 @@ def printed_by(expander: Expander, words: list[Text], sent: Redirected) -> list[
         return [None if text is None else (Part(text, 1),)]
     if name == "cat" and not rest:
         return [sent_text(expander, sent)]
-    return [None] if name in ("cat", "ls", "git", "printf", "exec") else []
+    return [None] if name in ("cat", "ls", "git", "pip", "printf", "exec") else []
 
 
 def given_script(

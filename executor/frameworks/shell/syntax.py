@@ -72,10 +72,12 @@ class Block:
 
     alone  they run in a shell of their own (`( ... )`, a part of a pipeline): what they set is gone
            behind it
+    piped  what each prints goes to the next
     """
 
     items: list[tuple[str, "Node"]] = field(default_factory=list)
     alone: bool = False
+    piped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class _Parser:
             self._take()
             self._skip("\n")
             parts.append((";", Block([(";", self._command())], alone=True)))
-        return Block(parts)
+        return Block(parts, piped=True)
 
     def _command(self) -> Node:
         self._deeper()

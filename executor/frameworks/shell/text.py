@@ -6,6 +6,7 @@ Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion; POSIX.1-2017 `expr
 import fnmatch
 import re
 from collections.abc import Callable
+from itertools import dropwhile, takewhile
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
 
@@ -25,8 +26,8 @@ def computed(words: list[str]) -> str | None:
     if not words:
         return ""
     name, rest = words[0], words[1:]
-    if name == "echo" and not any(word.startswith("-") for word in rest[:1]):
-        return " ".join(rest)
+    if name == "echo":
+        return echoed(rest)
     if (name == "which" and len(rest) == 1) or (name == "command" and rest[:1] == ["-v"]):
         return rest[-1]
     if name == "basename" and len(rest) in (1, 2):
@@ -46,6 +47,26 @@ def computed(words: list[str]) -> str | None:
         except NotArithmetic:
             return None
     return None
+
+
+_ECHO_OPTIONS = re.compile(r"-[neE]+")
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+
+
+def ends_open(words: list[str]) -> bool:
+    """Whether these words make `echo` leave its last line without an end."""
+    return any("n" in word for word in takewhile(_ECHO_OPTIONS.fullmatch, words))
+
+
+def echoed(words: list[str]) -> str | None:
+    """What bash prints, less the line end behind it; None for escapes that are not read."""
+    options = "".join(takewhile(_ECHO_OPTIONS.fullmatch, words))
+    text = " ".join(dropwhile(_ECHO_OPTIONS.fullmatch, words))
+    if "e" not in options or options.rfind("E") > options.rfind("e"):
+        return text
+    if set(re.findall(r"\\.?", text)) - _ESCAPES.keys():
+        return None
+    return re.sub(r"\\.", lambda match: _ESCAPES[match[0]], text)
 
 
 _FORMAT = re.compile(r"%([-+ 0]?\d{0,3}[sdi]|%)|\\([nt\\])")

@@ -26,6 +26,7 @@ from meshplan.executor.frameworks.torchtitan.names import model_of_function
 from meshplan.planner.case.reading import Fact
 
 UNCLEAR = "unclear"  # not a key of torchtitan's: what the syntax does not say, by its lines
+ASSUMED = "assumed"  # nor this: notes of what stands for the environment
 _SECTIONS = ("parallelism", "training", "compile", "fault_tolerance")
 _CHECKPOINT = {"FullAC.Config": "full", "SelectiveAC.Config": "selective"}
 _OPTION = "selective_ac_option"

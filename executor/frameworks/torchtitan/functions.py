@@ -17,7 +17,7 @@ from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
 from meshplan.executor.frameworks.program.calls import Rules
 from meshplan.executor.frameworks.program.follow import Program
 from meshplan.executor.frameworks.program.modules import Repository
-from meshplan.executor.frameworks.torchtitan.function_facts import UNCLEAR, facts_of
+from meshplan.executor.frameworks.torchtitan.function_facts import ASSUMED, UNCLEAR, facts_of
 from meshplan.executor.frameworks.torchtitan.names import CONVERTER_CLASSES
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -61,7 +61,9 @@ def read_python(
 def _facts(program: Program, function: ast.FunctionDef, module: str) -> dict[str, Fact]:
     """What one function says; what is not followed of it is named, and no more is known then."""
     try:
-        return facts_of(program.of(function.name), function, module)
+        found = facts_of(program.of(function.name), function, module)
+        assumed = Fact(tuple(program.assumed.values()), function.lineno)
+        return found | ({ASSUMED: assumed} if found and assumed.value else {})
     except Unfollowed as why:
         said = Fact((Fact(why.text, why.line),), why.line)
         return {"parallelism": Fact(None, function.lineno), UNCLEAR: said}

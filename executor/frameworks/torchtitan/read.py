@@ -165,7 +165,8 @@ _OLD_DEGREE, _PIPELINE = "data_parallel_degree", "pipeline_parallel_degree"
 
 
 def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Degrees of [training] and [experimental], where torchtitan before 0.1 and flame have them.
+    """Degrees of [training] and [experimental], and what stages are, where torchtitan before 0.1
+    and flame have them.
 
     In 2024 `data_parallel_degree` was FSDP's, unless `data_parallel_type` was ddp
     (pytorch/torchtitan before c9b17cca, torchtitan/config_manager.py); a pipeline then cut its
@@ -174,7 +175,8 @@ def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
     old = {
         f"parallelism.{name.partition('.')[2]}": fact
         for name, fact in found.items()
-        if name.startswith(("training.", "experimental.")) and name.endswith("_degree")
+        if (name.startswith(("training.", "experimental.")) and name.endswith("_degree"))
+        or name.startswith("experimental.pipeline_parallel_")
     }
     kind, pipeline = (old.get(f"parallelism.{name}") for name in (_OLD_DEGREE, _PIPELINE))
     sharded = found.get("training.data_parallel_type", Fact("fsdp", 1)).value == "fsdp"

@@ -1,8 +1,10 @@
 """What of torchtitan's settings nothing reads, and what no price holds: named, never guessed."""
 
+from collections.abc import Iterator
+
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.keys.lists import flags_in, judged
-from meshplan.executor.frameworks.torchtitan.function_facts import UNCLEAR
+from meshplan.executor.frameworks.torchtitan.function_facts import ASSUMED, UNCLEAR
 from meshplan.executor.frameworks.torchtitan.names import CONVERTERS
 from meshplan.planner.case.reading import Fact
 
@@ -30,13 +32,15 @@ SPLITS_NOTHING = frozenset(
     )
 )
 """Keys of torchtitan 0.2 and 0.3 (`config/job_config.py`) that leave every degree as it is."""
+_STAGES = "pipeline_parallel_degree"
+_SPLIT_POINTS = "pipeline_parallel_split_points"
 OF_STAGES = frozenset(
     f"parallelism.{name}"
     for name in (
         *("module_fqns_per_model_part", "pipeline_parallel_layers_per_stage"),
         *("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_schedule_csv"),
         *("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_microbatch_size"),
-        *("pipeline_parallel_schedule", "num_pp_microbatches", "pipeline_parallel_split_points"),
+        *("pipeline_parallel_schedule", "num_pp_microbatches", _SPLIT_POINTS),
     )
 )
 """Keys that are read where there is a pipeline."""
@@ -47,6 +51,7 @@ def unread_of(values: Values) -> tuple[Fact, ...]:
     return (
         *_unknown_converters(values),
         *_unknown_keys(values),
+        *_split_points(values),
         *_below_model(values),
         *_encoders(values),
         *_semi_synchronous(values),
@@ -69,6 +74,14 @@ def _unknown_keys(values: Values) -> tuple[Fact, ...]:
     keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
     found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
     return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
+
+
+def _split_points(values: Values) -> Iterator[Fact]:
+    """The names that stages begin with, where there is a pipeline (torchtitan up to 0.1)."""
+    stages, stated = (values.get(f"parallelism.{name}") for name in (_STAGES, _SPLIT_POINTS))
+    if stages is not None and stages.value != 1 and stated is not None and stated.value:
+        why = "where stages begin is not read; module_fqns_per_model_part says it"
+        yield Fact(f"{_SPLIT_POINTS} ({why})", stated.line)
 
 
 def judged_settings(values: Values) -> tuple[list[Fact], list[str]]:
@@ -128,13 +141,14 @@ OWN_SETTINGS = (
 
 
 def own_settings(values: Values) -> list[str]:
-    """A note for a module that adds settings which no list here has."""
+    """A note for a module that adds settings which no list here has, and those of a function."""
+    assumed = values.get(ASSUMED)
     found = ((name, values.get(name)) for name in OWN_SETTINGS)
     return [
         f"line {fact.line}: what {name} {shown(fact.value)} adds or changes is not read"
         for name, fact in found
         if fact and fact.value
-    ]
+    ] + list(assumed.value if assumed else ())
 
 
 def _encoders(values: Values) -> tuple[Fact, ...]:

@@ -40,6 +40,8 @@ OPTIMIZERS = {
 """bitsandbytes' of 32 bits keep these beside weights of 16, which is not modelled."""
 _MARK = re.compile(r"\b_component_:[ \t]*torchtune\.")
 _LOSSES = "torchtune.modules.loss."
+_PIECES = 8
+"""Of the logits, where a loss of torchtune's says no other number (num_output_chunks)."""
 _PLANS = ("torchtune.models.llama3.base_llama_tp_plan",)
 _WIDTHS = ("bf16", "fp32")
 _JUDGED_BELOW = ("model.", "optimizer.", "loss.")
@@ -128,7 +130,10 @@ def _read_width(values: Values, facts: dict[str, Fact]) -> list[Fact]:
 
 
 def _another_loss(values: Values) -> list[Fact]:
-    loss = values.get("loss._component_")
+    loss, pieces = values.get("loss._component_"), values.count("loss.num_output_chunks")
+    if pieces is not None and pieces.value < _PIECES:
+        why = f"priced as {_PIECES} pieces of the logits; fewer keep more of them"
+        return [Fact(f"loss.num_output_chunks {pieces.value} ({why})", pieces.line)]
     if loss is None or str(loss.value).startswith(_LOSSES):
         return []
     return [Fact(f"loss {shown(loss.value)} (another than of next tokens)", loss.line)]
@@ -138,4 +143,4 @@ def _assumed(values: Values) -> list[str]:
     said = [f"priced as the engine {ENGINE} runs a whole model: assumed of torchtune"]
     if not values.on("dataset.packed"):
         said.append("samples that are not packed are priced as whole sequences")
-    return [*said, "logits, which the loss makes in pieces, are priced as made in eight"]
+    return [*said, f"logits, which the loss makes in pieces, are priced as made in {_PIECES}"]

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.models.published import family_of
 from meshplan.costmodels.model.config_fields import MAX_COUNT, MAX_LAYERS, UnsupportedModel
 from meshplan.costmodels.model.families.remote import REMOTE
-from meshplan.costmodels.model.hf_config import FAMILIES, model_from_config
+from meshplan.costmodels.model.hf_config import FAMILIES, left_out, model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Attention, Model
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
@@ -23,6 +23,28 @@ def model(name: str, **changes: Any) -> Model:
 
 def windows(model: Model) -> list[int | None]:
     return [model.kinds[kind].attention.window for kind in model.pattern]
+
+
+@pytest.mark.parametrize(
+    ("name", "named", "says"),
+    [
+        pytest.param("llama-3.1-8b", "Qwen3MoeForCausalLM", True, id="another family's"),
+        pytest.param("llama-3.1-8b", "OwnLlamaForCausalLM", True, id="code of its own"),
+        pytest.param("llama-3.1-8b", "MistralForCausalLM", False, id="which reads the same"),
+        pytest.param("llama-3.1-8b", "LlamaForSequenceClassification", False, id="its own"),
+        pytest.param("kimi-k2", "DeepseekV3ForCausalLM", False, id="as published"),
+        pytest.param("hunyuan-7b", "HunYuanDenseV1ForCausalLM", False, id="in another order"),
+    ],
+)
+def test_a_class_of_another_name_is_said(name: str, named: str, says: bool) -> None:
+    """`model_type` decides, as in transformers; that `architectures` differs is a warning."""
+    said = left_out(CONFIGS[name] | {"architectures": [named]})
+    assert any(named in words for words in said) == says
+
+
+def test_no_published_file_names_another_class() -> None:
+    """Of all that the catalogue holds: the warning is for odd files alone."""
+    assert not [name for name, each in CONFIGS.items() if any("class" in w for w in left_out(each))]
 
 
 # What families become
@@ -64,6 +86,14 @@ def test_qwen_slides_from_max_window_layers_on() -> None:
     on = model("qwen2.5-7b", use_sliding_window=True, sliding_window=1024, max_window_layers=20)
     assert windows(on) == [None] * 20 + [1024] * 8
     assert windows(model("qwen2.5-7b", sliding_window=1024)) == [None] * 28
+
+
+def test_values_are_as_wide_as_keys_where_the_family_says_nothing() -> None:
+    """Llama's class does not know `v_head_dim`; MiMo's has it."""
+    assert model("llama-3.1-8b", v_head_dim=128) == model("llama-3.1-8b")
+    with pytest.raises(UnsupportedModel, match="v_head_dim 64 is not head_dim 128"):
+        model("llama-3.1-8b", v_head_dim=64)
+    assert model("mimo-v2-flash").kinds[0].attention.v_head_dim == 128
 
 
 def test_layer_types_win_over_the_pattern() -> None:

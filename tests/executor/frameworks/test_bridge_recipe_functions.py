@@ -8,6 +8,7 @@ from meshplan.executor.frameworks import read_config, recognise
 from meshplan.planner.case.reading import NothingToRead, Reading
 
 RECIPE = """
+import os
 from megatron.bridge import AutoBridge
 from megatron.bridge.recipes.common import base
 from megatron.bridge.training.mixed_precision import bf16_with_mxfp8_mixed, bf16_mixed
@@ -126,3 +127,10 @@ def test_each_recipe_is_a_case_and_a_file_of_names_is_none(tmp_path: Path) -> No
     assert recognise("a.py", only)
     with pytest.raises(NothingToRead, match="without a function"):
         read_config(only, "a.py")
+
+
+def test_a_number_of_the_environment_is_noted() -> None:
+    """Its default is priced, and the option that says another is named."""
+    reading = _read("cfg.model.context_parallel_size = int(os.environ.get('CP', 2))")
+    assert _values(reading)["context_parallel"] == 2
+    assert "CP of the environment is taken as 2, the program's default" in " ".join(reading.notes)

@@ -45,6 +45,10 @@ def job(gpus: object = 8, workers: object = 3, launcher: str = "", degree: str =
         pytest.param(job(launcher="--nnodes=$N --nproc_per_node=8"), 32, id="left to the operator"),
         pytest.param(job(gpus='"4"', workers=0), 4, id="no workers"),
         pytest.param(job(workers="${N}"), None, id="a template's number"),
+        pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: '4'", 1), 16,
+                     id="4 processes of each pod's 8 GPUs: 4 + 3 x 4"),
+        pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: auto", 1), 32, id="all"),
+        pytest.param(job().replace("spec:", "spec:\n  nprocPerNode: cpu", 1), None, id="of CPUs"),
         pytest.param(job() + "---\n" + job(), None, id="two jobs in one file"),
         pytest.param(
             "kind: Job\nspec:\n  parallelism: 2\n  template:\n"

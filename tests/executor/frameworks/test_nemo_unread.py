@@ -199,3 +199,11 @@ def test_layers_of_nemo_that_keep_scores(lines: str, named: int) -> None:
     text = RUN.format(trainer="", optim="").rstrip() + f"\n  {lines}\n"
     unread = read_config(text, "nemo.yaml").unread
     assert sum("keep the scores" in str(fact.value) for fact in unread) == named == len(unread)
+
+
+@pytest.mark.parametrize(("enabled", "named"), [("true", 1), ("false", 0)])
+def test_averaged_weights_are_a_second_copy(enabled: str, named: int) -> None:
+    """`exp_manager`, which else says nothing of memory, may keep them on the GPU."""
+    text = RUN.format(trainer="", optim="") + f"exp_manager:\n  ema: {{enable: {enabled}}}\n"
+    unread = read_config(text, "nemo.yaml").unread
+    assert sum("exp_manager.ema" in str(fact.value) for fact in unread) == named == len(unread)

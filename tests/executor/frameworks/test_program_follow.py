@@ -108,10 +108,26 @@ def test_what_is_not_followed_says_its_line(body: str) -> None:
 
 
 def test_the_environment_is_what_the_file_is_started_with() -> None:
+    """A number that stands for a variable not given is noted; a path is not."""
     text = "import os\ndef f():\n    return Config(x=int(os.environ.get('TP', '2')))\n"
     for environment, x in (({}, 2), ({"TP": "8"}, 8)):
         program = Program(Repository(text, ""), Budget(), Rules(environment=environment))
         assert program.of("f").get("x") == x
+        assert [*program.assumed] == ([] if environment else ["TP"])
+    path = Program(Repository(text.replace("'2'", "'/data'"), ""), Budget())
+    assert path.of("f") is not None
+    assert not path.assumed
+
+
+@pytest.mark.parametrize(
+    ("decorator", "known"), [("dataclass", True), ("register('a')", True), ("patched", False)]
+)
+def test_a_decorator_may_change_what_a_class_makes(decorator: str, known: bool) -> None:
+    """`@dataclass` and what registers leave the fields as they are."""
+    text = f"@{decorator}\nclass C:\n    x: int = 1\ndef f():\n    return C()\n"
+    record = Program(Repository(text, ""), Budget()).of("f")
+    assert isinstance(record, Record)
+    assert (record.changed is None) == known
 
 
 HOSTILE = {

@@ -164,6 +164,22 @@ def test_what_stages_hold_says_nothing_without_a_pipeline() -> None:
     assert read_config(text, "config.toml").unread == ()
 
 
+def test_where_stages_begin_is_named() -> None:
+    """It was priced as even stages; at degree 1 it says nothing."""
+    text = TITAN.format(schedule="1F1B") + 'pipeline_parallel_split_points = ["layers.4"]\n'
+    (named,) = read_config(text, "config.toml").unread
+    assert str(named.value).startswith("pipeline_parallel_split_points (where stages begin")
+    assert read_config(text.replace("degree = 2", "degree = 1"), "config.toml").unread == ()
+
+
+def test_what_stages_are_is_read_of_the_old_section() -> None:
+    """[experimental] had the pipeline before 0.1."""
+    text = TITAN.format(schedule="Interleaved1F1B").replace("[parallelism]", "[experimental]")
+    reading = read_config(f"{text}[parallelism]\ntensor_parallel_degree = 1\n", "config.toml")
+    assert reading.facts["schedule"].value == "interleaved_1f1b"
+    assert (reading.facts["pipeline_parallel"].value, reading.unread) == (2, ())
+
+
 def test_python_that_python_warns_of_is_read_in_silence() -> None:
     """A warning about the text of a config is not written over the report."""
     with warnings.catch_warnings(record=True) as warned:
@@ -201,3 +217,14 @@ def test_an_engine_that_is_not_compiled_has_the_habits_of_rows_that_say_so() -> 
     of_row, of_file = engine_of(row_of(cells)), load_engine("torchtitan-eager")
     assert of_file.kernels == of_row.kernels
     assert of_file.state == of_row.state
+
+
+def test_a_number_of_the_environment_is_noted_of_torchtitan_too() -> None:
+    """Its default is priced, and the option that says another is named."""
+    text = REGISTRY % "" + "import os\n"
+    text = text.replace(
+        "expert_parallel_degree=8", "expert_parallel_degree=int(os.getenv('EP', 8))"
+    )
+    reading = read_config(text, "config_registry.py")
+    assert reading.facts["expert_parallel"].value == 8
+    assert "--env EP=VALUE says another" in " ".join(reading.notes)

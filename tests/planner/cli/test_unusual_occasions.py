@@ -226,12 +226,36 @@ def test_numbers_of_gpus_beyond_all(gpus: str, said: str) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
 def test_closed_output_is_no_failure(tmp_path: Path, closed: str) -> None:
-    """Whoever starts it may close standard output: the exit code says what it found."""
+    """Whoever starts `check` may close standard output: the exit code says what it found."""
     (tmp_path / "bad.yaml").write_text("a: 1\n")
     program = f"{shlex.quote(sys.executable)} -m meshplan.planner.cli.main"
     command = f"{program} check {shlex.quote(str(tmp_path / 'bad.yaml'))} {closed}"
     ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (2, "")
+
+
+def test_closed_output_of_an_answer_is_one_line() -> None:
+    """Of what else prints, nobody got the answer: no success."""
+    command = f"{shlex.quote(sys.executable)} -m meshplan.planner.cli.main --version >&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: cannot write standard output: Bad file descriptor\n"
+
+
+@pytest.mark.parametrize(("again", "said"), [(("--tp=4",), True), (("--tp", "2"), False)])
+def test_an_option_with_two_values_is_noted(again: tuple[str, ...], said: bool) -> None:
+    """The last counts, which a note says; the same value twice is no matter."""
+    result = run(*SMALL, "--top", "1", "--tp", "2", *again, "--json")
+    assert json.loads(result.stdout)["layout"]["tensor_parallel"] == (4 if said else 2)
+    assert ("note: --tp is given 2 times; the last counts" in result.stderr) == said
+
+
+def test_what_cannot_be_read_is_said_once(tmp_path: Path) -> None:
+    """A model's file that is not there, and standard input, which no command reads."""
+    missing = tmp_path / "model.yaml"
+    result = run("plan", str(missing), *SMALL[2:])
+    assert result.stderr == f"error: {missing}: cannot be read: No such file or directory\n"
+    assert "standard input is not read; write it to a file" in run("check", "-").stdout
 
 
 def test_a_repository_of_the_catalogue_is_planned() -> None:

@@ -1,0 +1,88 @@
+"""What a script leaves to the machine: answers of commands and files, which notes name; and what
+several commands of `$( )` print, against bash.
+"""
+
+import shutil
+import subprocess
+
+import pytest
+
+from meshplan.executor.frameworks.shell.script import read_script
+
+BASH = shutil.which("bash")
+
+
+def _read(text: str) -> tuple[str, list[str]]:
+    """What `$X` is behind `text`, and the notes."""
+    script = read_script(f'{text}\ntrain --x "$X"')
+    return str(script.commands[-1][-1].value), list(script.notes)
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo -e '4'", "echo -n 4", "echo -ne 'a\\tb'", "echo -eE 'a\\tb'", "echo -n 4 | wc -l",
+        "A=4; echo $A", "cd /tmp; echo 4", "echo 2; echo 4", "if true; then echo 4; fi",
+         " (echo 4)",
+        "echo 4 && true", "false || echo 4", "{ echo 4; }", "echo 4 2>&1", "echo 2 >&2; echo 4",
+        "for i in 1 2; do echo $i; done", "echo 2 | { echo 4; }", "cat <<< 4", ": ; true",
+    ],
+)  # fmt: skip
+def test_what_commands_print_is_what_bash_prints(command: str) -> None:
+    """Commands one after the other, and what of them goes elsewhere or to the next."""
+    assert BASH is not None
+    text = f'g() {{ echo 4; }}\nX="$({command})"'
+    ran = [BASH, "-c", f'{text}\nprintf "%s" "$X"']
+    printed = subprocess.run(ran, capture_output=True, text=True, timeout=20, check=True).stdout
+    assert _read(text)[0] == printed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "date; echo 4", "nproc", "< a.txt", "cat a.txt; echo 4", "pip show x", "git log; echo 4",
+        "echo -e '\\x34'", "while true; do grep -q x y || break; done; echo 4",
+    ],
+)  # fmt: skip
+def test_what_a_program_prints_stays_unknown(command: str) -> None:
+    """It is named where the value is needed."""
+    assert _read(f"X=$({command})")[0] == f"$({command})"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "note"),
+    [
+        ("if ! command -v nvcc; then X=4; else X=2; fi", "2",
+         "line 1: `command -v nvcc` decides what is set here; taken to succeed, not run"),
+        ("X=2\ngrep -q H100 gpus.txt && X=4", "4",
+         "line 2: `grep -q H100 gpus.txt` decides what is set here; taken to succeed, not run"),
+        ("X=2\n[ -f big.flag ] && X=4", "2", "line 2: `[ -f big.flag ]` decides what is set here; "
+         "no file is looked at: taken not to be there"),
+        ("X=2; lscpu\nif [ $? -ne 0 ]; then X=4; fi", "2",
+         "line 2: `[ $? -ne 0 ]` decides what is set here; taken to succeed, not run"),
+        ("X=$([[ -e a ]] && echo 2 || echo 4)", "4", "line 1: `[[ -e a ]]` decides what is set "
+         "here; no file is looked at: taken not to be there"),
+    ],
+)  # fmt: skip
+def test_an_answer_of_the_machine_is_noted(text: str, value: str, note: str) -> None:
+    """Where it decides what a variable is; once, however often it is asked."""
+    assert _read(text) == (value, [note])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X=4; [ -d out ] || mkdir out", "X=4; if nvidia-smi; then echo here; fi",
+        "X=4; f() { true; }; f && X=4", "X=2; [ 1 -eq 1 -a 2 -eq 2 ] && X=4", "true && X=4",
+    ],
+)  # fmt: skip
+def test_what_sets_nothing_or_follows_needs_no_note(text: str) -> None:
+    """The value is the script's own."""
+    assert _read(text) == ("4", [])
+
+
+def test_a_loop_over_no_arguments_has_no_round() -> None:
+    """A script that is started without any."""
+    for words in ('"$@"', "$*", '"${@}"'):
+        assert _read(f"X=4; for i in {words}; do X=2; done")[0] == "4"
