@@ -202,13 +202,17 @@ def matmul_s(
     math_s = flops / (rate * filled) * device.tuning.matmul_scale
     if op.recipe:
         math_s = math_s / _aligned_rate(device.kernels, columns, inner)
-    if grouped:
-        return device.kernels.launch_s + _grouped_s(
-            device, op, math_s, (rows, columns, inner), layout
-        )
     moved = 2.0 * (rows * inner + inner * columns + rows * columns) * op.groups
     memory_s = moved / device.bandwidth_bytes_per_s
-    return device.kernels.launch_s + maximum(math_s * (1 + HALF_RATE_K / inner), memory_s)
+    alone = maximum(math_s * (1 + HALF_RATE_K / inner), memory_s)
+    if grouped:
+        together = _grouped_s(device, op, math_s, (rows, columns, inner), layout)
+        if not device.uses_grouped_mm:
+            one = device.rate_flops_per_s(dtype, grouped=False)
+            alone = maximum(math_s * rate / one * (1 + HALF_RATE_K / inner), memory_s)
+            together = where(op.groups == 1, alone, together)
+        return device.kernels.launch_s + together
+    return device.kernels.launch_s + alone
 
 
 def _grouped_s(
