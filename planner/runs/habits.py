@@ -207,6 +207,7 @@ NOT_HIDDEN: dict[str, dict[str, float]] = {
     "0": {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0},
     "reduce": {"weight_gather": 0.0},
     "data": {},
+    "data_alone": {"pipeline": 0.0},
 }
 """What a value of the fact `comm_overlap` leaves unhidden, beside tensor parallel's collectives."""
 BLOCKED = dict.fromkeys(
@@ -356,6 +357,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
     if facts.gate == "dealt":
         said |= {"deals_experts": True}
+    if facts.gate == "capacity":
+        said |= {"fixed_capacity": True}
     if facts.dispatcher == "hybridep":
         said |= {"permutes_by_index": False, "sums_by_index": False}
     if facts.dispatcher:
