@@ -207,7 +207,6 @@ NOT_HIDDEN: dict[str, dict[str, float]] = {
     "0": {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0},
     "reduce": {"weight_gather": 0.0},
     "data": {},
-    "data_alone": {"pipeline": 0.0},
 }
 """What a value of the fact `comm_overlap` leaves unhidden, beside tensor parallel's collectives."""
 BLOCKED = dict.fromkeys(

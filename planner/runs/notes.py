@@ -74,9 +74,8 @@ FACTS = {
     "stalling_p2p": "1: nanotron before its point-to-point fix",
     "async_tensor": "1: tensor parallel's collectives run beside products",
     "comm_overlap": "0: no overlap of communication, as far as a switch does it; reduce: only that"
-    " of gradients; data: only that of gradients and weights; data_alone: and the"
-    " pipeline's sends are said not to; tensor: user buffers for tensor parallel's, as in NVIDIA's"
-    " recipes",
+    " of gradients; data: only that of gradients and weights; tensor: user buffers"
+    " for tensor parallel's, as in NVIDIA's recipes",
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
@@ -87,8 +86,8 @@ FACTS = {
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
-    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router, experts: that"
-    " part of a layer, or several with blanks between",
+    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router, experts:"
+    " that part of a layer, or several with blanks between",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
     "optimizer_states": "bf16: weights, gradients and moments in 16 bits, as `plan` has it",
