@@ -275,9 +275,8 @@ class Pricer:
         self, operations: Sequence[Operation], direction: Direction, issued: Number
     ) -> Number:
         """With the host's seconds of a router, where one is among `operations`."""
-        if self.fixed_capacity or direction == "weight_grad":
-            return issued
-        if any(op.name == "router" for op in operations):
+        routed = any(op.name == "router" for op in operations)
+        if routed and direction != "weight_grad" and not self.fixed_capacity:
             issued = issued + self.device.tuning.routing_s
         return issued
 
