@@ -9,7 +9,7 @@
 
     g        groups (experts), each an m x n x k product. Of one group it is a plain matmul: a loop
              over one expert, or Transformer Engine's GroupedLinear with one product, calls cuBLAS
-             as a dense layer does (NVIDIA/TransformerEngine common/gemm/cublaslt_gemm.cu
+             as a dense layer does (NVIDIA/TransformerEngine@d0067d0d common/gemm/cublaslt_gemm.cu
              nvte_multi_tensor_gemm); PyTorch's own grouped product has its kernel also then
     p        how far moving hides behind computing in them (`Kernels.grouped_overlap`): 1 not at all
     i, o     bytes of a number that is read, and of one of the result: 2, or of a weight's gradient
