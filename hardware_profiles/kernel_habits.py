@@ -89,6 +89,7 @@ class KernelHabits(Frozen):
     weighs_apart    rows are copied to fp32, multiplied by the router's weights and copied back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
+    fixed_capacity  experts take a fixed number of rows: the host reads no counts of them
     saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts
                     it again for the gradient of its weight
     keeps_listed    a checkpoint by operator keeps what is on its list even where no backward reads
@@ -187,6 +188,7 @@ class KernelHabits(Frozen):
     weighs_apart: bool = False
     sorts_once: bool = False
     products_apart: bool = False
+    fixed_capacity: bool = False
     drops_unread_replay: bool = False
     saves_16_bits: bool = False
     keeps_listed: bool = False
@@ -210,7 +212,7 @@ class KernelHabits(Frozen):
     routing_kernels: int = Field(default=10, ge=1)
     routes_apart: bool = False
     adapts_joined: bool = False
-    graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
+    graphed: tuple[Literal["attention", "mlp", "router", "experts"], ...] = ()
     step_graph: bool = False
     launch_share: float = Field(default=1.0, gt=0)
     product_share: float = Field(default=1.0, gt=0)

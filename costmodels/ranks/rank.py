@@ -148,7 +148,7 @@ class Rank:
             self._expert_overlap,
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
-            engine.kernels.graphed, engine.kernels.products_apart,
+            engine.kernels.graphed, engine.kernels.products_apart, engine.kernels.fixed_capacity,
             engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
             engine.kernels.launch_share, engine.kernels.product_share,
             engine.kernels.launches_block, engine.kernels.adapter_casts,

@@ -7,7 +7,10 @@
     scan       t = launch + w max(FLOPs / (peak16 share), bytes / (B e)), w 1 forward, 2 backward
     pointwise  t = launches + bytes / (B e)
 
-    g        groups (experts), each an m x n x k product
+    g        groups (experts), each an m x n x k product. Of one group it is a plain matmul: a loop
+             over one expert, or Transformer Engine's GroupedLinear with one product, calls cuBLAS
+             as a dense layer does (NVIDIA/TransformerEngine@d0067d0d common/gemm/cublaslt_gemm.cu
+             nvte_multi_tensor_gemm); PyTorch's own grouped product has its kernel also then
     p        how far moving hides behind computing in them (`Kernels.grouped_overlap`): 1 not at all
     i, o     bytes of a number that is read, and of one of the result: 2, or of a weight's gradient
              that is added where it is kept what that reads and writes, 8 in fp32
@@ -83,6 +86,10 @@ ASSEMBLED = ("cdna3", "cdna4")
 
 # A thousand points take half a second, and every layout asks for the same.
 matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
+
+
+Sides = tuple[Number, Number, Number]
+"""Rows, columns and inner size of one product."""
 
 
 @dataclass(frozen=True)
@@ -187,43 +194,61 @@ def matmul_s(
         if op.recipe and not op.in_16_bit
         else device.recipe.other_dtype(device.gpu)
     )
+    sides = rows, columns, inner
     grouped = op.name.startswith("experts")
-    flops = 2.0 * rows * columns * inner * op.groups
-    if device.gpu.vendor == "nvidia":
-        flops = flops / where(op.unaligned, UNALIGNED_RATE, 1.0)
     surface = device.matmul_surface(dtype, grouped=grouped)
     if surface is not None:
         m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)
-        sides = (m, n, inner, op.groups) if grouped else (m, n, inner)
-        rates = surface(*sides, layout=layout)
-        return flops / plain(rates) * device.slowdown(dtype)
+        shape = (m, n, inner, op.groups) if grouped else (m, n, inner)
+        rates = surface(*shape, layout=layout)
+        return _flops(device, op, sides) / plain(rates) * device.slowdown(dtype)
+    if not grouped:
+        return _plain_s(device, op, dtype, sides)
+    together = _grouped_s(device, op, dtype, sides, layout)
+    if device.uses_grouped_mm:
+        return together
+    return where(op.groups == 1, _plain_s(device, op, dtype, sides), together)
+
+
+def _flops(device: Device, op: Matmul, sides: Sides) -> Number:
+    """Of all groups, more where rows that are not aligned slow a product down."""
+    rows, columns, inner = sides
+    flops = 2.0 * rows * columns * inner * op.groups
+    if device.gpu.vendor == "nvidia":
+        flops = flops / where(op.unaligned, UNALIGNED_RATE, 1.0)
+    return flops
+
+
+def _math_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides, *, grouped: bool) -> Number:
+    """Seconds of multiplying alone at the rate of many FLOPs."""
+    rows, columns, inner = sides
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
-    math_s = flops / (rate * filled) * device.tuning.matmul_scale
-    if op.recipe:
-        math_s = math_s / _aligned_rate(device.kernels, columns, inner)
-    if grouped:
-        return device.kernels.launch_s + _grouped_s(
-            device, op, math_s, (rows, columns, inner), layout
-        )
+    math_s = _flops(device, op, sides) / (rate * filled) * device.tuning.matmul_scale
+    return math_s / _aligned_rate(device.kernels, columns, inner) if op.recipe else math_s
+
+
+def _plain_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides) -> Number:
+    """Seconds of one product, or of several whose bytes hide behind their FLOPs."""
+    rows, columns, inner = sides
+    math_s = _math_s(device, op, dtype, sides, grouped=False)
     moved = 2.0 * (rows * inner + inner * columns + rows * columns) * op.groups
     memory_s = moved / device.bandwidth_bytes_per_s
     return device.kernels.launch_s + maximum(math_s * (1 + HALF_RATE_K / inner), memory_s)
 
 
-def _grouped_s(
-    device: Device, op: Matmul, math_s: Number, sides: tuple[Number, Number, Number], layout: str
-) -> Number:
-    """Seconds of `math_s` and of what moves beside it, which hides as far as the GPU's kernels let
-    it: their sum, or nearer to the longer one.
+def _grouped_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides, layout: str) -> Number:
+    """Seconds of multiplying and of what moves beside it, which hides as far as the GPU's kernels
+    let it: their sum, or nearer to the longer one.
     """
     rows, columns, inner = sides
     in_8_bit = op.recipe and not op.in_16_bit
     read = 2.0 * (device.recipe.saved_fraction if in_8_bit else 1.0)
     written = device.weight_gradient_bytes if layout == "NT" else 2.0
     moved = op.groups * (read * inner * (rows + columns) + written * rows * columns)
+    math_s = _math_s(device, op, dtype, sides, grouped=True)
     memory_s, p = moved / device.bandwidth_bytes_per_s, device.kernels.grouped_overlap
-    return (math_s**p + memory_s**p) ** (1.0 / p)
+    return device.kernels.launch_s + (math_s**p + memory_s**p) ** (1.0 / p)
 
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:

@@ -93,6 +93,7 @@ class Pricer:
     gradient_bytes  moved for each number of a weight's gradient after its product
     graphed         parts of a layer that the host issues as one graph
     products_apart  whether the host issues a product for each expert
+    fixed_capacity  whether experts take as many rows whatever routers choose
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
     launch_share, product_share, launches_block, adapter_casts    see `KernelHabits`
@@ -111,6 +112,7 @@ class Pricer:
     gradient_bytes: float = 0.0
     graphed: tuple[str, ...] = ()
     products_apart: bool = False
+    fixed_capacity: bool = False
     drops_unread: bool = False
     keeps_unread: bool = False
     launch_share: float = 1.0
@@ -273,7 +275,8 @@ class Pricer:
         self, operations: Sequence[Operation], direction: Direction, issued: Number
     ) -> Number:
         """With the host's seconds of a router, where one is among `operations`."""
-        if direction != "weight_grad" and any(op.name == "router" for op in operations):
+        routed = any(op.name == "router" for op in operations)
+        if routed and direction != "weight_grad" and not self.fixed_capacity:
             issued = issued + self.device.tuning.routing_s
         return issued
 
@@ -289,6 +292,8 @@ class Pricer:
     @property
     def _reads_counts(self) -> Condition:
         """Whether the host reads how many rows its experts get."""
+        if self.fixed_capacity:
+            return False
         on_device = self.device.uses_grouped_mm and not self.products_apart
         return (self.groups["ep"].size > 1) | (not on_device)
 
@@ -296,7 +301,7 @@ class Pricer:
         """Seconds of the chains through host and device of which a forward pass takes the longest;
         none where the host does not wait (`expert_counts`).
         """
-        if wait_at(operations) is None:
+        if self.fixed_capacity or wait_at(operations) is None:
             return []
         each_s = [device_s(self.device, op, "forward") for op in operations]
         own = self._computing(operations, "forward", each_s)
@@ -315,7 +320,7 @@ class Pricer:
         that send.
         """
         wait = wait_at(operations)
-        if wait is None:
+        if self.fixed_capacity or wait is None:
             return []
         seen = iter(exposed)
         lasting = [

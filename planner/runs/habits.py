@@ -356,6 +356,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"graphed": tuple(facts.cuda_graph.split())}
     if facts.gate == "dealt":
         said |= {"deals_experts": True}
+    if facts.gate == "capacity":
+        said |= {"fixed_capacity": True}
     if facts.dispatcher == "hybridep":
         said |= {"permutes_by_index": False, "sums_by_index": False}
     if facts.dispatcher:

@@ -80,13 +80,14 @@ FACTS = {
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
     "gate": "dealt: a benchmark's gate deals experts out to tokens in order; natural 1.5: routers"
-    " choose, and the busiest rank gets 1.5 times the mean's rows; empty: balance is forced, or the"
-    " source does not say",
+    " choose, and the busiest rank gets 1.5 times the mean's rows; capacity: experts take as many"
+    " rows as the mean, tokens beyond are dropped and rows that lack are padded"
+    " (moe_pad_expert_input_to_capacity); empty: balance is forced, or the source does not say",
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
-    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router: that"
-    " part of a layer, or several with blanks between",
+    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router, experts:"
+    " that part of a layer, or several with blanks between",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
     "optimizer_states": "bf16: weights, gradients and moments in 16 bits, as `plan` has it",

@@ -181,7 +181,7 @@ def imbalance_of(facts: Facts) -> float:
     except (TypeError, ValueError):
         number = 0.0
     if not 1 <= number <= MOST_IMBALANCE:
-        raise SkippedRow(f"gate is {facts.gate!r}; it takes dealt, or natural 1.5")
+        raise SkippedRow(f"gate is {facts.gate!r}; it takes dealt, capacity or natural 1.5")
     return number
 
 

@@ -80,6 +80,21 @@ def test_the_device_stands_still_while_the_host_reads_counts(
     assert cost.input_grad.host_s == 0
 
 
+def test_nothing_is_read_of_experts_of_a_fixed_capacity() -> None:
+    """Tokens beyond it are dropped and rows that lack are padded, so the host knows the sizes: all
+    that it took to read them is spared, forward and backward.
+    """
+    free, fixed = (run_of(SPLIT | {"framework": "NeMo", "ep": "8", "gate": gate})
+                   for gate in ("", "capacity"))  # fmt: skip
+    tuning = load_fit("nemo", "h100-sxm").tuning
+    tuning = tuning.model_copy(update={"launch_s": 1.0, "routing_s": 100.0})
+    reading, knowing = (step_model(run, tuning).rank_costs[0] for run in (free, fixed))
+    assert reading.input_grad.host_s - knowing.input_grad.host_s == pytest.approx(LAYERS * 100)
+    assert reading.forward.host_s - knowing.forward.host_s >= LAYERS * 100
+    rank = Rank(step_model(fixed, tuning).setting, fixed.layout)
+    assert rank.pricer.chains_s(rank.operations(0)) == []
+
+
 @pytest.mark.parametrize("launch_s", [1e-6, 3e-5, 3e-4])
 def test_a_forward_pass_takes_the_longest_chain(launch_s: float) -> None:
     """Whoever is slower: it is longer than what either takes alone, and no longer than both."""

@@ -73,6 +73,27 @@ def test_by_hand(overlap: float, layout: str, precision: str, moved: float) -> N
     assert found == pytest.approx(1e-5 + both_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("groups", "of_torch", "grouped"),
+    [
+        pytest.param(1, False, False, id="one expert: cuBLAS, as a dense layer"),
+        pytest.param(2, False, True, id="two"),
+        pytest.param(1, True, True, id="torch._grouped_mm, also of one"),
+    ],
+)
+def test_a_group_of_one_is_a_plain_product(groups: int, of_torch: bool, grouped: bool) -> None:
+    """It has the rate of a dense layer's, twice that of groups here."""
+    plain = round_device()
+    kernels = plain.kernels.model_copy(update={"grouped_efficiency": {"bf16": 0.25}})
+    device = replace(plain, kernels=kernels, uses_grouped_mm=of_torch)
+    dense = Matmul(name="up", m=2560, n=1280, k=1000, groups=groups)
+    alone, of_experts = (
+        float(matmul_s(device, op, 2560, 1280, 1000))
+        for op in (dense, replace(dense, name="experts_up"))
+    )
+    assert (of_experts != pytest.approx(alone)) == grouped
+
+
 def _published(accelerator: str) -> list[Point]:
     """SimuMax' of Transformer Engine's grouped products, forward and both gradients."""
     text = (HERE / "published" / "gemm-attn-microbench.csv").read_text(encoding="utf-8")

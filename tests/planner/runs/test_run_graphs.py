@@ -89,3 +89,26 @@ def test_graphs_run_after_what_the_host_issues_behind_a_wait(
     longer = forward[1].total_s - forward[0].total_s
     assert forward[0].attention_s > 1e-4
     assert longer == pytest.approx(waits * forward[0].attention_s, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gate", "graph", "more"),
+    [
+        pytest.param("capacity", "attention router experts", False, id="all of a layer in graphs"),
+        pytest.param("capacity", "attention router", True, id="experts outside"),
+        pytest.param("", "attention router experts", True, id="counts are read"),
+    ],
+)
+def test_a_layer_of_experts_in_graphs(gate: str, graph: str, more: bool) -> None:
+    """Where experts have a fixed capacity, graphs may hold all of a layer, and more layers take
+    the host no longer.
+    """
+    experts = {"experts": "8", "top_k": "2", "moe_ffn": "512", "gate": gate, "cuda_graph": graph}
+    row = ROW | experts | {"tp": "1", "pp": "1", "dp": "8", "gpus": "8"}
+    every = {"launch_s": 1.0, "routing_s": 7.0}
+    tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update=every)
+    two, four = (
+        step_model(run_of(row | {"layers": layers}), tuning).rank_costs[0].forward
+        for layers in ("2", "4")
+    )
+    assert (four.host_s > two.host_s + 1.0) == more

@@ -12,7 +12,8 @@ ROW = {
 
 
 @pytest.mark.parametrize(
-    ("gate", "expected"), [("", 1.0), ("dealt", 1.0), ("natural 1", 1.0), ("natural 1.5", 1.5)]
+    ("gate", "expected"),
+    [("", 1.0), ("dealt", 1.0), ("capacity", 1.0), ("natural 1", 1.0), ("natural 1.5", 1.5)],
 )
 def test_the_busiest_rank_gets_what_the_row_says(gate: str, expected: float) -> None:
     """A dealt gate is balanced, a natural one as uneven as stated."""
