@@ -62,7 +62,7 @@ def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console
 
 
 def print_lesson(lesson: Lesson, console: Console) -> None:
-    """The two layouts to run, and what is left of doubt then."""
+    """The two layouts to run, what is left of doubt then, and what further ones would leave."""
     for path in (lesson.first, lesson.second):
         _say(console, f"run {path}: {lesson.layouts[path]}")
     _say(
@@ -70,6 +70,8 @@ def print_lesson(lesson: Lesson, console: Console) -> None:
         f"uncertainty of a step time (mean of {len(lesson.layouts)} layouts): {lesson.before:.1%} "
         f"now, {lesson.after:.1%} once these two are learnt from",
     )
+    for order, (path, left) in zip(("third", "fourth"), lesson.further.items(), strict=False):
+        _say(console, f"a {order}, {path}: {lesson.layouts[path]}, would leave {left:.1%}")
 
 
 def _say(console: Console, text: str) -> None:

@@ -76,7 +76,7 @@ def test_the_two_runs_to_ask_for_leave_least_doubt() -> None:
     """
     of_each = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
     doubt = of_each @ of_each.T
-    assert most_telling(doubt) == (0, 2)
+    assert most_telling(doubt) == [0, 2]
     assert left_by((0, 2), doubt) == pytest.approx([NOISE, NOISE, NOISE, NOISE, 0.035], rel=0.02)
     assert left_by((0, 1), doubt)[2:] == pytest.approx([1.0, 1.0, 0.5], rel=0.01)
 
@@ -89,7 +89,17 @@ def test_no_two_runs_leave_less_doubt_than_those_asked_for(scale: float) -> None
         doubt = some @ some.T
         least = min(float(left_by(two, doubt).sum()) for two in combinations(range(6), 2))
         assert left_by(most_telling(doubt), doubt).sum() == pytest.approx(least)
-    assert most_telling(np.diag([scale, 0.0, 0.0])) == (0, 1)
+    assert most_telling(np.diag([scale, 0.0, 0.0])) == [0, 1]
+
+
+def test_a_third_run_is_the_one_that_leaves_least_of_what_two_leave() -> None:
+    """Of five layouts that share nothing the most doubtful come first, and none comes twice; of one
+    alone the one that says most of all.
+    """
+    doubt = np.diag([1.0, 4.0, 9.0, 16.0, 0.25])
+    assert most_telling(doubt, 4) == [2, 3, 1, 0]
+    assert most_telling(doubt, 1) == [3]
+    assert left_by([2, 3, 1], doubt)[[0, 4]] == pytest.approx([1.0, 0.5])
 
 
 def other_facts(run: Run) -> dict[str, Run]:
