@@ -49,6 +49,7 @@ from benchmarks.accuracy.tables import TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.learn.learn import FEWEST_TO_LEAVE_OUT, factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
@@ -187,8 +188,16 @@ def _both_ways(some: Sequence[Row], by: Shrinkage, number: int) -> tuple[list[Dr
 
 
 def _range(by: Shrinkage, seen: Sequence[Row]) -> float:
-    """ln of the factor between which 8 of 10 further runs lie."""
+    """ln of the factor between which 8 of 10 further runs lie, by other sources."""
     return math.log(by.factor(np.array([row.error for row in seen])))
+
+
+def _range_of_own(by: Shrinkage, seen: Sequence[Row]) -> float:
+    """The same by the runs themselves too, as `meshplan learn` says it."""
+    others: list[Draw] = [([*seen[:at], *seen[at + 1 :]], [run]) for at, run in enumerate(seen)]
+    enough = len(seen) >= FEWEST_TO_LEAVE_OUT
+    own = [float(left[0]) for left in to_first_order(others, by)] if enough else []
+    return math.log(factor_of(own, math.exp(_range(by, seen))))
 
 
 def numbers(known: Mapping[Source, list[Row]], by: Shrinkage) -> str:
@@ -217,7 +226,7 @@ def _left_by(way: Sequence[list[Draw]], by: Shrinkage) -> tuple[Vector, float]:
         left = to_first_order(draws, by)
         errors.append(mean(map(size, left)))
         inside += [
-            mean(float(np.mean(np.abs(logs) <= _range(by, seen))) for logs, (seen, _) in
+            mean(float(np.mean(np.abs(logs) <= _range_of_own(by, seen))) for logs, (seen, _) in
                  zip(left, draws, strict=True))
         ]  # fmt: skip
     return np.array(errors), mean(inside)

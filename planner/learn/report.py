@@ -25,8 +25,8 @@ UNSTATED = (
     "what the framework fuses, overlaps and shards is assumed; an engine of your own states it "
     "(MESHPLAN_ENGINES, docs/learn.md), which for published sources was worth as much as two runs"
 )
-"""Of 86 sources to first order (2026-11-28): left-out layouts are 19.1 % off in the mean with the
-generic engine's habits and 10.6 % with those of their own framework, before any run; 10.3 and 7.6 %
+"""Of 101 sources to first order (2026-11-28): left-out layouts are 19.9 % off in the mean with the
+generic engine's habits and 11.0 % with those of their own framework, before any run; 9.2 and 6.8 %
 with two runs that were asked for (`python -m benchmarks.accuracy.learn --habits`).
 """
 

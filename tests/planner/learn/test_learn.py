@@ -16,6 +16,7 @@ from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.check.check import case_of
+from meshplan.planner.learn.learn import factor_of
 from meshplan.planner.learn.levers import levers
 from meshplan.planner.learn.likelihood import Seen, likeliest
 from meshplan.planner.learn.reasons import explained, needed, reasons, switches
@@ -58,6 +59,15 @@ def test_the_range_is_wider_where_the_prior_was_farther_off() -> None:
     by = Shrinkage.model_validate({**ONE, "distance": 0.2})
     assert by.factor(np.zeros(2)) == pytest.approx(math.exp(0.2))
     assert by.factor(np.array([0.5, -0.5])) == pytest.approx(math.exp(2 * math.sqrt(0.02)))
+
+
+def test_eight_runs_of_ones_own_say_as_much_of_the_range_as_other_sources() -> None:
+    """ln 1.5 by others; eight runs of which 80 % are within ln 1.1: half of the way between them;
+    fewer than three are not left out, and say nothing.
+    """
+    own = [math.log(1.1)] * 7 + [math.log(2.0)]
+    assert factor_of(own, 1.5) == pytest.approx(math.sqrt(1.1 * 1.5), rel=1e-3)
+    assert factor_of([], 1.5) == 1.5
 
 
 def test_a_run_that_contradicts_the_others_counts_little() -> None:
