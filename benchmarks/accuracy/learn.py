@@ -336,8 +336,8 @@ def main() -> None:
     elif "--habits" in sys.argv[1:]:
         print(stated(sources(rows(habits=True))))
     elif "--numbers" in sys.argv[1:]:
-        for kind, habits in (("stranger", False), ("known", True)):
-            print(numbers(sources(rows(habits=habits)), read_shrinkage(kind)))
+        print(numbers(sources(rows()), read_shrinkage("stranger")))
+        print(numbers(sources(rows(habits=True)), read_shrinkage("known")))
     else:
         put(PAGE, "learn table", table(sys.argv[1:]))
 
