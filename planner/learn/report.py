@@ -177,6 +177,15 @@ def _print_usual(d: Diagnosis, console: Console) -> None:
 
 
 def _print_reasons(d: Diagnosis, console: Console) -> None:
+    times = d.measured_s / d.prediction.step_time_s
+    if not 1 / ODD_TIMES <= times <= ODD_TIMES:
+        _say(
+            console,
+            f"more than {ODD_TIMES:.0f} x off: is the config that of this run (batch, sequence, "
+            "GPUs, model)? `learn` does not learn from such a run alone",
+        )
+    if times * ODD_TIMES < 1:
+        return
     if d.measured_s <= d.prediction.step_time_s:
         _say(console, "the run is not slower than expected; `meshplan learn` can learn from it")
         return

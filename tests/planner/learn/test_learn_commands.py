@@ -191,6 +191,17 @@ def test_memory_in_use_on_the_device_is_no_reserved_peak(logs: list[str]) -> Non
     assert "device memory: measured 40.0 GiB" in " ".join(_called("diagnose", logs[0])[1].split())
 
 
+@pytest.mark.parametrize(("times", "said"), [(0.2, True), (0.8, False), (5.0, True)])
+def test_a_run_that_is_far_off_may_be_of_another_config(
+    logs: list[str], times: float, *, said: bool
+) -> None:
+    """A fifth and five times the expected step; nobody is told to learn from a fifth."""
+    _megatron(Path(logs[0]), times * model_of(PLANS[0]).time().step_time_s)
+    out = " ".join(_called("diagnose", logs[0])[1].split())
+    assert ("is the config that of this run" in out) == said
+    assert ("`meshplan learn` can learn from it" in out) == (times == 0.8)
+
+
 def test_an_unusual_factor_is_said_to_count_less(tmp_path: Path) -> None:
     """A run three times as long: what is 3 x as slow closes the gap and explains little of it, and
     the line below says why.
