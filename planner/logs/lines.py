@@ -54,12 +54,19 @@ def by_rank(text: str) -> list[str]:
     if not _AT_LINE.search(text):
         return [text]
     found: dict[str, list[str]] = {}
+    bare = []
     for line in text.split("\n"):
         label, at = "", 0
         while match := _LABEL.match(line, at):
             label, at = label + match[0].strip(), match.end()
-        found.setdefault(label, []).append(line[at:])
-    return ["\n".join(lines) for lines in found.values()]
+        bare.append(line[at:])
+        found.setdefault(label, []).append(bare[-1])
+    each = found.values() if len(found) <= MOST_LABELS else [bare]
+    return ["\n".join(lines) for lines in each]
+
+
+MOST_LABELS = 1024
+"""More are no ranks: they number lines, as `grep -n` does."""
 
 
 _AT_LINE = re.compile(rf"^{_LABEL.pattern}", re.M)

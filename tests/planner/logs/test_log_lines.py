@@ -73,6 +73,11 @@ def test_lines_without_a_label_are_a_log_too() -> None:
     assert by_rank("a\n0: [rank0]: b\n0: [rank1]: c\n0: [rank0]: d") == ["a", "b\nd", "c"]
 
 
+def test_numbers_of_lines_are_no_ranks() -> None:
+    """`grep -n` numbers 2,000 lines: one log, in its order."""
+    assert by_rank("\n".join(f"{at}: b" for at in range(2000))) == ["\n".join(["b"] * 2000)]
+
+
 @pytest.mark.parametrize("first", ['{"world_size": 8}', '[2026-01-01] start\n{"world_size": 8}'])
 def test_a_line_of_json_makes_no_export(first: str) -> None:
     """Programs print their settings as JSON before they train."""
