@@ -54,8 +54,9 @@ class Learned(Frozen):
     residual        median |predicted / measured - 1| over the runs, after learning
     left_out_error  the same of each run predicted by what the others teach; None below three runs
     factor          8 of 10 further runs lie between the prediction / `factor` and x `factor`: the
-                    wider of what left-out runs of other sources say after learning from as many
-                    runs that were as far off, and of what these runs do, each left out
+                    mean, weighed by the number of runs, of what left-out runs of other sources say
+                    after learning from as many that were as far off, and of what these runs do,
+                    each left out
     """
 
     meshplan_learned: Literal[1] = 1

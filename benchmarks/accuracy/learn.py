@@ -7,6 +7,8 @@
     python -m benchmarks.accuracy.learn SUITE...   of that table the lines of these suites
     python -m benchmarks.accuracy.learn --habits   all sources to first order by what ships, if the
                                                    habits of their framework were stated; printed
+    python -m benchmarks.accuracy.learn --numbers  what one run, two and more are worth, of sources
+                                                   with `MANY` layouts, to first order; printed
 
 Each prices all runs first (two to four minutes of a core, with a bar), and learns the prior of each
 source from these prices (`benchmarks.accuracy.priors`).
@@ -17,9 +19,9 @@ error is the median over these. The two are drawn, or those that `meshplan learn
 
 `--choose` takes the shrinkage that does this best over the sources that are not in `SHOWN`, each
 alike, in the mean of both ways, what is worse than before counted twice, and counts how far off 8
-of 10 left-out runs are then. There what two runs teach is found to first order (from the
-derivatives at the prior), in docs/learn.md exactly. In the table of all sources each is predicted
-by a shrinkage that was chosen without its suite.
+of 10 left-out runs are then, of both ways alike. There what two runs teach is found to first order
+(from the derivatives at the prior), in docs/learn.md exactly. In the table of all sources each is
+predicted by a shrinkage that was chosen without its suite.
 """
 
 import datetime
@@ -47,6 +49,7 @@ from benchmarks.accuracy.tables import TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.learn.learn import FEWEST_TO_LEAVE_OUT, factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
@@ -73,7 +76,9 @@ GRID = {
 """Kernels' deviation of 0.9 and collectives' of 0.5 are as good to first order, but not exactly
 (docs/accuracy_history.md, "Ranges and `learn`").
 """
-GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 4, 8), 0.08
+GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 3, 4, 6, 8), 0.08
+MANY = 8
+"""As many layouts have the sources of `--numbers`; all but two of them are learnt from at most."""
 COMMAND = "python -m benchmarks.accuracy.learn --choose"
 DISTANCE = 0.5
 """Of 0.1 to 1 the one that holds as many runs of sources that begin beyond `FAR` as of others,
@@ -133,7 +138,7 @@ def _candidates() -> list[Shrinkage]:
 def _errors_of(known: Mapping[Source, list[Row]], by: Shrinkage) -> dict[Source, Errors]:
     found = {}
     for source, some in known.items():
-        both = (drawn(some, LEARNT_FROM, GRID_DRAWS), asked_for(some, by, GRID_DRAWS))
+        both = _both_ways(some, by, LEARNT_FROM)
         one, other = ([*map(size, to_first_order(draws, by))] for draws in both)
         error, before = (mean(one) + mean(other)) / 2, size(np.array([row.error for row in some]))
         found[source] = (error + max(error - before, 0.0), median(one), median(other))
@@ -160,23 +165,77 @@ def _complete(best: Shrinkage, known: Sequence[list[Row]]) -> Shrinkage:
 
 
 def _width(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float:
-    """80th percentile of |ln(measured / predicted)| over sqrt(sigma^2 + (D m)^2), each source
-    alike.
+    """80th percentile of |ln(measured / predicted)| over sqrt(sigma^2 + (D m)^2), each source and
+    both ways to choose runs alike.
     """
     pooled, weights = [], []
     one = by.model_copy(update={"widths": {1: 1.0}})
-    for some in known:
-        draws = list(drawn(some, number, GRID_DRAWS))
-        scales = [math.log(one.factor(np.array([r.error for r in seen]))) for seen, _ in draws]
+    for draws in (draws for some in known for draws in _both_ways(some, by, number) if draws):
+        scales = [_range(one, seen) for seen, _ in draws]
         found = [left / at for left, at in zip(to_first_order(draws, by), scales, strict=True)]
-        if found:
-            errors = np.abs(np.concatenate(found))
-            pooled.append(errors)
-            weights.append(np.full(len(errors), 1 / len(errors)))
+        pooled.append(np.abs(np.concatenate(found)))
+        weights.append(np.full(len(pooled[-1]), 1 / len(pooled[-1])))
     errors, share = np.concatenate(pooled), np.concatenate(weights)
     order = np.argsort(errors)
     reached = np.cumsum(share[order]) / share.sum()
     return round(float(errors[order][np.searchsorted(reached, 0.8)]), 3)
+
+
+def _both_ways(some: Sequence[Row], by: Shrinkage, number: int) -> tuple[list[Draw], list[Draw]]:
+    """`number` runs drawn, and asked for."""
+    asked = asked_for(some, by, GRID_DRAWS, number)
+    return list(drawn(some, number, GRID_DRAWS)), list(asked)
+
+
+def _range(by: Shrinkage, seen: Sequence[Row]) -> float:
+    """ln of the factor between which 8 of 10 further runs lie, by other sources."""
+    return math.log(by.factor(np.array([row.error for row in seen])))
+
+
+def _range_of_own(by: Shrinkage, seen: Sequence[Row]) -> float:
+    """The same by the runs themselves too, as `meshplan learn` says it."""
+    others: list[Draw] = [([*seen[:at], *seen[at + 1 :]], [run]) for at, run in enumerate(seen)]
+    enough = len(seen) >= FEWEST_TO_LEAVE_OUT
+    own = [float(left[0]) for left in to_first_order(others, by)] if enough else []
+    return math.log(factor_of(own, math.exp(_range(by, seen))))
+
+
+def numbers(known: Mapping[Source, list[Row]], by: Shrinkage) -> str:
+    """What 1 run, 2 and more are worth, by what ships: mean and median of the sources of `MANY`
+    layouts, how many end below 8 %, and the share of left-out runs inside the range.
+    """
+    many = [some for some in known.values() if len({layout_of(row.run) for row in some}) >= MANY]
+    lines = [
+        f"| runs, {len(many)} sources | drawn | below {GOAL:.0%} | inside | asked for "
+        f"| below {GOAL:.0%} | inside |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    before = np.array([size(np.array([row.error for row in some])) for some in many])
+    lines.append(f"| 0 | {_summary(before)} | | {_summary(before)} | |")
+    for number in (each for each in NUMBERS if each <= MANY - 2):
+        ways = zip(*(_both_ways(some, by, number) for some in many), strict=True)
+        cells = [_summary(*_left_by(way, by)) for way in ways]
+        lines.append(f"| {number} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _left_by(way: Sequence[list[Draw]], by: Shrinkage) -> tuple[Vector, float]:
+    """The error of each source, and the share of left-out runs inside the range."""
+    errors, inside = [], []
+    for draws in way:
+        left = to_first_order(draws, by)
+        errors.append(mean(map(size, left)))
+        inside += [
+            mean(float(np.mean(np.abs(logs) <= _range_of_own(by, seen))) for logs, (seen, _) in
+                 zip(left, draws, strict=True))
+        ]  # fmt: skip
+    return np.array(errors), mean(inside)
+
+
+def _summary(errors: Vector, inside: float | None = None) -> str:
+    below = int((errors < GOAL).sum())
+    held = "" if inside is None else f" | {inside:.0%}"
+    return f"{errors.mean():.1%}, {np.median(errors):.1%} | {below}{held}"
 
 
 def all_sources(known: Mapping[Source, list[Row]], scored: Scored) -> str:
@@ -276,10 +335,13 @@ def main() -> None:
         choose()
     elif "--habits" in sys.argv[1:]:
         print(stated(sources(rows(habits=True))))
+    elif "--numbers" in sys.argv[1:]:
+        print(numbers(sources(rows()), read_shrinkage("stranger")))
+        print(numbers(sources(rows(habits=True)), read_shrinkage("known")))
     else:
         put(PAGE, "learn table", table(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    check_usage(str(__doc__), "--choose", "--habits")
+    check_usage(str(__doc__), "--choose", "--habits", "--numbers")
     main()

@@ -2,8 +2,8 @@
 
 A source is a suite of measured runs of one engine (a release of a framework, as `learn` takes them)
 on one GPU: priced with the habits of the generic engine, by constants that have seen neither its
-framework nor its suite. Two runs of it are either drawn, or the
-two that teach most of `CANDIDATES` layouts drawn (`planner.learn.teach`).
+framework nor its suite. Runs of it are either drawn, or those
+that teach most of `CANDIDATES` layouts drawn (`planner.learn.teach`).
 """
 
 import zlib
@@ -124,19 +124,21 @@ def drawn(some: Sequence[Row], number: int, times: int) -> Iterator[Draw]:
         yield _split(layouts, rng.choice(len(layouts), number, replace=False), some)
 
 
-def asked_for(some: Sequence[Row], by: Shrinkage, times: int) -> Iterator[Draw]:
-    """The two layouts that teach most of `CANDIDATES` drawn, and the runs of all others; once
+def asked_for(some: Sequence[Row], by: Shrinkage, times: int, number: int = 2) -> Iterator[Draw]:
+    """The `number` layouts that teach most of `CANDIDATES` drawn, and the runs of all others; once
     where there are no more to draw from.
     """
     layouts, rng = _by_layout(some)
+    if len(layouts) <= number:
+        return
     covariance = by.covariance([each.name for each in FREE])
     first = [rows[0] for rows in layouts.values()]
     for _ in range(times if len(layouts) > CANDIDATES else 1):
         known = rng.choice(len(first), min(CANDIDATES, len(first)), replace=False)
         some_known = [first[at] for at in known]
         slopes = np.array([row.slope for row in some_known])
-        two = most_telling(doubt_of([row.run for row in some_known], slopes, covariance))
-        yield _split(layouts, known[list(two)], some)
+        doubt = doubt_of([row.run for row in some_known], slopes, covariance)
+        yield _split(layouts, known[most_telling(doubt, number)], some)
 
 
 def _by_layout(some: Sequence[Row]) -> tuple[Layouts, np.random.Generator]:

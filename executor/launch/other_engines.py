@@ -32,6 +32,7 @@ from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.logs.console import READERS
+from meshplan.planner.logs.lines import plain
 from meshplan.planner.logs.training_log import TrainingLog
 
 
@@ -194,7 +195,7 @@ def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
     """What the framework has printed by now."""
     tokens = plan.training.global_batch_tokens
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return READERS[name](text, tokens / plan.layout.world_size)
+    return READERS[name](plain(text), tokens / plan.layout.world_size)
 
 
 def result_of(name: str, plan: Plan, settings: RunSettings, log: TrainingLog) -> RunResult:

@@ -22,6 +22,11 @@ from meshplan.planner.learn.shrink import (
 from meshplan.planner.runs.runs import Run, measured_step_s
 
 FEWEST_TO_LEAVE_OUT, MOST_LEFT_OUT = 3, 20
+BORROWED = 8
+"""Of 2 to 16 the widths of the least interval score are those of 4 and 8, for strangers, engines
+that are known and stated habits: `python -m benchmarks.accuracy.learn --numbers` counts how many
+left-out runs they hold.
+"""
 SAID = "meshplan learn"
 Progress = Callable[[str], None]
 
@@ -79,11 +84,14 @@ def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progr
 
 
 def factor_of(own: Sequence[float], of_others: float) -> float:
-    """The 80th percentile of |ln(measured / predicted)| as a factor, of `own` runs, each left out,
-    or of other sources, whichever is larger.
+    """As a factor the 80th percentile of |ln(measured / predicted)|: of `own` runs, each left out,
+    and of other sources' (`of_others`), which weigh as much as `BORROWED` runs.
     """
-    of_own = math.exp(float(np.percentile(np.abs(own), 80))) if own else 1.0
-    return round(max(of_own, of_others), 3)
+    if not own:
+        return round(of_others, 3)
+    of_own, others = float(np.percentile(np.abs(own), 80)), math.log(of_others)
+    share = len(own) / (len(own) + BORROWED)
+    return round(math.exp(share * of_own + (1 - share) * others), 3)
 
 
 def _constants(runs: Sequence[Run], prior: Tuning, learnt: Shrunk) -> tuple[LearnedConstant, ...]:

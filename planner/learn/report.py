@@ -25,8 +25,8 @@ UNSTATED = (
     "what the framework fuses, overlaps and shards is assumed; an engine of your own states it "
     "(MESHPLAN_ENGINES, docs/learn.md), which for published sources was worth as much as two runs"
 )
-"""Of 86 sources to first order (2026-11-28): left-out layouts are 19.1 % off in the mean with the
-generic engine's habits and 10.6 % with those of their own framework, before any run; 10.3 and 7.6 %
+"""Of 101 sources to first order (2026-11-28): left-out layouts are 19.9 % off in the mean with the
+generic engine's habits and 11.0 % with those of their own framework, before any run; 9.2 and 6.8 %
 with two runs that were asked for (`python -m benchmarks.accuracy.learn --habits`).
 """
 
@@ -62,7 +62,7 @@ def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console
 
 
 def print_lesson(lesson: Lesson, console: Console) -> None:
-    """The two layouts to run, and what is left of doubt then."""
+    """The two layouts to run, what is left of doubt then, and what further ones would leave."""
     for path in (lesson.first, lesson.second):
         _say(console, f"run {path}: {lesson.layouts[path]}")
     _say(
@@ -70,6 +70,8 @@ def print_lesson(lesson: Lesson, console: Console) -> None:
         f"uncertainty of a step time (mean of {len(lesson.layouts)} layouts): {lesson.before:.1%} "
         f"now, {lesson.after:.1%} once these two are learnt from",
     )
+    for order, (path, left) in zip(("third", "fourth"), lesson.further.items(), strict=False):
+        _say(console, f"a {order}, {path}: {lesson.layouts[path]}, would leave {left:.1%}")
 
 
 def _say(console: Console, text: str) -> None:
@@ -175,6 +177,15 @@ def _print_usual(d: Diagnosis, console: Console) -> None:
 
 
 def _print_reasons(d: Diagnosis, console: Console) -> None:
+    times = d.measured_s / d.prediction.step_time_s
+    if not 1 / ODD_TIMES <= times <= ODD_TIMES:
+        _say(
+            console,
+            f"more than {ODD_TIMES:.0f} x off: is the config that of this run (batch, sequence, "
+            "GPUs, model)? `learn` does not learn from such a run alone",
+        )
+    if times * ODD_TIMES < 1:
+        return
     if d.measured_s <= d.prediction.step_time_s:
         _say(console, "the run is not slower than expected; `meshplan learn` can learn from it")
         return

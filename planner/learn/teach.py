@@ -1,15 +1,15 @@
-"""Which two of several layouts to run first: those that leave least doubt about all of them.
+"""Which of several layouts to run first: the two that leave least doubt about all, then others.
 
     ln(step_i)      = J_i u + g_i, J and u as in `planner.learn.shrink`, u's deviations the prior's
     cov(g_i, g_j)   = `UNEXPLAINED`^2 exp(-n_ij / `FEW_FACTS`): what no constant explains is shared
                       the less, the more facts n (axes of the layout, GPUs, model, sequence,
                       precision, LoRA) differ
-    d_i             the standard deviation of ln(step_i) that two runs leave, each seen with `NOISE`
+    d_i             the standard deviation of ln(step_i) that runs leave, each seen with `NOISE`
 
-The two of least sum of d over all layouts: least posterior variance (optimal designs: Chaloner and
-Verdinelli, Statistical Science 10, 1995). Left-out layouts of published sources chose this rule
-and the three numbers, near which others are as good: docs/accuracy_history.md, "Ranges and
-`learn`".
+The two of least sum of d over all layouts, then one more at a time: least posterior variance
+(optimal designs: Chaloner and Verdinelli, Statistical Science 10, 1995). Left-out layouts of
+published sources chose this rule and the three numbers, near which others are as good:
+docs/accuracy_history.md, "Ranges and `learn`".
 """
 
 import math
@@ -30,16 +30,17 @@ from meshplan.planner.learn.learn import check_alike
 from meshplan.planner.learn.shrink import Vector, linearised, shipped, telling
 from meshplan.planner.runs.runs import Run
 
-FEWEST = 3
+FEWEST, FURTHER = 3, 2
 UNEXPLAINED, FEW_FACTS, NOISE = 0.1, 3.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Two of some layouts, to be run.
+    """Two of some layouts, to be run, and what one and two more would be worth.
 
-    before  the standard deviation of ln(step time), mean of the layouts
-    after   the same once the two have run
+    before   the standard deviation of ln(step time), mean of the layouts
+    after    the same once the two have run
+    further  the next to run, each with what is left once it has run too
     """
 
     first: Path
@@ -47,12 +48,16 @@ class Lesson:
     layouts: dict[Path, str]
     before: float
     after: float
+    further: dict[Path, float]
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "run": [str(self.first), str(self.second)], "layouts": len(self.layouts),
             "doubt_before": self.before, "doubt_after": self.after,
+            "further": [
+                {"run": str(path), "doubt_after": left} for path, left in self.further.items()
+            ],
         }  # fmt: skip
 
 
@@ -68,26 +73,43 @@ def lesson_of(cases: Mapping[Path, Case]) -> Lesson:
     covariance = by.covariance([each.name for each in free])
     slopes = linearised(runs, prior, free)[1]
     doubt = doubt_of(runs, slopes, covariance)
-    two = most_telling(doubt)
+    order = most_telling(doubt, min(2 + FURTHER, len(runs) - 1))
+    left = [float(np.mean(left_by(order[:number], doubt))) for number in range(len(order) + 1)]
     paths, layouts = list(cases), {path: case.layout.label for path, case in cases.items()}
     return Lesson(
-        paths[two[0]], paths[two[1]], layouts, float(np.mean(np.sqrt(np.diag(doubt)))),
-        float(np.mean(left_by(two, doubt))),
+        paths[order[0]], paths[order[1]], layouts, left[0], left[2],
+        {paths[at]: after for at, after in zip(order[2:], left[3:], strict=True)},
     )  # fmt: skip
 
 
-def most_telling(doubt: Vector) -> tuple[int, int]:
-    """The two layouts that leave least of `doubt`, the covariance of ln(step) of all."""
+def most_telling(doubt: Vector, number: int = 2) -> list[int]:
+    """The `number` layouts that leave least of `doubt`, the covariance of ln(step) of all: the best
+    pair, in their order, then one more at a time.
+    """
+    chosen = [int(np.argmin(_sums_left(doubt)))] if number == 1 else _pair(doubt)
+    left = doubt
+    for at in chosen:
+        left = _after(at, left)
+    while len(chosen) < number:
+        sums = _sums_left(left)
+        sums[chosen] = math.inf
+        chosen.append(int(np.argmin(sums)))
+        left = _after(chosen[-1], left)
+    return chosen
+
+
+def _pair(doubt: Vector) -> list[int]:
     left = np.array([_sums_left(_after(first, doubt)) for first in range(len(doubt))])
     np.fill_diagonal(left, math.inf)
     one, other = np.unravel_index(np.argmin(left), left.shape)
-    return min(int(one), int(other)), max(int(one), int(other))
+    return sorted((int(one), int(other)))
 
 
-def left_by(two: tuple[int, int], doubt: Vector) -> Vector:
-    """d of each layout."""
-    first, second = two
-    return _deviations(np.diag(_after(second, _after(first, doubt))))
+def left_by(runs: Sequence[int], doubt: Vector) -> Vector:
+    """d of each layout once those at `runs` have run."""
+    for at in runs:
+        doubt = _after(at, doubt)
+    return _deviations(np.diag(doubt))
 
 
 def _after(at: int, doubt: Vector) -> Vector:

@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterator
 from meshplan.costmodels.units import GIB, MIB
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COUNT = r"\d{1,12}"
 PLAIN = r"\d{1,30}(?:\.\d{0,30})?"
 NUMBER = rf"[-+]?(?:{PLAIN}(?:[eE][-+]?\d{{1,4}})?|nan|inf)"
@@ -78,8 +77,9 @@ SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
     """`tokens_per_gpu`: global batch tokens over GPUs; with it, tps becomes seconds."""
-    lines = TITAN.finditer(COLOUR.sub("", text))
-    found = [m for m in lines if float(m["tps"].replace(",", ""))]  # 0 is no step's rate
+    found = [
+        m for m in TITAN.finditer(text) if float(m["tps"].replace(",", ""))
+    ]  # 0 is no step's rate
     steps = (
         LoggedStep(
             int(m["step"]), tokens_per_gpu / float(m["tps"].replace(",", "")), float(m["loss"])

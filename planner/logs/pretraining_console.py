@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 
 from meshplan.costmodels.units import GIB
-from meshplan.planner.logs.console import BETWEEN, COLOUR, COUNT, NUMBER, PLAIN
+from meshplan.planner.logs.console import BETWEEN, COUNT, NUMBER, PLAIN
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 _MAXTEXT = re.compile(
@@ -55,17 +55,16 @@ def read_nanochat(text: str) -> TrainingLog:
     """nanochat's own log, and those of programs that were made of it."""
     steps = (
         LoggedStep(int(m["step"]), float(m["ms"]) / 1e3, float(m["loss"]))
-        for m in _NANOCHAT.finditer(COLOUR.sub("", text))
+        for m in _NANOCHAT.finditer(text)
     )
     return TrainingLog(slowest(steps), None, None)
 
 
 def read_olmo(text: str, tokens_per_gpu: float) -> TrainingLog:
     """OLMo-core's own log; `tokens_per_gpu`: of a step."""
-    plain = COLOUR.sub("", text)
-    peaks = [float(m["value"]) * GIB for m in _RESERVED.finditer(plain)]
+    peaks = [float(m["value"]) * GIB for m in _RESERVED.finditer(text)]
     return TrainingLog(
-        slowest(_olmo_steps(plain, tokens_per_gpu)), None, max(peaks, default=0.0) or None
+        slowest(_olmo_steps(text, tokens_per_gpu)), None, max(peaks, default=0.0) or None
     )
 
 

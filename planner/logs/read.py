@@ -16,13 +16,14 @@ from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.logs import console, records
 from meshplan.planner.logs.composer_console import read_composer
 from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars
+from meshplan.planner.logs.lines import by_rank, plain
 from meshplan.planner.logs.nemo_console import read_nemo
 from meshplan.planner.logs.not_priced import not_priced
 from meshplan.planner.logs.pretraining_console import read_maxtext, read_nanochat, read_olmo
 from meshplan.planner.logs.stated import stated
 from meshplan.planner.logs.swift_log import read_swift
 from meshplan.planner.logs.trainer_console import read_trainer
-from meshplan.planner.logs.training_log import TrainingLog
+from meshplan.planner.logs.training_log import TrainingLog, merged
 from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune, read_verl
 from meshplan.planner.logs.warned import warned
 
@@ -61,6 +62,9 @@ OUT_OF_MEMORY = re.compile(
 )
 """What PyTorch raises where the device's memory does not suffice."""
 DID_NOT_FIT = "an out-of-memory error is in the log: the run did not fit"
+WENT_ON = "steps come after an out-of-memory error in the log: what failed before them did not fit"
+OF_OTHER_RANKS = 1
+"""Steps that other ranks may still print after one of them failed."""
 CONSOLE = ("torchtitan", "megatron", "nanotron")
 BINARY = "events.out.tfevents"
 
@@ -84,16 +88,18 @@ def read_log(path: Path, batch: Batch) -> Recognised:
 def _checked(path: Path, read: Recognised, batch: Batch, text: str = "") -> Recognised:
     """With the steps that count; raises `UnreadableLog` where there are none."""
     found = _of_batch(_taking_time(read), batch)
-    failed = OUT_OF_MEMORY.search(text)
+    failed = max((m.end() for m in OUT_OF_MEMORY.finditer(text)), default=0)
     if not found.log.steps and failed:
         raise UnreadableLog(f"{path}: no step times, and {DID_NOT_FIT}: `check` its config")
     if not found.log.steps:
         why = "; ".join(found.log.notes) or f"no step times found; {KNOWN}"
         raise UnreadableLog(f"{path}: {why}")
-    if failed:
-        log = replace(found.log, out_of_memory=True, notes=(*found.log.notes, DID_NOT_FIT))
-        found = replace(found, log=log)
-    return found
+    if not failed:
+        return found
+    went_on = {step.step for step in recognised(text[failed:], path.name, batch).log.steps}
+    fits = len(went_on) > OF_OTHER_RANKS
+    notes = (*found.log.notes, WENT_ON if fits else DID_NOT_FIT)
+    return replace(found, log=replace(found.log, out_of_memory=not fits, notes=notes))
 
 
 def _of_events(path: Path, batch: Batch) -> Recognised:
@@ -140,10 +146,19 @@ KNOWN = (
 
 def recognised(text: str, name: str, batch: Batch) -> Recognised:
     """Text as a log, without steps where no format fits; `name`: the file's."""
+    found = [_of_one_rank(each, name, batch) for each in by_rank(plain(text))]
+    timed = [each for each in found if each.log.steps]
+    if not timed:
+        return next((each for each in found if each.log.notes), found[0])
+    format_ = timed[0].format
+    return Recognised(format_, merged([each.log for each in timed if each.format == format_]))
+
+
+def _of_one_rank(text: str, name: str, batch: Batch) -> Recognised:
     suffix = Path(name).suffix.lower()
     if suffix in (".json", ".jsonl") or text.lstrip()[:1] in ("{", "["):
         found = _of_json(text, Path(name).stem, batch)
-        if found:
+        if found and (found.log.steps or found.log.notes):
             return found
     if suffix == ".csv":
         rows = records.csv_records(text, Path(name).stem)

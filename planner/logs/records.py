@@ -1,11 +1,12 @@
 """Logs that are records by step: W&B and TensorBoard exports, trainer_state.json, meshplan's own.
 
     W&B          a CSV of charts ("Step", "run - metric"), or the history as JSON lines
-                 (`_step`, `_runtime` in seconds, metrics)
+                 (`_step`, `_runtime` in seconds, metrics), or a table of it as pandas writes JSON
     TensorBoard  a CSV or JSON of one tag (wall time, step, value), whose name the file's says;
                  its event files (`planner.logs.event_file`) hold all tags
     LLaMA-Factory trainer_log.jsonl: `current_steps` and `elapsed_time` ("5:13:22") since the start,
                  evaluations included, in whole seconds: entries are at least `APART_S` apart
+    DeepSpeed    its monitor's "Train/Samples/..." count the sequences for steps (W&B, TensorBoard)
     Trainer      `log_history` of trainer_state.json: train_runtime (s) over all steps, evaluation
                  included, whose own runtimes are taken off. One mean, with its first steps
     meshplan     result.json of `execute`: every timed step
@@ -50,7 +51,8 @@ RATES = ("throughput(tps)", "tokens_per_sec_per_gpu", "tokens_per_second_per_gpu
 """Tokens per second and GPU."""
 SAMPLES = ("throughput/samples_per_sec",)
 """Sequences per second of all GPUs."""
-LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss",
+BY_SAMPLES = "train/samples/train_loss"
+LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", BY_SAMPLES, "train/loss", "loss",
           "reduced_train_loss", "loss/train/total")  # fmt: skip
 RESERVED = {"memory/max_reserved(gib)": GIB, "peak_memory_reserved": GIB,
             "memory/peak_reserved_mem": 1e9, "train/memory(gib)": GIB,
@@ -73,7 +75,7 @@ def of_records(records: Sequence[Record], tokens_per_gpu: float, sequences: floa
     timed = [step for row in rows if (step := _timed(row, tokens_per_gpu, sequences))]
     notes = (f"the last {MAX_ROWS:,} rows were read",) * (len(records) > MAX_ROWS)
     if not timed:
-        timed = list(_between(rows))
+        timed = list(_between(rows, sequences))
         notes += ("step times are those between time stamps",) * bool(timed)
     return TrainingLog(
         slowest(timed), _peak(rows, ALLOCATED), _peak(rows, RESERVED), notes=notes
@@ -149,11 +151,13 @@ def _loss(row: Record) -> float | None:
     return next((number(row[name]) for name in LOSSES if name in row), None)
 
 
-def _between(rows: Sequence[Record]) -> Iterator[LoggedStep]:
+def _between(rows: Sequence[Record], sequences: float) -> Iterator[LoggedStep]:
     """Seconds per step between the time stamps of consecutive rows with a later step."""
     last: tuple[int, float] | None = None
     for row in rows:
         step = _step_of(row)
+        if step is not None and BY_SAMPLES in row:
+            step = round(step / sequences)
         stamp = next((number(row[name]) for name in STAMPS if name in row), None)
         if step is None or stamp is None:
             continue
@@ -173,8 +177,11 @@ def _peak(rows: Sequence[Record], units: Mapping[str, float]) -> float | None:
 
 
 def csv_records(text: str, tag: str) -> list[Record]:
-    """Rows of a CSV; `tag` names the metric of a TensorBoard export ("Wall time,Step,Value")."""
-    reader = csv.reader(io.StringIO(text))
+    """Rows of a CSV, also with semicolons or tabs; `tag` names the metric of a TensorBoard export
+    ("Wall time,Step,Value").
+    """
+    first = text.partition("\n")[0]
+    reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
     try:
         header, *rows = [row for row in reader if row] or [[]]
     except csv.Error:
@@ -199,7 +206,9 @@ def _same(name: str, tag: str) -> bool:
 
 
 def json_records(document: object, tag: str) -> list[Record]:
-    """Rows of a JSON document: a list of records, or of [wall time, step, value]."""
+    """Rows of a JSON document: a list of records, or of [wall time, step, value], or a table."""
+    if isinstance(document, dict):
+        return _of_columns(document)
     rows = document[-KEPT:] if isinstance(document, list) else []
     triples = (
         {"Wall time": row[0], "Step": row[1], "Value": row[2]}
@@ -207,6 +216,19 @@ def json_records(document: object, tag: str) -> list[Record]:
         if isinstance(row, list) and len(row) == 3
     )
     return [*_tagged(triples, tag), *(row for row in rows if isinstance(row, dict))]
+
+
+def _of_columns(document: Record) -> list[Record]:
+    """Rows of a table by columns, as pandas writes it: of lists, of cells by row, or split."""
+    names, data = document.get("columns"), document.get("data")
+    if isinstance(names, list) and isinstance(data, list):
+        rows = [row for row in data[-KEPT:] if isinstance(row, list)]
+        return [dict(zip(map(str, names), row, strict=False)) for row in rows]
+    columns = [list(c.values()) if isinstance(c, dict) else c for c in document.values()]
+    if not all(isinstance(c, list) and len(c) == len(columns[0]) for c in columns):
+        return []
+    last = zip(*(column[-KEPT:] for column in columns), strict=True)
+    return [dict(zip(document, row, strict=True)) for row in last]
 
 
 def json_lines(text: str) -> list[Record]:

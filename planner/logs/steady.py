@@ -24,6 +24,7 @@ from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
 
 Vector = NDArray[np.float64]
 WARM_UP, PAUSE, SELDOM, FEWEST_FOR_DRIFT, FEWEST_FOR_SPREAD = 3, 1.5, 0.2, 9, 4
+DRIFTED = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,12 @@ class Steady:
             pauses = counted(self.pauses, "logged step")
             found.append(
                 f"{pauses} above {PAUSE} x the median{every}: evaluations, checkpoints or late data"
+            )
+        if self.drift and abs(self.drift) > DRIFTED:
+            longer = "longer" if self.drift > 0 else "shorter"
+            found.append(
+                f"steps at the end take {abs(self.drift):.0%} {longer} than at the beginning: the "
+                "median is of both"
             )
         return tuple(found)
 

@@ -7,7 +7,8 @@
 The last line of a job that is done gives one mean over all its steps, its first ones included, less
 the evaluations; a job that is not is read off its bar, whose clock has whole seconds: entries are
 at least `APART_S` apart. transformers 5 prints the numbers as text. A job that was resumed times
-its last start alone, over the steps of all: its bar jumps to where that began.
+its last start alone, over the steps of all: its bar jumps to where that began, and evaluations of
+earlier starts are not in its time.
 
 Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.py`
 (ProgressCallback); tqdm's default bar.
@@ -15,6 +16,7 @@ Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from meshplan.costmodels.units import counted
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
@@ -39,35 +41,47 @@ def read_trainer(text: str) -> TrainingLog:
     """The steps of a job; none where no Trainer prints."""
     if not _METRICS.search(text):
         return TrainingLog((), None, None)
-    bar = list(_bar(text))
-    return _whole(text, bar) or TrainingLog(slowest(entries(bar)), None, None)
+    bar = _bar(text)
+    return _whole(text, bar) or TrainingLog(slowest(entries(bar.values())), None, None)
 
 
-def _bar(text: str) -> Iterator[Clock]:
+Bar = dict[int, Clock]
+"""The clock by its place in the text."""
+
+
+def _bar(text: str) -> Bar:
     """The clock of the bar that runs longest: the others are of evaluations."""
-    found = [
-        (int(m["step"]), int(m["total"]),
+    found = {
+        m.start(): (int(m["step"]), int(m["total"]),
          3600 * int(m["hours"] or 0) + 60 * int(m["minutes"]) + int(m["seconds"]))
         for m in _BAR.finditer(text)
-    ]  # fmt: skip
-    longest = max(found, key=lambda each: each[2], default=(0, 0, 0))
-    return (each for each in found if each[1] == longest[1])
+    }  # fmt: skip
+    longest = max(found.values(), key=lambda each: each[2], default=(0, 0, 0))
+    return {at: each for at, each in found.items() if each[1] == longest[1]}
 
 
-def _whole(text: str, bar: list[Clock]) -> TrainingLog | None:
+def _of_last_start(bar: Bar) -> Bar:
+    """From where the clock goes back for the last time."""
+    back = [at for (_, before), (at, after) in pairwise(bar.items()) if after[2] < before[2]]
+    return {at: clock for at, clock in bar.items() if not back or at >= back[-1]}
+
+
+def _whole(text: str, bar: Bar) -> TrainingLog | None:
     """One mean of a job that is done; None of one that is not, or whose steps are not known."""
     runtime, rate = _last(_RUNTIME, text), _last(_RATE, text)
     if not runtime or not rate:
         return None
-    totals = {total for _, total, _ in bar}
+    totals = {total for _, total, _ in bar.values()}
     within = runtime * _ROUNDED + 1
     steps = next((each for each in totals if abs(each - runtime * rate) <= within), None)
     if steps is None and rate < 100 * _ROUNDED:  # two digits of a rate are no measurement
         return None
-    steps = (steps or max(round(runtime * rate), 1)) - (began := _began(text, bar))
+    last = _of_last_start(bar)
+    steps = (steps or max(round(runtime * rate), 1)) - (began := _began(text, last.values()))
     if steps <= 0:
         return None
-    evaluations = [float(m["value"]) for m in _EVALUATION.finditer(text)]
+    since = min(last, default=0) if len(last) < len(bar) else 0
+    evaluations = [float(m["value"]) for m in _EVALUATION.finditer(text, since)]
     taken_s = runtime - sum(evaluations)
     if taken_s <= 0:
         return None
@@ -78,15 +92,14 @@ def _whole(text: str, bar: list[Clock]) -> TrainingLog | None:
     return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
 
 
-def _began(text: str, bar: list[Clock]) -> int:
-    """The step at which the last start began: what the Trainer says, or where its bar jumps to,
-    more than `JUMP` times as many steps as it takes in that time.
+def _began(text: str, bar: Iterable[Clock]) -> int:
+    """The step at which the last start, of that bar, began: what the Trainer says, or where its bar
+    jumps to, more than `JUMP` times as many steps as it takes in that time.
     """
     said = _CONTINUED.findall(text)
     if said:
         return int(said[-1])
-    back = [at for at in range(1, len(bar)) if bar[at][2] < bar[at - 1][2]]
-    moved = [(step, clock_s) for step, _, clock_s in bar[back[-1] if back else 0 :] if step]
+    moved = [(step, clock_s) for step, _, clock_s in bar if step]
     if len(moved) < 2 or moved[-1][1] <= moved[0][1]:
         return 0
     (first, first_s), (last, last_s) = moved[0], moved[-1]

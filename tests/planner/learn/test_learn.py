@@ -16,6 +16,7 @@ from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.check.check import case_of
+from meshplan.planner.learn.learn import factor_of
 from meshplan.planner.learn.levers import levers
 from meshplan.planner.learn.likelihood import Seen, likeliest
 from meshplan.planner.learn.reasons import explained, needed, reasons, switches
@@ -60,6 +61,15 @@ def test_the_range_is_wider_where_the_prior_was_farther_off() -> None:
     assert by.factor(np.array([0.5, -0.5])) == pytest.approx(math.exp(2 * math.sqrt(0.02)))
 
 
+def test_eight_runs_of_ones_own_say_as_much_of_the_range_as_other_sources() -> None:
+    """ln 1.5 by others; eight runs of which 80 % are within ln 1.1: half of the way between them;
+    fewer than three are not left out, and say nothing.
+    """
+    own = [math.log(1.1)] * 7 + [math.log(2.0)]
+    assert factor_of(own, 1.5) == pytest.approx(math.sqrt(1.1 * 1.5), rel=1e-3)
+    assert factor_of([], 1.5) == 1.5
+
+
 def test_a_run_that_contradicts_the_others_counts_little() -> None:
     """Of errors 0.1, 0.1, 0.1 and 3 a heavy-tailed noise keeps the mean near 0.1."""
     errors, slopes = np.array([0.1, 0.1, 0.1, 3.0]), np.ones((4, 1))
@@ -76,7 +86,7 @@ def test_the_two_runs_to_ask_for_leave_least_doubt() -> None:
     """
     of_each = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
     doubt = of_each @ of_each.T
-    assert most_telling(doubt) == (0, 2)
+    assert most_telling(doubt) == [0, 2]
     assert left_by((0, 2), doubt) == pytest.approx([NOISE, NOISE, NOISE, NOISE, 0.035], rel=0.02)
     assert left_by((0, 1), doubt)[2:] == pytest.approx([1.0, 1.0, 0.5], rel=0.01)
 
@@ -89,7 +99,17 @@ def test_no_two_runs_leave_less_doubt_than_those_asked_for(scale: float) -> None
         doubt = some @ some.T
         least = min(float(left_by(two, doubt).sum()) for two in combinations(range(6), 2))
         assert left_by(most_telling(doubt), doubt).sum() == pytest.approx(least)
-    assert most_telling(np.diag([scale, 0.0, 0.0])) == (0, 1)
+    assert most_telling(np.diag([scale, 0.0, 0.0])) == [0, 1]
+
+
+def test_a_third_run_is_the_one_that_leaves_least_of_what_two_leave() -> None:
+    """Of five layouts that share nothing the most doubtful come first, and none comes twice; of one
+    alone the one that says most of all.
+    """
+    doubt = np.diag([1.0, 4.0, 9.0, 16.0, 0.25])
+    assert most_telling(doubt, 4) == [2, 3, 1, 0]
+    assert most_telling(doubt, 1) == [3]
+    assert left_by([2, 3, 1], doubt)[[0, 4]] == pytest.approx([1.0, 0.5])
 
 
 def other_facts(run: Run) -> dict[str, Run]:

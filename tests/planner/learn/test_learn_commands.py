@@ -191,6 +191,17 @@ def test_memory_in_use_on_the_device_is_no_reserved_peak(logs: list[str]) -> Non
     assert "device memory: measured 40.0 GiB" in " ".join(_called("diagnose", logs[0])[1].split())
 
 
+@pytest.mark.parametrize(("times", "said"), [(0.2, True), (0.8, False), (5.0, True)])
+def test_a_run_that_is_far_off_may_be_of_another_config(
+    logs: list[str], times: float, *, said: bool
+) -> None:
+    """A fifth and five times the expected step; nobody is told to learn from a fifth."""
+    _megatron(Path(logs[0]), times * model_of(PLANS[0]).time().step_time_s)
+    out = " ".join(_called("diagnose", logs[0])[1].split())
+    assert ("is the config that of this run" in out) == said
+    assert ("`meshplan learn` can learn from it" in out) == (times == 0.8)
+
+
 def test_an_unusual_factor_is_said_to_count_less(tmp_path: Path) -> None:
     """A run three times as long: what is 3 x as slow closes the gap and explains little of it, and
     the line below says why.
@@ -219,18 +230,28 @@ def test_a_run_that_the_config_has_no_room_for_is_said(logs: list[str], tmp_path
 
 
 def test_which_runs_to_make(tmp_path: Path) -> None:
-    """Three plans: two are named, the doubt falls; two plans are no choice."""
+    """Three plans: two are named, the doubt falls; two plans are no choice. With a fourth plan a
+    third run is worth something.
+    """
     third = replace(LAYOUTS[0], data_parallel=2, tensor_parallel=4, sequence_parallel=True)
     paths = [str(tmp_path / f"{at}.yaml") for at in range(3)]
     for path, plan in zip(paths, [*PLANS, plan_of("llama-3.1-8b", third, TRAINING)], strict=True):
         write_plan(plan, Path(path))
     code, out, _ = _called("learn", *paths, "--which", "--json")
     said = json.loads(out)
-    assert (code, said["layouts"]) == (0, 3)
+    assert (code, said["layouts"], said["further"]) == (0, 3, [])
     assert len(set(said["run"])) == len(set(said["run"]) & set(paths)) == 2
     assert 0 < said["doubt_after"] < said["doubt_before"] < 1
     assert said["run"][0] in _called("learn", *paths, "--which")[1].replace("\n", "")
     assert "--gpus 3 is for configs" in _called("learn", *paths, "--which", "--gpus", "3")[2]
+    more = str(tmp_path / "more.yaml")
+    write_plan(plan_of("llama-3.1-8b", replace(third, micro_batch_size=2), TRAINING), Path(more))
+    four = json.loads(_called("learn", *paths, more, "--which", "--json")[1])
+    (further,) = four["further"]
+    assert {further["run"], *four["run"]} < {*paths, more}
+    assert further["doubt_after"] < four["doubt_after"]
+    text = " ".join(_called("learn", *paths, more, "--which")[1].split())
+    assert f"would leave {further['doubt_after']:.1%}" in text
     code, _, error = _called("learn", *paths[:2], "--which")
     assert (code, "two are chosen of 3 or more" in error) == (2, True)
 

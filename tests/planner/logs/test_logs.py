@@ -18,6 +18,7 @@ from meshplan.planner.logs.console import (
     read_nanotron,
     read_torchtitan,
 )
+from meshplan.planner.logs.lines import plain
 from meshplan.planner.logs.read import Batch, UnreadableLog, read_log, recognised
 
 MEGATRON = """
@@ -79,7 +80,7 @@ TITAN_ON_CPU = """
 
 def test_a_device_that_counts_no_memory() -> None:
     """4,096 tokens on two ranks at 1,327 a second and rank are 1.54 s; no peak is no peak."""
-    log = read_torchtitan(TITAN_ON_CPU, tokens_per_gpu=2048)
+    log = read_torchtitan(plain(TITAN_ON_CPU), tokens_per_gpu=2048)
     assert [(s.step, s.loss) for s in log.steps] == [(20, 4.14551)]
     assert log.steps[0].step_time_s == pytest.approx(2048 / 1327)
     assert log.reserved_peak_bytes is None
@@ -129,7 +130,7 @@ def test_torchtitan_lines() -> None:
 def test_torchtitan_in_colour() -> None:
     """The colours that torchtitan puts around each figure on a terminal do not matter."""
     coloured = TITAN.replace("step:", "\x1b[31mstep:").replace("tps:", "\x1b[0m\x1b[34mtps:")
-    assert read_torchtitan(coloured, 16384) == read_torchtitan(TITAN, 16384)
+    assert read_torchtitan(plain(coloured), 16384) == read_torchtitan(TITAN, 16384)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -1,0 +1,72 @@
+"""Lines as a framework printed them, without what runs around it adds.
+
+    colours     ANSI's, wherever they are
+    containers  {"log": "...\\n", "stream": "stderr", "time": "..."} of Docker's json-file driver;
+                {"textPayload": "...", ...} of Google Cloud's log
+    stamps      2026-03-01T12:00:00.123456789Z [stdout F ]: of `docker logs -t`, of Kubernetes' CRI
+    labels      `[rank3]:` and `[default3]:` of torchrun, `3: ` of `srun --label`, `worker-3: ` of
+                pdsh
+
+Lines of several ranks come late by any number of steps, as each is buffered alone: each rank's are
+a log of their own (`by_rank`).
+
+Sources: pytorch/pytorch `torch/distributed/elastic/multiprocessing/tail_log.py`; Slurm's srun(1);
+moby/moby `daemon/logger/jsonfilelog`; kubernetes/design-proposals-archive
+`node/kubelet-cri-logging.md`.
+"""
+
+import json
+import re
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_STAMP = re.compile(
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,10}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?",
+    re.M,
+)
+_LABEL = re.compile(r"(?:\[(?:rank|default)\d{1,6}\]: ?|\d{1,6}: |[a-zA-Z][\w.-]{0,80}\d: )")
+_PAYLOADS = ("log", "textPayload")
+
+
+def plain(text: str) -> str:
+    """The text without colours, containers and stamps."""
+    if any(f"\n{each}" in text or text.startswith(each) for each in _OPENINGS):
+        text = "\n".join(map(_payload, text.splitlines()))
+    return _STAMP.sub("", COLOUR.sub("", text))
+
+
+_OPENINGS = ('{"log"', '{"textPayload"', '{"insertId"')
+
+
+def _payload(line: str) -> str:
+    """What was printed, of a line of a container's log; any other line itself."""
+    if not line.startswith(_OPENINGS):
+        return line
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    found = (record.get(name) for name in _PAYLOADS)
+    return next((each.rstrip("\n") for each in found if isinstance(each, str)), line)
+
+
+def by_rank(text: str) -> list[str]:
+    """The lines of each label, without it; those that have none are a log too."""
+    if not _AT_LINE.search(text):
+        return [text]
+    found: dict[str, list[str]] = {}
+    bare = []
+    for line in text.split("\n"):
+        label, at = "", 0
+        while match := _LABEL.match(line, at):
+            label, at = label + match[0].strip(), match.end()
+        bare.append(line[at:])
+        found.setdefault(label, []).append(bare[-1])
+    each = found.values() if len(found) <= MOST_LABELS else [bare]
+    return ["\n".join(lines) for lines in each]
+
+
+MOST_LABELS = 1024
+"""More are no ranks: they number lines, as `grep -n` does."""
+
+
+_AT_LINE = re.compile(rf"^{_LABEL.pattern}", re.M)

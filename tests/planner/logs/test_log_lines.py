@@ -1,0 +1,163 @@
+"""What runs around a framework adds to its lines, and what a log of several starts says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from meshplan.planner.logs.lines import by_rank
+from meshplan.planner.logs.read import Batch, read_log, recognised
+from meshplan.planner.logs.steady import steady
+
+BATCH = Batch(sequences=8, tokens_per_gpu=4096.0, gpus=8)
+STEPS = range(1, 11)
+
+
+def _megatron(step: int, seconds: float = 2.0) -> str:
+    taken = f"elapsed time per iteration (ms): {seconds * 1e3:.1f}"
+    return f" iteration {step:8d}/ 100 | {taken} | lm loss: nan | number of nan iterations: 1 |"
+
+
+def _titan(step: int, seconds: float = 2.0) -> str:
+    tps = f"{4096 / seconds:,.0f}"
+    return f"[titan] - INFO - step: {step:2}  loss:  7.1  memory: 66.91GiB(37.51%)  tps: {tps}"
+
+
+def _trainer(step: int) -> str:
+    clock_s = 40 * step
+    return f" 10%|#  | {step}/990 [{clock_s // 60:02}:{clock_s % 60:02}<1:00:00, 40.00s/it]"
+
+
+AROUND: dict[str, Callable[[str], str]] = {
+    "colours": lambda line: f"\x1b[32m{line}\x1b[0m".replace("time", "\x1b[1mtime").replace(
+        "(ms): ", "(ms): \x1b[0m"
+    ),
+    "srun --label": lambda line: f"7: {line}",
+    "torchrun --tee": lambda line: f"[rank7]:{line}",
+    "pdsh": lambda line: f"worker-1: {line}",
+    "kubectl --timestamps": lambda line: f"2026-03-01T12:00:00.123456789Z {line}",
+    "CRI": lambda line: f"2026-03-01T12:00:00.123456789Z stdout F {line}",
+    "Docker": lambda line: json.dumps({"log": f"{line}\n", "stream": "stdout", "time": "x"}),
+    "Google Cloud": lambda line: json.dumps({"insertId": "x", "textPayload": line}),
+}
+LINES = {"megatron": _megatron, "torchtitan": _titan, "Trainer": _trainer}
+
+
+@pytest.mark.parametrize("framework", LINES)
+@pytest.mark.parametrize("around", AROUND)
+def test_what_runs_around_a_framework_does_not_matter(framework: str, around: str) -> None:
+    """Ten steps of each framework are the same steps whoever passes its lines on."""
+    lines = [LINES[framework](step) for step in STEPS]
+    lines.append("{'loss': 2.1, 'epoch': 0.1}" if framework == "Trainer" else "done")
+    bare = recognised("\n".join(lines), "train.log", BATCH)
+    assert bare.format == framework
+    assert bare.log.steps
+    found = recognised("\n".join(map(AROUND[around], lines)), "train.log", BATCH)
+    assert repr(found) == repr(bare)
+
+
+def test_a_ranks_lines_that_come_late_are_no_restart() -> None:
+    """Rank 1 is buffered and prints steps 1 to 10 after rank 0's; the slower rank's time counts."""
+    lines = [f"[rank{rank}]:{_titan(step, 2.0 + rank)}" for rank in (0, 1) for step in STEPS]
+    found = steady(recognised("\n".join(lines), "train.log", BATCH).log, "")
+    assert (found.attempts, found.entries, found.step_time_s) == (
+        1,
+        7,
+        pytest.approx(3.0, rel=1e-3),
+    )
+
+
+def test_lines_without_a_label_are_a_log_too() -> None:
+    """A node's own label comes before its rank's."""
+    assert by_rank("a\n0: [rank0]: b\n0: [rank1]: c\n0: [rank0]: d") == ["a", "b\nd", "c"]
+
+
+def test_numbers_of_lines_are_no_ranks() -> None:
+    """`grep -n` numbers 2,000 lines: one log, in its order."""
+    assert by_rank("\n".join(f"{at}: b" for at in range(2000))) == ["\n".join(["b"] * 2000)]
+
+
+@pytest.mark.parametrize("first", ['{"world_size": 8}', '[2026-01-01] start\n{"world_size": 8}'])
+def test_a_line_of_json_makes_no_export(first: str) -> None:
+    """Programs print their settings as JSON before they train."""
+    text = "\n".join((first, *map(_megatron, STEPS)))
+    assert recognised(text, "train.log", BATCH).format == "megatron"
+
+
+def test_a_start_that_did_not_fit_says_nothing_of_the_next(tmp_path: Path) -> None:
+    """Steps after the error are of a run that fits; one more of another rank is none."""
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    path = tmp_path / "train.log"
+    for after, failed in ((STEPS, False), ([10], True)):
+        path.write_text("\n".join((*map(_megatron, STEPS), error, *map(_megatron, after))))
+        log = read_log(path, BATCH).log
+        assert log.out_of_memory == failed
+        assert any("did not fit" in note for note in log.notes)
+        assert any(note.startswith("steps come after") for note in log.notes) != failed
+
+
+def test_evaluations_of_an_earlier_start_are_not_in_the_last_ones_time() -> None:
+    """Steps 501 to 990 of 2 s and one evaluation of 100 s; the start before had one of 300 s."""
+    bar = " 10%|#  | {}/990 [{:02}:{:02}<10:00,  2.00s/it]"
+    starts = [
+        "\n".join(
+            bar.format(first + at, 2 * at // 60, 2 * at % 60) for at in range(0, last - first, 30)
+        ) + f"\n{{'eval_loss': 1.1, 'eval_runtime': {taken_s}, 'epoch': 1.0}}"
+        for first, last, taken_s in ((1, 500, 300.0), (501, 990, 100.0))
+    ]  # fmt: skip
+    done = f"{{'train_runtime': 1080.0, 'train_steps_per_second': {990 / 1080:.3f}}}"
+    log = recognised("\n".join((*starts, done)), "train.log", BATCH).log
+    assert [step.step_time_s for step in log.steps] == [2.0]
+
+
+def test_steps_that_became_longer_are_said_to_be_two_kinds() -> None:
+    """A run that is throttled half-way has two step times, and one is no summary of both."""
+    times = [2.0] * 10 + [2.8] * 10
+    text = "\n".join(_megatron(at, taken_s) for at, taken_s in enumerate(times))
+    assert "40% longer" in steady(recognised(text, "a.log", BATCH).log, "").notes[-1]
+
+
+ROWS = [{"_step": at, "_runtime": 2.0 * at, "train/loss": None} for at in STEPS]
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        ROWS,
+        COLUMNS,
+        {name: {str(at): cell for at, cell in enumerate(cells)} for name, cells in COLUMNS.items()},
+        {"columns": [*COLUMNS], "index": [*range(10)], "data": [[*row.values()] for row in ROWS]},
+    ],
+    ids=["records", "lists", "cells by row", "split"],
+)
+def test_a_table_of_json_is_read_by_rows_and_by_columns(document: object) -> None:
+    """A W&B history that pandas wrote: two seconds between rows."""
+    log = recognised(json.dumps(document), "history.json", BATCH).log
+    assert [step.step_time_s for step in log.steps] == [2.0] * 9
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_what_parts_the_cells_of_a_csv(sign: str) -> None:
+    """Spreadsheets write semicolons where numbers have commas."""
+    text = f"step{sign}step_time_s\n" + "".join(f"{at}{sign}2.5\n" for at in STEPS)
+    assert len(recognised(text, "own.csv", BATCH).log.steps) == len(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("h.jsonl", '{"_step": %d, "_runtime": %d, "Train/Samples/train_loss": 2}\n'),
+        ("run-.-tag-Train_Samples_train_loss.csv", "%d,%d,2\n"),
+    ],
+)
+def test_deepspeeds_monitor_counts_sequences(name: str, text: str) -> None:
+    """8 sequences are a step, of 3 s."""
+    rows = [(8 * at, 3 * at) for at in STEPS]
+    if name.endswith("csv"):
+        lines = ["Wall time,Step,Value\n", *(text % (clock, step) for step, clock in rows)]
+    else:
+        lines = [text % row for row in rows]
+    log = recognised("".join(lines), name, BATCH).log
+    assert [(step.step, step.step_time_s) for step in log.steps] == [(at, 3.0) for at in STEPS[1:]]
