@@ -1,7 +1,7 @@
 """What the search under the simulation is charged, and what a deadline leaves."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -30,12 +30,17 @@ from meshplan.planner.space.pins import parse_pins
 
 HUGE = 10**12
 PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
-QUESTION = Question(
-    model=read_model("qwen3.5-27b")[1], training=Training(seq_len=8192, global_batch_size=16),
-    cluster=load_cluster("dgx-h100"), engine=load_engine("hai-llm"), gpus=8,
-    pins=parse_pins(PINNED),
-)  # fmt: skip
-"""A hybrid short of memory, in an engine that cuts anywhere."""
+def question(layers: int) -> Question:
+    """The first layers of a hybrid, in an engine that cuts anywhere."""
+    model = read_model("qwen3.5-27b")[1]
+    return Question(
+        model=replace(model, pattern=model.pattern[:layers]), gpus=8, pins=parse_pins(PINNED),
+        training=Training(seq_len=8192, global_batch_size=16), cluster=load_cluster("dgx-h100"),
+        engine=load_engine("hai-llm"),
+    )  # fmt: skip
+
+
+QUESTION = question(20)
 
 
 @pytest.fixture(name="least_s", scope="module")
@@ -227,7 +232,7 @@ def test_moves_begin_beside_a_row_once(part: int, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(budget, "EARLY", part)
     monkeypatch.setattr(LayerMoves, "_parts", begun_at)
-    solve(QUESTION, 5)
+    solve(question(28), 5)
     assert len(rows) == len(set(rows)) > 0
 
 
