@@ -30,6 +30,8 @@ from meshplan.planner.space.pins import parse_pins
 
 HUGE = 10**12
 PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
+
+
 def question(layers: int) -> Question:
     """The first layers of a hybrid, in an engine that cuts anywhere."""
     model = read_model("qwen3.5-27b")[1]
