@@ -61,7 +61,7 @@ Engine = Annotated[
 ]
 Headroom = Annotated[
     str | None,
-    cluster_of("Memory left free per GPU: 8GiB, 10%; default by the engine's error."),
+    cluster_of("Memory left free per GPU: 8GiB, 10%; default: what the engine's runs need."),
 ]
 Learned = Annotated[Path | None, job("File that `meshplan learn` wrote.")]
 Dp = Annotated[str | None, pin("Data-parallel replicas.")]

@@ -195,8 +195,8 @@ def rows_near(
     space: Space, bounds: Floats, own: int, known: Collection[Kind], limit_s: float
 ) -> list[int]:
     """Rows below the limit that moves begin at, too: beside row `own`, and unlike known kinds."""
-    unlike = rows_unlike(space, bounds, known, limit_s)
-    return [*rows_beside(space, bounds, own, limit_s), *unlike]
+    beside = rows_beside(space, bounds, own, limit_s)
+    return list(dict.fromkeys([*beside, *rows_unlike(space, bounds, known, limit_s)]))
 
 
 def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Iterator[int]:

@@ -42,7 +42,7 @@ def test_no_cut_and_mix_of_a_v_shape_is_faster_than_its_bounds() -> None:
     are the step. Lists say more than games of some, and too much for a list says nothing.
     """
     above, close, listed = 0, 0, 0
-    for seed, (cuts, least_s, _), program, limit_s in mixing(cases(32, nightly=200)):
+    for seed, (cuts, least_s, _), program, limit_s in mixing(cases(22, nightly=200)):
         answers = list(program.answers(limit_s))
         most, below_s = program.most, min(least_s, limit_s)
         folds = MixedFolds.of(cuts, most, limit_s)

@@ -114,9 +114,7 @@ SHORT = tuple(
 """Steps in which kernels wait for their host: three quarters and more."""
 
 
-@pytest.mark.parametrize(
-    "factors", [(0.6, 1.4), (1.9, 0.8), (0.5, 0.9), (2.5, 2.0), (1.02, 2.7), (0.45, 1.2)]
-)
+@pytest.mark.parametrize("factors", [(0.6, 1.4), (0.5, 0.9), (2.5, 2.0), (1.02, 2.7)])
 @pytest.mark.parametrize("kind", ["stranger", "known"])
 @pytest.mark.parametrize("plans", [APART, SHORT], ids=["computing", "waiting"])
 def test_two_runs_are_never_predicted_worse_than_before(

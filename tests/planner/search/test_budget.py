@@ -1,7 +1,7 @@
 """What the search under the simulation is charged, and what a deadline leaves."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,7 +17,6 @@ from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer
-from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.simulation import cut_mixes
@@ -30,12 +29,19 @@ from meshplan.planner.space.pins import parse_pins
 
 HUGE = 10**12
 PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
-QUESTION = Question(
-    model=read_model("qwen3.5-27b")[1], training=Training(seq_len=8192, global_batch_size=16),
-    cluster=load_cluster("dgx-h100"), engine=load_engine("hai-llm"), gpus=8,
-    pins=parse_pins(PINNED),
-)  # fmt: skip
-"""A hybrid short of memory, in an engine that cuts anywhere."""
+
+
+def question(layers: int) -> Question:
+    """The first layers of a hybrid, in an engine that cuts anywhere."""
+    model = read_model("qwen3.5-27b")[1]
+    return Question(
+        model=replace(model, pattern=model.pattern[:layers]), gpus=8, pins=parse_pins(PINNED),
+        training=Training(seq_len=8192, global_batch_size=16), cluster=load_cluster("dgx-h100"),
+        engine=load_engine("hai-llm"),
+    )  # fmt: skip
+
+
+QUESTION = question(20)
 
 
 @pytest.fixture(name="least_s", scope="module")
@@ -168,13 +174,13 @@ def test_more_of_the_budget_comes_where_the_gap_is_wide(
     ("bound_s", "open_s", "left", "asked"),
     [(0.98, 0.99, 0, 0), (0.9, 0.99, 0, 1), (0.98, 1.0, 0, 1), (0.98, 0.99, 1, 1)],
 )
-def test_exact_mixes_are_asked_for_where_they_may_bring_the_proof(
+def test_what_may_bring_the_proof_is_looked_at_longer(
     bound_s: float, open_s: float, left: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or narrow a wide gap: not of what is near the best, where the budget left other layouts open,
-    for then it stays FEASIBLE.
+    """Or narrow a wide gap: not what is near the best, where the budget left other layouts open:
+    it stays FEASIBLE then.
     """
-    entry = Open(bound_s, (0, 0, 0), 0, Variant("1f1b", 1, (0,)), Cut(bound_s, (), tuple), 0)
+    entry = Open(bound_s, (0, 0, 0), 0, Variant("1f1b", 1, (0,)), None, 0)
     done = list[Open]()
 
     def stays(_: Simulated, cut: Open) -> list[Open]:
@@ -183,8 +189,8 @@ def test_exact_mixes_are_asked_for_where_they_may_bring_the_proof(
 
     proof = begun(limit_s=1.0)
     proof.open, proof.tally.left = Distance(open_s), left  # type: ignore[assignment]
-    monkeypatch.setattr(Simulated, "_settled_exactly", stays)
-    proof._settle_exactly([entry])
+    monkeypatch.setattr(Simulated, "_longer", stays)
+    proof._settle_longer([entry])
     assert len(done) == asked
 
 
@@ -227,7 +233,7 @@ def test_moves_begin_beside_a_row_once(part: int, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(budget, "EARLY", part)
     monkeypatch.setattr(LayerMoves, "_parts", begun_at)
-    solve(QUESTION, 5)
+    solve(question(28), 5)
     assert len(rows) == len(set(rows)) > 0
 
 

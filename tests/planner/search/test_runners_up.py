@@ -46,7 +46,8 @@ QUESTIONS = [
 ]
 
 
-FEW_KINDS = question("qwen3.5-9b", 8, "hai-llm")
+HYBRID = question("qwen3.5-9b", 4, "hai-llm")
+FEW_KINDS = replace(HYBRID, model=replace(HYBRID.model, pattern=HYBRID.model.pattern[:16]))
 ASKED = ask(
     Arguments(model="qwen3.5-9b", gpus=8, cluster="dgx-a100", engine="hai-llm", global_batch=32)
 )

@@ -138,7 +138,7 @@ def test_no_kind_that_was_dropped_is_better(model: str, engine: str) -> None:
         q.model, q.training, q.gpus, q.engine, q.pins, 8
     ), space_of(q)  # fmt: skip
     la = opened.layouts
-    for row in draw.sample(range(len(plain.layouts)), 60):
+    for row in draw.sample(range(len(plain.layouts)), 40):
         variant = next(iter(plain.variants(row)), None)
         if variant is None or variant.virtual_stages > 1:
             continue

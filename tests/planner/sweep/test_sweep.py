@@ -61,13 +61,24 @@ def test_every_combination_is_a_cell() -> None:
     assert len(document["fronts"]) == 8  # engines compete for the same job
 
 
-def test_a_cell_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
+TWO_SIZES = ("llama-3.1-70b", "--gpus", "8,128", *JOB)
+"""On the first of them nothing fits."""
+
+
+@pytest.fixture(name="two_sizes", scope="module")
+def two_sizes_fixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """`TWO_SIZES` with a `--cache` of its cells."""
+    asked = (*TWO_SIZES, "--cache", str(tmp_path_factory.mktemp("sizes") / "cells.json"))
+    assert run("sweep", *asked).exit_code == 0
+    return asked
+
+
+def test_a_cell_that_does_not_fit_ends_nothing(two_sizes: tuple[str, ...]) -> None:
     """Where nothing fits the cell says what a GPU lacks; the others are planned; exit 0."""
-    asked = ("llama-3.1-70b", "--gpus", "8,128", *JOB, "--cache", str(tmp_path / "cells.json"))
-    result = run("sweep", *asked)
+    result = run("sweep", *two_sizes)
     assert result.exit_code == 0
     assert "nothing fits: a GPU lacks" in result.stdout
-    misfit, plan = swept(*asked)["cells"]
+    misfit, plan = swept(*two_sizes)["cells"]
     assert misfit["status"] == "INFEASIBLE"
     assert misfit["lacking_bytes"] > 10 * 2**30
     assert "nearest miss" in misfit["reason"]
@@ -166,16 +177,14 @@ def test_files_say_what_the_table_says(tmp_path: Path, planned: tuple[str, str])
     assert f"knee (least step time x cost): {series['knee_gpus']} GPUs" in result.stdout
 
 
-def test_the_picture_holds_each_layout(tmp_path: Path) -> None:
+def test_the_picture_holds_each_layout(two_sizes: tuple[str, ...], tmp_path: Path) -> None:
     """The heatmap writes MFU and layout of each cell as text, alike each time; a PNG is a PNG."""
     pytest.importorskip("matplotlib")
-    cache, svg, png = str(tmp_path / "c.json"), tmp_path / "sweep.svg", tmp_path / "sweep.png"
-    again = tmp_path / "again.svg"
-    whole = ("--tokens", "1T", "--price-per-gpu-hour", "2")
-    cells = swept("llama-3.1-70b", "--gpus", "8,128", *JOB, *whole, "--cache", cache)["cells"]
+    svg, png, again = (tmp_path / name for name in ("sweep.svg", "sweep.png", "again.svg"))
+    whole = (*two_sizes, "--tokens", "1T", "--price-per-gpu-hour", "2")
+    cells = swept(*whole)["cells"]
     for path in (svg, again, png):
-        found = run("sweep", "llama-3.1-70b", "--gpus", "8,128", *JOB, *whole, "--cache", cache,
-                    "--plot", str(path))  # fmt: skip
+        found = run("sweep", *whole, "--plot", str(path))
         assert found.exit_code == 0, found.output
     text = svg.read_text()
     assert again.read_text() == text
