@@ -23,7 +23,7 @@ from meshplan.planner.search.simulation.listed_layouts import layers_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
-BUDGET = 22_000_000  # units
+BUDGET = 16_000_000  # units
 SHAKEN, DRAWN = 6, 50  # layers that are moved; drawings of a cut that fits
 SHARE = 4  # one part in so many of the budget is for a climb
 
