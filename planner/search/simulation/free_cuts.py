@@ -347,7 +347,10 @@ class FreeCutBounds:
         if folded:
             self._loose.add(alike.shape[:2])
         whole = WholeLayers(
-            program, below_s, lambda work: self._left - work <= self._kept or self.proof.tally.late
+            program,
+            below_s,
+            lambda work: self._left - work <= self._kept or self.proof.tally.late,
+            is_wide=self.aim_s <= self._wide_s,
         )
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
         self._left -= whole.work
