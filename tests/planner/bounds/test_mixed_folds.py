@@ -94,7 +94,7 @@ def test_mixes_that_others_beat_on_both_chunks_are_left_out() -> None:
 
 def test_more_mixes_are_counted_where_they_are_allowed() -> None:
     """As many as a layout's words have, and not one less."""
-    _, each, program, limit_s = next(mixing(8))
+    _, each, program, limit_s = next(mixing(32))
     folds = MixedFolds.of(each.cuts, program.most, limit_s)
     assert folds
     many = folds.words.many
