@@ -8,7 +8,7 @@ cuts    all cuts that these leave, if they are few, one after the other
 """
 
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
-from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
+from meshplan.planner.bounds.folded.mixed_cuts import FEW, MANY, MixedFolds
 from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.mixed_paths import MixedPaths
@@ -25,7 +25,8 @@ NEAR = 2e-3  # of a bound: so near its limits are told apart
 def folded_bound_s(whole: WholeLayers) -> float:
     """The bound, the limit where nothing is below it."""
     program, below_s = whole.program, whole.below_s
-    mixed, answer = MixedFolds.of(program.cuts, program.most, below_s), program.answer()
+    most = MANY if whole.is_wide else FEW
+    mixed, answer = MixedFolds.of(program.cuts, program.most, below_s, most), program.answer()
     means = [program.cuts.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
     ways = mixed or FoldedCuts(program.cuts)
     found_s = float(ways.bounds_s(below_s, program.most, means)[0])

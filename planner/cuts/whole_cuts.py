@@ -67,6 +67,7 @@ class WholeLayers:
     """What bounds steps of the only layout of `program` that are below a limit, by its whole layers
     (`planner.cuts.folded_bound`, `planner.cuts.ordered_bound`).
 
+    is_wide   whether a gap that is wide is to be closed, for which more may be spent
     ended     whether time or budget has ended, by the units of work that were spent
     work      these units
     step      those of a cut that is played
@@ -75,9 +76,14 @@ class WholeLayers:
     """
 
     def __init__(
-        self, program: FreeCutProgram, below_s: float, ended: Callable[[int], bool]
+        self,
+        program: FreeCutProgram,
+        below_s: float,
+        ended: Callable[[int], bool],
+        *,
+        is_wide: bool = False,
     ) -> None:
-        self.program, self.below_s, self.ended = program, below_s, ended
+        self.program, self.below_s, self.ended, self.is_wide = program, below_s, ended, is_wide
         self.work, self.step = 0, PLAYED + ACTION * actions_of(program.shape)
         self.cuts, self.halved = list[tuple[float, Floats | Ints]](), False
 

@@ -13,8 +13,8 @@ from meshplan.planner.bounds.folded.cuts import FoldedCuts, Terms, parts_of
 from meshplan.planner.bounds.folded.mixes import INPUT_GRAD, FoldedMixes, Words
 from meshplan.planner.bounds.free_cuts import FreeCuts
 
-MOST_MIXES = 4_000  # of all words
-MIX = 200_000  # ways that a rank's mixes are worth
+FEW, MANY = 4_000, 20_000  # mixes of all words
+MIX, MORE = 200_000, 600  # ways that a rank's few mixes are worth, and each more
 
 
 class MixedFolds(FoldedCuts):
@@ -26,12 +26,13 @@ class MixedFolds(FoldedCuts):
         self.mixes = [FoldedMixes(cuts, row, self.listed, limit_s) for row in rows]
         self._added = dict[int, Floats]()
         super().__init__(cuts.hiding_most())
-        self.work += MIX * self.ranks * len(rows)
+        each = MIX + MORE * max(0, words.many - FEW)
+        self.work += each * self.ranks * len(rows)
 
     @classmethod
-    def of(cls, cuts: FreeCuts, most: Floats, limit_s: float) -> Self | None:
-        """Of ranks that hold `most` layers at most; None where layers have one mode, or too many
-        mixes, or modes that differ in more than what a backward replays.
+    def of(cls, cuts: FreeCuts, most: Floats, limit_s: float, most_mixes: int = FEW) -> Self | None:
+        """Of ranks that hold `most` layers at most; None where layers have one mode, or more mixes
+        than `most_mixes`, or modes that differ in more than what a backward replays.
         """
         other = np.where(cuts.runs[..., None], np.delete(cuts.seconds, INPUT_GRAD, axis=3), np.nan)
         if len(cuts.same.modes) < 2 or not cuts.runs.any(axis=2).all():
@@ -42,7 +43,7 @@ class MixedFolds(FoldedCuts):
         kind_at = np.searchsorted(kinds, np.array(cuts.same.pattern))
         longest = int(np.clip(most.max(), 0, len(kind_at)))
         words = Words(kind_at, (len(kinds), len(cuts.same.modes)), longest)
-        return cls(cuts, words, limit_s) if words.many <= MOST_MIXES else None
+        return cls(cuts, words, limit_s) if words.many <= most_mixes else None
 
     def pairs(self, places: Ints) -> Ints:
         """[way] which pair of words; `places` as in `Edges`."""

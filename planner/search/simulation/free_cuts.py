@@ -25,7 +25,6 @@ then is gone on with as long as the pace says that all can be settled (`_go_on`)
 
 import math
 from contextlib import suppress
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -44,9 +43,9 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
-from meshplan.planner.search.simulation.faster_cuts import near_answers, near_the_fastest
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
+from meshplan.planner.search.simulation.shaken_cuts import near_the_fastest
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -167,24 +166,18 @@ class FreeCutBounds:
             self.found_s, self.aim_s = self._rest_s, self._wide_s
             self._again(0.0, self._wide_s)
             self._raise()
-            if self._climb():
+            if self._shake():
                 self.found_s, self.aim_s = min(self._rest_s, self.limit_s), self._wide_s
                 self._again(0.0, self._wide_s)
                 self._raise()
 
-    def _climb(self) -> bool:
-        """Look for faster cuts near the answers of what leaves the gap wide, and near the fastest
-        cut; whether one was found. Nothing of `_left` is for this. A V shape's whole layers give
-        its cuts (`_whole_s`).
+    def _shake(self) -> bool:
+        """Look for faster cuts near the fastest one; whether one was found. Nothing of `_left` is
+        for this.
         """
-        before_s = self.limit_s
-        open_ = [
-            each for each in self._alike
-            if each.shape[0] not in V_SHAPED and each.bounds.min() < self._wide_s
-        ]  # fmt: skip
-        near = near_answers(self.proof, self._layouts, open_, before_s)
-        for cut in chain(near, near_the_fastest(self.proof)):
-            self._offer(*cut)
+        before_s, near = self.limit_s, near_the_fastest(self.proof)
+        if near:
+            self._offer(*near)
         return self.limit_s < before_s
 
     def _again(self, least_s: float, below_s: float) -> None:
@@ -354,7 +347,10 @@ class FreeCutBounds:
         if folded:
             self._loose.add(alike.shape[:2])
         whole = WholeLayers(
-            program, below_s, lambda work: self._left - work <= self._kept or self.proof.tally.late
+            program,
+            below_s,
+            lambda work: self._left - work <= self._kept or self.proof.tally.late,
+            is_wide=self.aim_s <= self._wide_s,
         )
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
         self._left -= whole.work

@@ -11,7 +11,7 @@ from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, modes_of
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
 from meshplan.planner.search.simulation.alike_layouts import Alike, alone
@@ -102,3 +102,9 @@ def plan_of(problem: StageProblem, layers: Floats | Ints) -> StagePlan | None:
     none = [0] * len(layers)
     each = zip(layers.sum(axis=1).tolist(), *(of_mode.get(x, none) for x in (1, 2)), strict=True)
     return evaluate(problem, tuple(Stage(*map(int, stage)) for stage in each))
+
+
+def layers_of(stages: tuple[Stage, ...], modes: tuple[int, ...]) -> Ints:
+    """[chunk, mode] layers of a cut: what `plan_of` takes."""
+    each = [[modes_of(stage).count(mode) for mode in modes] for stage in stages]
+    return np.array(each)

@@ -2,12 +2,13 @@
 
 Moves of layers (`planner.cuts.moved_layers`) end where no change of one or two layers is faster.
 Some layers of the fastest cut are moved at random, by a fixed seed, and the moves begin there; what
-is faster is shaken next (iterated local search: Lourenço, Martin and Stützle 2003). Nothing is
-proved.
+is faster is shaken next (iterated local search: Lourenço, Martin and Stützle 2003). This is for
+plans whose gap stays wide, and has a budget of its own. Nothing is proved.
 """
 
 import random
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,23 +18,41 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.cuts.cut_lengths import FULL, LAYERS, SELECTIVE, as_row, as_stages, fitting
 from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
 from meshplan.planner.problem.stage_problem import StageProblem
-from meshplan.planner.search.found import Timed
+from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.simulation.listed_layouts import layers_of
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
 
-SHAKEN, DRAWN = 4, 50  # layers that are moved; drawings of a cut that fits
+BUDGET = 16_000_000  # units
+SHAKEN, DRAWN = 6, 50  # layers that are moved; drawings of a cut that fits
 SHARE = 4  # one part in so many of the budget is for a climb
 
 
-def shaken(proof: Simulated, found: Timed, budget: int) -> tuple[tuple[Stage, ...], float]:
-    """The fastest cut where climbs near a layout's own end, and its step; `budget` in units."""
-    row, stages = proof.row_of(found), found.plan.stages
-    problem, _ = proof.problem(row, found.variant)
-    times = proof.times_of(row, found.variant, stages)
-    ends = shakes(problem, times, stages, found.step_s, budget)
-    fastest = next(ends)
+class NearCut(NamedTuple):
+    """[chunk, mode] layers of a layout, a row of the proof."""
+
+    row: int
+    variant: Variant
+    layers: Ints
+
+
+def near_the_fastest(proof: Simulated) -> NearCut | None:
+    """The fastest cut that is found near that of the fastest plan, where this has several chunks
+    and a list cuts its layout; None where none is faster.
+    """
+    best = proof.ranked()[0]
+    if best.variant.virtual_stages == 1 or best.row not in proof.kept:
+        return None
+    row, stages = proof.row_of(best), best.plan.stages
+    problem, _ = proof.problem(row, best.variant)
+    times = proof.times_of(row, best.variant, stages)
+    ends = shakes(problem, times, stages, best.step_s, BUDGET)
+    stages, step_s = next(ends)
     while not proof.tally.late and (end := next(ends, None)) is not None:
-        fastest = end
-    return fastest
+        stages, step_s = end
+    if step_s >= best.step_s * SETTLED:
+        return None
+    return NearCut(row, best.variant, layers_of(stages, tuple(best.variant.modes)))
 
 
 def shakes(

@@ -90,3 +90,13 @@ def test_mixes_that_others_beat_on_both_chunks_are_left_out() -> None:
     group, values = np.array([0, 0, 0, 0, 2, 2, 2]), np.array([3.0, 3.0, 1.0, 2.0, 9.0, 4.0, 4.0])
     kept = [True, False, True, False, True, True, False]
     assert _falling(group, values).tolist() == kept
+
+
+def test_more_mixes_are_counted_where_they_are_allowed() -> None:
+    """As many as a layout's words have, and not one less."""
+    _, each, program, limit_s = next(mixing(32))
+    folds = MixedFolds.of(each.cuts, program.most, limit_s)
+    assert folds
+    many = folds.words.many
+    assert MixedFolds.of(each.cuts, program.most, limit_s, many)
+    assert not MixedFolds.of(each.cuts, program.most, limit_s, many - 1)

@@ -10,8 +10,8 @@ from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
 from meshplan.planner.search.simulation.asked_layouts import ask, ask_others
-from meshplan.planner.search.simulation.climbed_answers import climbed
-from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.unlisted_cuts import any_cut
 
 Ask = Callable[[ListedLayouts, Alike, FreeCutProgram, float], int]
 
@@ -40,15 +40,13 @@ def test_what_is_asked_is_below_a_plan_that_fits(asked: Ask) -> None:
     for proof, variant, rows, same in listed_layouts("generic", range(4)):
         layouts, row = ListedLayouts(proof, rows), int(rows[0])
         cuts, shape = layouts.cuts(variant, rows[:1]), (same.schedule, same.pp, same.vpp)
-        layers, _ = climbed(proof, row, variant, FreeCutProgram(cuts, 1e3, ()), 10**9)
-        problem, _ = proof.problem(row, variant)
-        plan = None if layers is None else plan_of(problem, layers)
+        plan, _ = any_cut(proof.problem(row, variant)[0])
         if plan is None:
             continue
         step_s = proof.times_of(row, variant, plan.stages).step_s(plan.stages)
-        program = FreeCutProgram(cuts, 2 * step_s, first_lines(*shape, problem.m))
+        program = FreeCutProgram(cuts, 2 * step_s, first_lines(*shape, same.m[0]))
         alike = Alike(
-            variant, (*shape, problem.m), rows[:1], np.array([step_s / 10]), len(same.pattern)
+            variant, (*shape, same.m[0]), rows[:1], np.array([step_s / 10]), len(same.pattern)
         )
         assert asked(layouts, alike, program, 2 * step_s) > 0
         assert step_s / 10 <= alike.bounds[0] <= step_s

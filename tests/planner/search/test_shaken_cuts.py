@@ -53,14 +53,14 @@ def test_a_layer_that_is_moved_recomputes_as_much_as_it_may() -> None:
 
 @pytest.mark.nightly
 def test_a_plan_whose_gap_is_wide_gets_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qwen3.5 35B with sequences of 131,072 tokens on 32 H100, short of memory (measured: 284.5 s
-    without, 281.4 s with it; 289.1 s by moves of single layers alone, 2026-11-28).
+    """Qwen3.5 35B with sequences of 131,072 tokens on 32 H100, short of memory (measured: 289.8 s
+    without, 278.3 s with it, 2026-11-28).
     """
     q = ask(Arguments(
         model="qwen3.5-35b-a3b", gpus=32, cluster="dgx-h100", engine="generic",
         seq_len="131072", global_batch=256,
     )).question  # fmt: skip
     found = solve(q, 1)
-    assert found.bound_s < found.solutions[0].step_time_s < 285
-    monkeypatch.setattr(free_cuts, "near_the_fastest", lambda _: ())
+    assert found.bound_s < found.solutions[0].step_time_s < 282
+    monkeypatch.setattr(free_cuts, "near_the_fastest", lambda _: None)
     assert solve(q, 1).solutions[0].step_time_s > found.solutions[0].step_time_s * 1.005
