@@ -9,7 +9,7 @@ from meshplan.planner.search.found import KIND_AXES, SETTLED, Kind
 from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
 from meshplan.planner.search.simulation.simulated import Simulated
 
-WORK = 100_000  # units of each kind
+WORK = 200_000  # units of each kind
 
 
 class KindCuts(FreeCutBounds):
