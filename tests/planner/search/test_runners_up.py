@@ -18,10 +18,19 @@ from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.search_report import OpenKind
 from meshplan.planner.cuts import budget
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.report.runners_up import at_most_line, open_runners_line
+from meshplan.planner.report.runners_up import (
+    AT_LEAST,
+    PROVED,
+    at_most_line,
+    missing_lines,
+    open_runners_line,
+    slower_text,
+)
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.near_kinds import shake
@@ -195,6 +204,33 @@ def test_no_kind_is_faster_than_its_bound(
         assert bound_s <= step_s * (1 + 2e-6)
     best = [each for each in shown.values() if each.kind_bound_s == each.step_time_s]
     assert (len(best) == top) == proved
+
+
+def test_what_may_be_faster_is_said() -> None:
+    """Beside a runner-up, of degrees that are not shown, and of none where nothing may be."""
+    found = solve(FEW_KINDS, 3)
+    plan = plan_of(replace(ASKED, question=FEW_KINDS), found)
+    assert plan.search is not None
+    assert plan.prediction is not None
+    none = {"open_kinds": (), "rest_bound_s": plan.runners_up[-1].step_time_s}
+    closed = plan.model_copy(update={"search": plan.search.model_copy(update=none)})
+    assert missing_lines(closed) == [PROVED]
+    step_s, (first, *others) = plan.prediction.step_time_s, plan.runners_up
+    open_ = first.model_copy(update={"kind_bound_s": 0.99 * step_s})
+    kinds = tuple(
+        OpenKind(tensor_parallel=1, context_parallel=1, pipeline_parallel=pp, expert_parallel=1,
+                 bound_s=(0.98 + pp / 1000) * step_s)
+        for pp in (1, 2, 4)
+    )  # fmt: skip
+    search = plan.search.model_copy(update={"open_kinds": kinds, "rest_bound_s": 1.001 * step_s})
+    said = plan.model_copy(update={"search": search, "runners_up": (open_, *others)})
+    assert "at least -1.0%" in slower_text(open_, step_s).splitlines()
+    assert missing_lines(said) == [
+        AT_LEAST,
+        "not shown, but may be faster than a runner-up: tp1 (at least -1.9%), pp2 (at least -1.8%),"
+        " pp4 (at least -1.6%), any other (at least +0.1%)",
+    ]
+    assert Plan.from_yaml(said.to_yaml()) == said
 
 
 def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
