@@ -27,9 +27,9 @@ from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, RunnerUp
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.case.search_report import SearchReport
+from meshplan.planner.case.search_report import OpenKind, SearchReport
 from meshplan.planner.check.verdicts import fullest
-from meshplan.planner.search.found import kind_of_layout
+from meshplan.planner.search.found import KIND_AXES, Kind, kind_of_layout
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.result import SearchResult
 from meshplan.planner.search.rows.priced_space import Question
@@ -92,16 +92,19 @@ class Chosen:
 
     others    the runners-up, the fastest first
     others_s  their steps
+    kinds_s   the bounds of their kinds
     """
 
     plan: Plan
     priced: PricedLayout
     others: Sequence[Case]
     others_s: Sequence[float]
+    kinds_s: Sequence[float | None]
 
     def runners_up(self) -> tuple[RunnerUp, ...]:
         """What each loses by."""
-        return tuple(_runner_up(self.plan.layout, self.priced, other) for other in self.others)
+        pairs = zip(self.others, self.kinds_s, strict=True)
+        return tuple(_runner_up(self.plan.layout, self.priced, *each) for each in pairs)
 
     def reasons(self) -> tuple[str, ...]:
         """Why not a little different."""
@@ -130,7 +133,8 @@ def chosen_plan(
     at, choice = chosen(q, result.solutions, robust=robust)
     cases = [case_at(q, solution.layout) for solution in result.solutions]
     steps_s = [solution.step_time_s for solution in result.solutions]
-    best, _ = cases.pop(at), steps_s.pop(at)
+    kinds_s = [solution.kind_bound_s for solution in result.solutions]
+    best, _, _ = cases.pop(at), steps_s.pop(at), kinds_s.pop(at)
     own, shown = priced(best), len(cases) if top is None else top - 1
     sets = recompute_sets(q.setting)
     words = space_words(q.setting, q.gpus, q.pins, sets, result.cuts, result.all_degrees)
@@ -147,18 +151,28 @@ def chosen_plan(
         pins={axis: pin.text for axis, pin in q.pins.axes.items()},
         choice=choice,
     )
-    return Chosen(plan, own, cases[:shown], steps_s[:shown])
+    return Chosen(plan, own, cases[:shown], steps_s[:shown], kinds_s[:shown])
 
 
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     """How the search ended, as the plan file states it."""
     own: dict[str, Any] = {"space": space, "wall_s": round(result.wall_s, 3)}
     own["every_cut_bound_s"] = None
+    own["open_kinds"] = _open_kinds(result.open_kinds)
     copied = SearchReport.model_fields.keys() - own
     return SearchReport(**own, **{name: getattr(result, name) for name in copied})
 
 
-def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
+def _open_kinds(found: Sequence[tuple[Kind, float]] | None) -> tuple[OpenKind, ...] | None:
+    if found is None:
+        return None
+    degrees = ((dict(zip(KIND_AXES, kind, strict=True)), bound_s) for kind, bound_s in found)
+    return tuple(OpenKind(**each, bound_s=bound_s) for each, bound_s in degrees)
+
+
+def _runner_up(
+    layout: Layout, plan: PricedLayout, case: Case, kind_bound_s: float | None
+) -> RunnerUp:
     other = priced(case)
     slower = other.prediction.step_time_s / plan.prediction.step_time_s
     axes = differing_axes(layout, case.layout)
@@ -169,6 +183,7 @@ def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
         lost_by=lost_by(plan.parts, other.parts),
         faster_probability=round(faster_probability(slower, len(axes)), 3),
         expected_slower=round(expected_slower(slower), 4),
+        kind_bound_s=kind_bound_s,
     )
 
 

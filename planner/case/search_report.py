@@ -11,6 +11,16 @@ ROUNDING = 1e-9
 """A gap below it is none."""
 
 
+class OpenKind(Frozen):
+    """Degrees of which no layout is shown, and that none of them is faster than `bound_s`."""
+
+    tensor_parallel: int
+    context_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    bound_s: float
+
+
 class SearchReport(Frozen):
     """How the search for the fastest layout ended. `OPTIMAL` only when every layout of the space
     was solved, simulated or bounded away.
@@ -24,8 +34,12 @@ class SearchReport(Frozen):
     listed_bound_s      nothing is faster that is cut as a list says; None in older plan files
     every_cut_bound_s   of files of November 2026 alone, whose `bound_s` is of listed cuts
     kinds_bound_s       no other degrees (tp, cp, pp, ep) are faster than that, nor those of a
-                        runner-up with other settings; None where none were looked for, and in older
-                        plan files
+                        runner-up with other settings, of what is cut as a list says; None where
+                        none were looked for, and in older plan files
+    open_kinds          degrees of which neither the plan nor a runner-up is and that may be faster
+                        than the slowest runner-up, however they are cut: those with the least
+                        bounds, the least first; None where that is not known, and as above
+    rest_bound_s        no degrees are faster that are none of these all; None as `open_kinds`
     simulated  cuts into stages that the event simulation timed
     """
 
@@ -37,6 +51,8 @@ class SearchReport(Frozen):
     listed_bound_s: float | None = None
     every_cut_bound_s: float | None = Field(default=None, exclude=True)
     kinds_bound_s: float | None = None
+    open_kinds: tuple[OpenKind, ...] | None = None
+    rest_bound_s: float | None = None
     gap: float
     candidates: int
     priced: int

@@ -1,5 +1,6 @@
 """The runners-up of a plan: how surely it is faster, what each lost by, and what may be missing."""
 
+import math
 from collections.abc import Iterator
 
 from rich.console import RenderableType
@@ -9,8 +10,10 @@ from meshplan.costmodels.units import format_bytes, format_seconds
 from meshplan.hardware_profiles.errors.layout_ratios import is_tie
 from meshplan.planner.answer.explain import PART_NAMES
 from meshplan.planner.case.plan_file import Plan, RunnerUp
+from meshplan.planner.case.search_report import OpenKind
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets
+from meshplan.planner.search.found import KIND_AXES
 
 ONE_CHANGE = "One change, all else as planned"
 """Of a plan's reasons; a runner-up of the same degrees has other settings too."""
@@ -40,7 +43,14 @@ def runners_parts(plan: Plan, width: int) -> list[RenderableType]:
 def runners_notes(plan: Plan) -> list[str]:
     """What the columns mean, and what may be missing among the runners-up."""
     told = SLOWER if any(other.expected_slower is not None for other in plan.runners_up) else ""
-    return [*filter(None, (told, at_most_line(plan), open_runners_line(plan)))]
+    return [*filter(None, (told, *missing_lines(plan)))]
+
+
+def missing_lines(plan: Plan) -> list[str]:
+    """What of the same degrees as a runner-up, or of degrees that are not shown, may be faster."""
+    if any(other.kind_bound_s is None for other in plan.runners_up):
+        return [*filter(None, (at_most_line(plan), open_runners_line(plan)))]
+    return [*filter(None, (kinds_line(plan), open_kinds_line(plan)))]
 
 
 SLOWER = (
@@ -52,6 +62,56 @@ AT_MOST = (
     "steps are at most what is shown where a pipeline rank has several stages: runners-up get the "
     "splits of a list, those of the other layouts here and moves of layers; another may be faster"
 )
+
+
+PROVED = (
+    "no layout with the tp, cp, pp and ep of a runner-up is faster than that one, however its "
+    "layers are split"
+)
+AT_LEAST = (
+    "at least: no layout with the same tp, cp, pp and ep takes less, however its layers are split; "
+    "a runner-up without it is the fastest of these"
+)
+MOST_NAMED = 3  # kinds that are not shown
+
+
+def kinds_line(plan: Plan) -> str:
+    """What the runners-up are among layouts of their own degrees."""
+    return AT_LEAST if any(map(may_be_faster, plan.runners_up)) else PROVED
+
+
+def may_be_faster(other: RunnerUp) -> bool:
+    """Whether another layout of a runner-up's degrees may be."""
+    bound_s = other.kind_bound_s
+    return bound_s is not None and bound_s < other.step_time_s * (1 - CLOSED)
+
+
+def open_kinds_line(plan: Plan) -> str:
+    """Which degrees that are not shown may be faster than the slowest runner-up; empty where none
+    are.
+    """
+    search, prediction = plan.search, plan.prediction
+    if prediction is None or search is None or search.open_kinds is None:
+        return ""
+    slowest_s = max(other.step_time_s for other in plan.runners_up)
+
+    def least(bound_s: float) -> str:
+        return f"at least {bound_s / prediction.step_time_s - 1:+.1%}"
+
+    named = [f"{_degrees(each)} ({least(each.bound_s)})" for each in search.open_kinds]
+    rest_s = math.inf if search.rest_bound_s is None else search.rest_bound_s
+    rest_s = min([rest_s, *(each.bound_s for each in search.open_kinds[MOST_NAMED:])])
+    if rest_s < slowest_s * (1 - CLOSED):
+        named = [*named[:MOST_NAMED], f"any other ({least(rest_s)})"]
+    return f"not shown, but may be faster than a runner-up: {', '.join(named)}" * bool(named)
+
+
+def _degrees(kind: OpenKind) -> str:
+    """As in a layout's label: degrees of 1 are not said, but for the first if all are."""
+    degrees = zip(
+        ("tp", "cp", "pp", "ep"), (getattr(kind, axis) for axis in KIND_AXES), strict=True
+    )
+    return " ".join(f"{axis}{n}" for axis, n in degrees if n > 1) or "tp1"
 
 
 def at_most_line(plan: Plan) -> str:
@@ -108,10 +168,13 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def slower_text(other: RunnerUp, chosen_s: float) -> str:
-    """How much slower a runner-up is predicted and expected, and in how many cases it is slower, a
+    """How much slower a runner-up is predicted, how much another layout of its degrees is at least
+    where that may be less, how much it is expected to be, and in how many cases it is slower, a
     line each; older plan files have the first only.
     """
     told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
+    if may_be_faster(other) and other.kind_bound_s is not None:
+        told.append(f"at least {other.kind_bound_s / chosen_s - 1:+.1%}")
     probability = other.faster_probability
     if other.expected_slower is not None:
         told.append(f"expected {other.expected_slower:+.1%}")

@@ -23,6 +23,8 @@ from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.held_memory.kinds_held import look_beyond_priced
 from meshplan.planner.search.held_memory.less_than_priced import source_of_rows
+from meshplan.planner.search.near_kinds import settle_near_kinds
+from meshplan.planner.search.open_kinds import OpenKinds, bounded, least_of_kinds, not_shown
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.result import (
     NoLayoutFits,
@@ -83,12 +85,38 @@ def best_simulated(
     )
     result = result_of(run, solutions, bound_s, started, every_cut_s, proof.tally.simulated)
     all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
-    kinds_s = proof.kinds_s if all_degrees else min(proof.kinds_s, bound_s)
-    if len(solutions) == k:  # more than k kinds are not looked for
-        kinds_s = min(kinds_s, solutions[-1].step_time_s)
-    kinds_bound_s = least_known(run, kinds_s) if k > 1 else None
     cuts = _cuts_beside(proof, solutions) if result.cuts == "all" else result.cuts
-    return replace(result, kinds_bound_s=kinds_bound_s, all_degrees=all_degrees, cuts=cuts)
+    result = replace(result, all_degrees=all_degrees, cuts=cuts)
+    return _with_kinds(result, proof, k) if k > 1 else result
+
+
+def _with_kinds(result: SearchResult, proof: Simulated, k: int) -> SearchResult:
+    """The same with what is proved of other kinds than the best: of those that it has, and of
+    those that it leaves out.
+    """
+    solutions, known = result.solutions, proof.open_kinds
+    last_s = solutions[-1].step_time_s if len(solutions) == k else math.inf  # no others are wanted
+    least_s = known.least_of_all_s if result.all_degrees else 0.0
+    kinds_s = min(last_s, max(result.listed_bound_s, least_s)) * result.whole_space
+    if not (result.all_degrees and result.whole_space):
+        return replace(result, kinds_bound_s=kinds_s)
+    every = _of_every_cut(proof, solutions[-1].step_time_s, result.bound_s)
+    open_kinds, rest_s = not_shown(solutions, every, result.bound_s)
+    return replace(
+        result, solutions=bounded(solutions, every, result.bound_s), kinds_bound_s=kinds_s,
+        open_kinds=open_kinds, rest_bound_s=min(last_s, rest_s),
+    )  # fmt: skip
+
+
+def _of_every_cut(proof: Simulated, most_s: float, bound_s: float) -> OpenKinds:
+    """What of kinds may be faster than `most_s` however it is cut: where a list says how rows are
+    cut (`planner.space.stage_splits`), other cuts take no less than the bound of their row, and
+    than `bound_s`, that of all.
+    """
+    bounds = proof.open.row_bounds
+    rows = proof.space.listed(np.flatnonzero(bounds < most_s))
+    cuts_s = least_of_kinds(proof.space.layouts, rows, np.maximum(bounds[rows], bound_s))
+    return proof.open_kinds.with_cuts(cuts_s)
 
 
 def _proof_of(
@@ -149,7 +177,7 @@ def _find_other_kinds(
             run.tell.now(tell_proved)
             proof.find_runners_up(k, deadline)
             if proof.setting.engine.kernels.counts_passes:
-                proof.kinds_s = min(proof.kinds_s, CountedKinds.runners_up_s(proof, k))
+                CountedKinds.runners_up(proof, k)
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         proof.offer(*run.ranked()[:k])
@@ -169,6 +197,7 @@ def _every_cut_s(
         with suppress(KeyboardInterrupt):
             proof.moves.go_on_near(proof.ranked()[1:k])
             carried.carry(k)
+            settle_near_kinds(proof, k, every_cut_s)
     settled = every_cut_s >= proof.best_s * SETTLED  # runners-up may have been faster
     return math.inf if settled else every_cut_s
 

@@ -6,6 +6,7 @@ the rows of each such kind are settled as others are, of a budget of their own, 
 and layers are moved from its best cut.
 """
 
+import math
 from contextlib import suppress
 
 import numpy as np
@@ -32,6 +33,7 @@ def settle_far_kinds(proof: Simulated, k: int) -> None:
 def _settle(proof: Simulated, kind: Kind) -> None:
     rows = _rows_of(proof, kind)
     if not len(rows):
+        proof.open_kinds.settle(kind, proof.let_go_s, math.inf)
         return
 
     def limit_s(_: int = 0) -> float:
@@ -44,10 +46,16 @@ def _settle(proof: Simulated, kind: Kind) -> None:
     proof.tell = lambda *_: None  # what is open here is no part of the proof
     try:
         proof.settle_below(limit_s, limit_s)
+        _, bounds = proof.open_rows()
     finally:
         proof.open, proof.tell = before
+    if counts:
+        bounds = proof.open.row_bounds[rows]  # others may fit when every moment is counted
     if counts and limit_s() == first_s:
-        CountedKinds(proof, rows, limit_s, COUNTED).settle()
+        counted = CountedKinds(proof, rows, limit_s, COUNTED)
+        counted.settle()
+        _, bounds = counted.open_rows()
+    proof.open_kinds.settle(kind, proof.let_go_s, float(bounds.min(initial=math.inf)))
     proof.moves.around(proof.best[kind])
 
 

@@ -8,7 +8,7 @@ from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.coefficients import reserved_bytes
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found
-from meshplan.planner.search.found import Timed
+from meshplan.planner.search.found import Kind, Timed
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.legal_layouts import Space
@@ -33,12 +33,15 @@ class Solution:
     step_time_s   under the prices of the search: closed form, or the event simulation
     peak_bytes    reserved, by pipeline rank
     proved        no layout that should precede it was left open
+    kind_bound_s  no layout of the same kind (tp, cp, pp, ep) is faster, however it is cut; None
+                  where that is not known
     """
 
     layout: Layout
     step_time_s: float
     peak_bytes: tuple[float, ...]
     proved: bool
+    kind_bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,12 @@ class SearchResult:
     bound_s      nothing in the space is faster, however it is cut; gap = 1 - bound_s / best
     listed_bound_s      nothing is faster that is cut as a list says
     kinds_bound_s       nothing is faster that is of a kind that `solutions` leaves out, or of one
-                        that it has, but run otherwise; None where only the best was looked for
+                        that it has, but run otherwise, of listed cuts; None where only the best was
+                        looked for
+    open_kinds   kinds that `solutions` leaves out and that may be faster than the last of them,
+                 however they are cut, with bounds, the least first; None as above, and where a
+                 time limit or a bound of memory leaves kinds out
+    rest_bound_s        no kind is faster that is in neither; None as `open_kinds`
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price
@@ -72,6 +80,8 @@ class SearchResult:
     bound_s: float
     listed_bound_s: float
     kinds_bound_s: float | None = None
+    open_kinds: tuple[tuple[Kind, float], ...] | None = None
+    rest_bound_s: float | None = None
     gap: float
     candidates: int
     priced: int

@@ -10,7 +10,7 @@ from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.report.evidence import NONE, predicted_text, unseen_text
 from meshplan.planner.report.page.markup import element, listed, note, number, table
-from meshplan.planner.report.runners_up import lost_text
+from meshplan.planner.report.runners_up import lost_text, slower_text
 from meshplan.planner.report.tables import unmeasured_line
 from meshplan.planner.runs.evidence import NEAR
 
@@ -92,11 +92,11 @@ def runners(plan: Plan) -> str:
     rows = []
     for index, other in enumerate(plan.runners_up):
         path, reserved = f"runners_up.{index}", other.reserved_bytes
-        slower = other.step_time_s / plan.prediction.step_time_s - 1
+        slower = slower_text(other, plan.prediction.step_time_s).replace("\n", ", ")
         rows.append((
             element("code", escape(other.layout.full_label)),
             number(f"{path}.step_time_s", other.step_time_s, format_seconds(other.step_time_s)),
-            f"{slower:+.1%}",
+            escape(slower),
             number(f"{path}.reserved_bytes", reserved, format_bytes(reserved)),
             escape(lost_text(other, most=3)),
         ))  # fmt: skip

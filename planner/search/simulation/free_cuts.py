@@ -88,6 +88,7 @@ class FreeCutBounds:
     def __init__(self, proof: Simulated) -> None:
         self.proof, self.limit_s = proof, proof.best_s * SETTLED
         self.found_s = self.aim_s = self.limit_s
+        self._some = np.ones(len(proof.kept), bool)
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept, self._steps = BUDGET, 0, StepPace()
         self._last: WorkPace | None = None
@@ -103,7 +104,7 @@ class FreeCutBounds:
     def bound_s(self) -> float:
         """A lower bound of every such layout; infinite where none can be faster."""
         bounds, space = self.proof.open.row_bounds, self.proof.space
-        rows = space.listed(np.flatnonzero(bounds < self.limit_s))
+        rows = space.listed(np.flatnonzero(self._some & (bounds < self.limit_s)))
         rows = rows[~dominated(space, self.proof.passes, self.proof.open.prices, rows)]
         taken = self._taken(rows)
         rest = np.sort(rows)

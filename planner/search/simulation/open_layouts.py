@@ -133,9 +133,9 @@ class OpenLayouts:
         """The smallest bound; infinite where nothing is open."""
         return min(self._row_s, self._crowd_s, self.first_s)
 
-    def least_asked_s(self) -> float:
-        """The smallest bound of an open row or layout that may be below the limit of its own kind;
-        infinite where there is none.
+    def asked(self) -> tuple[Ints, Floats]:
+        """The rows that are open, or of which a layout is, and that may be below the limit of their
+        own kind, with their bounds.
         """
         every = [
             (self.rows[self._next_row :], self.row_bounds[self.rows[self._next_row :]]),
@@ -145,10 +145,9 @@ class OpenLayouts:
                 np.array([each.bound_s for each in self._layouts]),
             ),
         ]
-        return min(
-            float(bounds[self._asked_for(rows, bounds)].min(initial=math.inf))
-            for rows, bounds in every
-        )
+        rows, bounds = (np.concatenate(each) for each in zip(*every, strict=True))
+        asked = self._asked_for(rows, bounds)
+        return rows[asked], bounds[asked]
 
     @property
     def _row_s(self) -> float:

@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of, shape_of
@@ -32,6 +33,7 @@ from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.closed_form.branch_and_bound import Found
 from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
+from meshplan.planner.search.open_kinds import OpenKinds
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.rows_below import NEARLY, Given, Source
 from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn, CutMixes, paying_too
@@ -81,7 +83,7 @@ class Simulated(SimulatedPlans):
         self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
         self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
-        self.proved_s, self.kinds_s = math.inf, 0.0
+        self.proved_s, self.open_kinds = math.inf, OpenKinds()
         self._settled, self._left = list[Open](), list[Open]()
         self.moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
@@ -114,10 +116,10 @@ class Simulated(SimulatedPlans):
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all. Where the proof stays open its bounds tell kinds apart
-        no better: a part of the budget is enough for what they still find. `kinds_s` is a bound of
-        what else may be faster than the best of its own kind.
+        no better: a part of the budget is enough for what they still find. `open_kinds` is what
+        else may be faster than the best of its own kind.
         """
-        self.kinds_s = min(self.proved_s, self.best_s)
+        self.open_kinds = OpenKinds(min(self.proved_s, self.best_s))
         self._more, self._early = 0, -math.inf  # layers were moved when the proof ended
         proved = self.proved_s >= self.best_s * SETTLED
         most = costs.RUNNERS if proved else costs.RUNNERS // costs.OPEN
@@ -138,21 +140,18 @@ class Simulated(SimulatedPlans):
         try:
             self.open.reopen(self._slower(), own)
             self.settle_below(most_s, limit_s)
-            self.kinds_s = self._open_kinds_s()
+            self.open_kinds = OpenKinds(self.best_s * NEARLY)
+            self.open_kinds.add(self.best, self.space.layouts, *self.open_rows())
             self.moves.end(self.ranked()[1:k], beside=False)  # one may become the fastest
         except KeyboardInterrupt:  # the proof is there, and what was found until then
             pass
 
-    def _open_kinds_s(self) -> float:
-        """The least bound of what may be faster than the best of its own kind, or of no kind that
-        was found: what the budget left, and what was not looked for.
-        """
-        left = np.array([each.row for each in self._left], np.int64)
-        own = own_s(self.best, self.space.layouts, left)
-        bounds = np.array([each.bound_s for each in self._left])
-        left_s = float(bounds[bounds < own].min(initial=math.inf))
-        open_s = min(self.best_s * NEARLY, self.open.least_asked_s(), left_s)
-        return max(open_s, min(self.proved_s, self.best_s))
+    def open_rows(self) -> tuple[Ints, Floats]:
+        """What the budget left, and what was not looked for: rows, some with several bounds."""
+        asked, left = self.open.asked(), self._left
+        rows = np.array([each.row for each in left], np.int64)
+        bounds = np.array([each.bound_s for each in left])
+        return np.append(asked[0], rows), np.append(asked[1], bounds)
 
     def _slower(self) -> list[Open]:
         """What was settled: its cuts are no faster than the best, but for those still open."""

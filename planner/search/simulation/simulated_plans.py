@@ -46,10 +46,11 @@ class SimulatedPlans:
         self._problems: dict[tuple[int, Variant], tuple[StageProblem, Passes]] = {}
 
     def keep(self, source: Source) -> None:
-        """Of the rows of a source those that may be nearly as fast as what is found; where priced
-        memory is a bound for kinds of layers, prices of the `least` that ranks need beside it.
+        """Of the rows of a source those that may be nearly as fast as what is found: below
+        `let_go_s`. Where priced memory is a bound for kinds of layers, prices of the `least` that
+        ranks need beside it.
         """
-        most_s = min(self.limit_s, self.best_s * NEARLY)
+        most_s = self.let_go_s = min(self.limit_s, self.best_s * NEARLY)
         planned = [timed.row for timed in self.best.values()]
         below = rows_below(self.space, source, self.setting, most_s, planned)
         self.kept, self.passes, self.prices = below

@@ -1,12 +1,15 @@
 """Runners-up begin with what the proof knows, and are the best of their kinds."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -15,11 +18,22 @@ from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.search_report import OpenKind
 from meshplan.planner.cuts import budget
 from meshplan.planner.problem.same_pipeline import run_as
-from meshplan.planner.report.runners_up import at_most_line, open_runners_line
+from meshplan.planner.problem.stage_problem import evaluate
+from meshplan.planner.report.runners_up import (
+    AT_LEAST,
+    PROVED,
+    at_most_line,
+    missing_lines,
+    open_runners_line,
+    slower_text,
+)
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
+from meshplan.planner.search.near_kinds import shake
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
@@ -166,6 +180,83 @@ def test_what_is_missing_is_no_faster_than_is_said(
     assert said["runners-up listed"] == said["listed"] == listed
 
 
+@pytest.mark.parametrize(("work", "top", "proved"), [
+    pytest.param(budget.RUNNERS, 3, True, id="each is the best of its kind"),
+    pytest.param(30_000, 3, False, id="the budget is too small to say so"),
+    pytest.param(budget.RUNNERS, 8, False, id="beyond what is looked for"),
+])  # fmt: skip
+def test_no_kind_is_faster_than_its_bound(
+    every_kind: dict[Kind, float], monkeypatch: pytest.MonkeyPatch,
+    work: int, top: int, proved: bool,
+) -> None:  # fmt: skip
+    """Of those that are shown, of those that are said to be left out, and of all others."""
+    monkeypatch.setattr(budget, "RUNNERS", work)
+    found = solve(FEW_KINDS, top)
+    shown = {kind_of_layout(each.layout): each for each in found.solutions}
+    assert found.open_kinds is not None
+    assert found.rest_bound_s is not None
+    left_out = dict(found.open_kinds)
+    assert not shown.keys() & left_out.keys()
+    for kind, step_s in every_kind.items():
+        bound_s = left_out.get(kind, found.rest_bound_s)
+        if kind in shown:
+            bound_s = shown[kind].kind_bound_s or 0.0
+            assert found.bound_s * (1 - 2e-6) <= bound_s <= shown[kind].step_time_s
+        assert bound_s <= step_s * (1 + 2e-6)
+    best = [each for each in shown.values() if each.kind_bound_s == each.step_time_s]
+    assert (len(best) == top) == proved
+
+
+def test_what_may_be_faster_is_said() -> None:
+    """Beside a runner-up, of degrees that are not shown, and of none where nothing may be."""
+    found = solve(FEW_KINDS, 3)
+    plan = plan_of(replace(ASKED, question=FEW_KINDS), found)
+    assert plan.search is not None
+    assert plan.prediction is not None
+    none = {"open_kinds": (), "rest_bound_s": plan.runners_up[-1].step_time_s}
+    closed = plan.model_copy(update={"search": plan.search.model_copy(update=none)})
+    assert missing_lines(closed) == [PROVED]
+    step_s, (first, *others) = plan.prediction.step_time_s, plan.runners_up
+    open_ = first.model_copy(update={"kind_bound_s": 0.99 * step_s})
+    kinds = tuple(
+        OpenKind(tensor_parallel=1, context_parallel=1, pipeline_parallel=pp, expert_parallel=1,
+                 bound_s=(0.98 + pp / 1000) * step_s)
+        for pp in (1, 2, 4)
+    )  # fmt: skip
+    search = plan.search.model_copy(update={"open_kinds": kinds, "rest_bound_s": 1.001 * step_s})
+    said = plan.model_copy(update={"search": search, "runners_up": (open_, *others)})
+    assert "at least -1.0%" in slower_text(open_, step_s).splitlines()
+    assert missing_lines(said) == [
+        AT_LEAST,
+        "not shown, but may be faster than a runner-up: tp1 (at least -1.9%), pp2 (at least -1.8%),"
+        " pp4 (at least -1.6%), any other (at least +0.1%)",
+    ]
+    assert Plan.from_yaml(said.to_yaml()) == said
+
+
+def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
+    """From each chunk to each."""
+    for at, to in permutations(range(len(stages)), 2):
+        layers = [each.layers - (i == at) + (i == to) for i, each in enumerate(stages)]
+        yield tuple(
+            Stage(n, each.full_layers, each.selective_layers)
+            for n, each in zip(layers, stages, strict=True)
+        )
+
+
+def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
+    """From one with a layer at the wrong place something is faster."""
+    best = proof.ranked()[0]
+    problem, _ = proof.problem(proof.row_of(best), best.variant)
+    plans = (evaluate(problem, each) for each in with_a_layer_moved(best.plan.stages))
+    spoilt = next(filter(None, plans))
+    kind = proof.kind(best)
+    proof.best[kind] = best._replace(step_s=math.inf)
+    spoilt_s = proof.judged_s(proof.row_of(best), best.variant, spoilt)
+    shake(proof, proof.best[kind])
+    assert proof.best[kind].step_s < spoilt_s
+
+
 @pytest.fixture(name="proof")
 def proof_fixture() -> Simulated:
     """One that ended with a proof."""
@@ -217,13 +308,14 @@ def test_what_is_left_open_is_rows_crowds_and_layouts(proof: Simulated) -> None:
     opened, holders = OpenLayouts(proof.space, proof.prices, proof.passes), set[int]()
     while math.isfinite(opened.least_s):
         holders.add([opened._row_s, opened._crowd_s, opened.first_s].index(opened.least_s))
-        assert opened.least_asked_s() == opened.least_s
+        assert opened.asked()[1].min() == opened.least_s
         if not opened.closer(math.inf):
             opened.pop()
     assert holders == {0, 1, 2}
     anew = OpenLayouts(proof.space, proof.prices, proof.passes)
     anew.reopen([], lambda rows: np.zeros(len(rows)))
-    assert anew.least_asked_s() == math.inf > anew.least_s
+    assert not len(anew.asked()[0])
+    assert anew.least_s < math.inf
 
 
 def test_rows_bounded_roughly_together_are_bounded_as_alone() -> None:

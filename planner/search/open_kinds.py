@@ -1,0 +1,117 @@
+"""What of each kind (tp, cp, pp, ep) may be faster than the layout that was found for it.
+
+A runner-up is the best of its kind that a search found. Whether it is the best that there is says
+the least bound of what of its kind is open, which is a bound of the whole kind:
+
+    bound(K) = min( step(K), least(K), rest(K) )
+
+step  of the layout that was found; least  of what was looked at and is still below it; rest  of
+what was not looked at, since its bound was not below the step of K and of the slowest runner-up.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import field, replace
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints, Layouts
+from meshplan.hardware_profiles.dataclass import dataclass
+from meshplan.planner.search.found import (
+    KIND_AXES,
+    SETTLED,
+    Kind,
+    Timed,
+    kind_of_layout,
+    own_s,
+)
+from meshplan.planner.search.result import Solution
+
+MOST_OPEN = 20  # kinds that are told
+
+
+@dataclass(slots=True)
+class OpenKinds:
+    """What a search leaves open of each kind.
+
+    rest_s   a bound of what was not looked at
+    least_s  of some kinds the least bound of what is open
+    every_cut_s  of some kinds a bound of the cuts that no list has, infinite where none is faster
+    """
+
+    rest_s: float = 0.0
+    least_s: dict[Kind, float] = field(default_factory=dict)
+    every_cut_s: dict[Kind, float] = field(default_factory=dict)
+    _rests_s: dict[Kind, float] = field(default_factory=dict)
+
+    def add(self, best: Mapping[Kind, Timed], layouts: Layouts, rows: Ints, bounds: Floats) -> None:
+        """Of these rows some layout is open, with these bounds: what may be faster than the best
+        of its own kind counts.
+        """
+        below = bounds < own_s(best, layouts, rows)
+        rows, bounds = rows[below], bounds[below]
+        for kind, bound_s in least_of_kinds(layouts, rows, bounds).items():
+            self.least_s[kind] = min(bound_s, self.least_s.get(kind, math.inf))
+
+    def settle(self, kind: Kind, rest_s: float, open_s: float) -> None:
+        """Of a kind that was looked at further only this is open."""
+        self._rests_s[kind], self.least_s[kind] = rest_s, open_s
+
+    def with_cuts(self, cuts_s: Mapping[Kind, float]) -> "OpenKinds":
+        """The same where of some kinds cuts that no list has are bounded by no less than that."""
+        found = deepcopy(self)
+        for kind, bound_s in cuts_s.items():
+            cut_s = max(bound_s, found.every_cut_s.get(kind, 0.0))
+            found.least_s[kind] = min(cut_s, found.least_s.get(kind, math.inf))
+        return found
+
+    @property
+    def least_of_all_s(self) -> float:
+        """Nothing is faster that is not the best that was found of its kind."""
+        return min([self.rest_s, *self.least_s.values()])
+
+    def bound_s(self, kind: Kind) -> float:
+        """No layout of the kind is faster, but for the one that was found."""
+        return min(self._rests_s.get(kind, self.rest_s), self.least_s.get(kind, math.inf))
+
+
+def least_of_kinds(layouts: Layouts, rows: Ints, bounds: Floats) -> dict[Kind, float]:
+    """The least bound of each kind that some of the rows are of."""
+    columns = np.stack([getattr(layouts, axis)[rows] for axis in KIND_AXES])
+    kinds, place = np.unique(columns, axis=1, return_inverse=True)
+    least = np.full(kinds.shape[1], math.inf)
+    np.minimum.at(least, place.reshape(-1), bounds)
+    found = zip(kinds.T.tolist(), least.tolist(), strict=True)
+    return {(tp, cp, pp, ep): bound_s for (tp, cp, pp, ep), bound_s in found}
+
+
+def bounded(
+    solutions: Sequence[Solution], known: OpenKinds, bound_s: float
+) -> tuple[Solution, ...]:
+    """The solutions, each with the bound of its kind; nothing at all is faster than `bound_s`."""
+
+    def of_kind_s(each: Solution) -> float:
+        step_s = each.step_time_s
+        least_s = known.bound_s(kind_of_layout(each.layout))
+        return step_s if least_s >= step_s * SETTLED else max(bound_s, least_s)
+
+    first, *others = solutions
+    best = replace(first, kind_bound_s=min(bound_s, first.step_time_s))
+    return best, *(replace(each, kind_bound_s=of_kind_s(each)) for each in others)
+
+
+def not_shown(
+    solutions: Sequence[Solution], known: OpenKinds, bound_s: float
+) -> tuple[tuple[tuple[Kind, float], ...], float]:
+    """Kinds of which none is among `solutions` but that may be faster than the slowest of them,
+    the smallest bound first, each with it; and a bound of all other kinds.
+    """
+    shown = {kind_of_layout(each.layout) for each in solutions}
+    most_s = solutions[-1].step_time_s * SETTLED
+    left = sorted(
+        (max(each_s, bound_s), kind) for kind, each_s in known.least_s.items()
+        if each_s < most_s and kind not in shown
+    )  # fmt: skip
+    rest_s = min([max(bound_s, known.rest_s), *(each_s for each_s, _ in left[MOST_OPEN:])])
+    return tuple((kind, each_s) for each_s, kind in left[:MOST_OPEN]), rest_s
