@@ -16,7 +16,6 @@ from meshplan.planner.search.rows.priced_space import Question, busy_ns, closed_
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.simulation.simulated import Simulated
 
-
 COUNTED = 2_500_000  # units to count the memory of what does not fit by its bound
 
 
