@@ -41,7 +41,7 @@ class LateTraffic:
     shown: Floats
     measured: bool
 
-    def take(self, rows: Ints) -> "LateTraffic":
+    def take(self, rows: Ints | slice) -> "LateTraffic":
         """Some of the rows."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         return LateTraffic(**columns, measured=self.measured)

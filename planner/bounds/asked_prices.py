@@ -68,12 +68,13 @@ class AskedPrices:
         cuts, same = self.cuts, self.cuts.same
         at = slice(None), slice(None), cuts.rank_of, cuts.place_of
         of_chunk = price[:, cuts.rank_of]  # [cover, chunk]
-        held = np.einsum("rcj,cj->rj", same.covers[at], of_chunk)
+        covers, late, which = same.covers_by_size
+        held = np.einsum("ncj,cj->nj", covers[at], of_chunk)[which]
         found: Floats = held[:, :, None, None] * cuts.saved_kib[:, None]
         found += of_chunk.sum(axis=0)[:, None, None] * cuts.state_kib[:, None, :, None]
-        if same.waits_apart:
-            late = np.einsum("rcj,cj->rj", same.late[at], of_chunk)
-            found += late[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
+        if late is not None:
+            waits = np.einsum("ncj,cj->nj", late[at], of_chunk)[which]
+            found += waits[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
         return _rows_last(found)
 
     def bounds_s(self, limit_s: float) -> Floats:

@@ -157,15 +157,16 @@ class FreeCuts:
         and the lines of `late` of each rank, [line, rank].
         """
         p, same = self.passes, self.same
-        seconds = self.seconds.reshape(len(self.seconds), -1, 3).swapaxes(1, 2)
-        each = (often @ seconds).reshape(len(seconds), same.chunks, *self.runs.shape[1:])
-        of_late = np.einsum("rlkm,lj->rjkm", self.late_s, reduces[:, self.rank_of])
+        late_s = self.late_s.reshape(*self.late_s.shape[:2], -1)
+        passes = self.seconds.reshape(len(self.seconds), -1, 3).swapaxes(1, 2)
+        late = np.broadcast_to(reduces[:, self.rank_of].T, (len(often), same.chunks, len(reduces)))
+        each = np.concatenate([often, late], axis=2) @ np.concatenate([passes, late_s], axis=1)
         rest = (p.embedding * often[:, 0] + p.head * often[:, -1]).sum(axis=1)
         rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.hop * hops + p.once
         rest += p.late.fixed @ reduces.sum(axis=1)
         for end, (rank, _) in enumerate(same.ends):
             rest += p.late.ends[:, :, end] @ reduces[:, rank]
-        return each + of_late, rest
+        return each.reshape(len(each), same.chunks, *self.runs.shape[1:]), rest
 
     def seconds_of_each(
         self, lines: Sequence[Line], chunks: Sequence[int] | slice = slice(None)

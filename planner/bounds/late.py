@@ -67,7 +67,11 @@ class Lines:
 
 
 def reduce_lines(
-    found: PassSeconds, rows: Ints, modes: list[int], work: tuple[Floats, Ints], passes: Floats
+    found: PassSeconds,
+    rows: Ints | slice,
+    modes: list[int],
+    work: tuple[Floats, Ints],
+    passes: Floats,
 ) -> Lines:
     """Of the gradients of `rows`.
 
@@ -97,7 +101,7 @@ def beyond_backwards(
 
 
 def mean_update_s(
-    found: PassSeconds, rows: Ints, counts: Floats, pp: Ints, passes: Floats
+    found: PassSeconds, rows: Ints | slice, counts: Floats, pp: Ints, passes: Floats
 ) -> Floats:
     """[row] the mean rank's optimizer, and what it shows of gathering the weights at least."""
     gather = _gather_lines(found, rows, passes)
@@ -116,7 +120,7 @@ def update_lines(found: PassSeconds, rows: Ints, passes: Floats) -> Lines:
     return Lines(gather.layer + layer[:, None], gather.ends + ends[:, None], gather.fixed)
 
 
-def _gather_lines(found: PassSeconds, rows: Ints, passes: Floats) -> Lines:
+def _gather_lines(found: PassSeconds, rows: Ints | slice, passes: Floats) -> Lines:
     room = most_along(found.layer_room_s[rows][..., FORWARD], 2) * passes[:, None]
     ends = found.ends_room_s[rows][:, :, FORWARD] * passes[:, None]
     return _lines(found.refresh.take(rows), [room], ends)

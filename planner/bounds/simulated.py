@@ -80,13 +80,12 @@ class Passes:
     replays: Floats
 
     @classmethod
-    def of(cls, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
-        """Those of `rows` run as `alike`."""
-        counts = np.array(same.kind_counts)
+    def of(cls, found: PassSeconds, rows: Ints | slice, same: SamePipeline) -> "Passes":
+        """Those of `rows` of `found`, or of all, run as `same`."""
         modes = [same.columns[mode] for mode in same.modes]
-        each, hides = found.layer_s[rows][:, :, modes], passes_beside(found, same)
-        update = mean_update_s(found, rows, counts, np.full(len(rows), same.pp), hides)
+        each = found.layer_s[rows][:, :, modes]
         layer = each.min(axis=2)
+        update, late = _once_per_step(found, rows, same, layer)
         return cls(
             layer=layer,
             longer=each[:, :, -1] - layer,
@@ -96,17 +95,20 @@ class Passes:
             hop=found.hop_s[rows],
             update=update,
             once=update + found.step_s[rows],
-            late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m), hides),
+            late=late,
             replays=(each == each[:, :, :1])[..., [0, 2]].all(axis=(1, 2, 3)).astype(float),
         )
 
-    def in_chunks(self, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
-        """Those of the same `rows` of `found` run as `same`, whose schedule and chunks may
-        differ.
+    def in_chunks(self, found: PassSeconds, same: SamePipeline) -> "Passes":
+        """Those of all rows of `found`, of which these are, run as `same`, whose schedule and
+        chunks may differ.
         """
-        if found.beside_chunks:
-            return Passes.of(found, rows, same)
-        return replace(self, extra=_extra_s(found, rows, same.vpp))
+        every = slice(None)
+        extra = _extra_s(found, every, same.vpp)
+        if not found.beside_chunks:
+            return replace(self, extra=extra)
+        update, late = _once_per_step(found, every, same, self.layer)
+        return replace(self, extra=extra, update=update, once=update + found.step_s, late=late)
 
     def take(self, rows: Ints | slice) -> "Passes":
         """Some of the rows."""
@@ -124,7 +126,17 @@ def passes_beside(found: PassSeconds, same: SamePipeline) -> Floats:
     return np.broadcast_to(np.asarray(beside.passes, float), len(same))
 
 
-def _extra_s(found: PassSeconds, rows: Ints, vpp: int) -> Floats:
+def _once_per_step(
+    found: PassSeconds, rows: Ints | slice, same: SamePipeline, layer: Floats
+) -> tuple[Floats, Lines]:
+    """The mean rank's update, and what a rank reduces; `layer`: the least passes of a layer."""
+    modes, beside = [same.columns[mode] for mode in same.modes], passes_beside(found, same)
+    counts, pp = np.array(same.kind_counts), np.full(len(same), same.pp)
+    update = mean_update_s(found, rows, counts, pp, beside)
+    return update, reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m), beside)
+
+
+def _extra_s(found: PassSeconds, rows: Ints | slice, vpp: int) -> Floats:
     extra: Floats = found.blocking_s[rows] + found.micro_batch_s / 2 / vpp
     return extra
 

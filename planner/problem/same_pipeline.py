@@ -105,6 +105,14 @@ class SamePipeline(Pipelines):
         return found
 
     @property
+    def covers_by_size(self) -> tuple[Floats, Floats | None, Ints]:
+        """[size, which, rank, chunk] `covers` of each of `sizes`; `late`, None where that does not
+        count apart; and each layout's size.
+        """
+        late = np.stack([each.late for each in self._apart]) if self.waits_apart else None
+        return self._covers, late, self._shapes[1]
+
+    @property
     def most_covered(self) -> tuple[Floats, Ints]:
         """[size, which, rank] the most that a cover holds of any chunk, and each layout's size."""
         return self._covers.max(axis=3), self._shapes[1]

@@ -16,13 +16,15 @@ from meshplan.planner.search.rows.priced_space import Question, busy_ns, closed_
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.simulation.simulated import Simulated
 
+COUNTED = 2_500_000  # units to count the memory of what does not fit by its bound
+
 
 class Faster(NamedTuple):
     """The fastest layout found below a limit.
 
     layout, step_s  None and the limit where none was found
     bound_s         a lower bound of every step, the limit where nothing can be below it
-    work            of the budget, spent
+    work            of the budget, spent; not what counts memory
     """
 
     layout: Layout | None
@@ -38,8 +40,9 @@ def faster_than(
     budget: int,
     deadline: float | None = None,
 ) -> Faster:
-    """The fastest layout below `limit_s` that `budget` suffices to find before the deadline. No
-    first plans are made: below a limit near the optimum the bounds leave few layouts.
+    """The fastest layout below `limit_s` that `budget` suffices to find before the deadline, and
+    `COUNTED` where every moment is counted. No first plans are made: below a limit near the optimum
+    the bounds leave few layouts.
     """
     question = counting_empty_stages(question)
     space = space_of(question)
@@ -55,7 +58,7 @@ def faster_than(
     open_s = proof.prove(deadline)
     work = budget - proof.tally.left
     if counts:
-        open_s = min(open_s, *CountedMemory.each(proof, beyond))
+        open_s = min(open_s, *CountedMemory.each(proof, beyond, COUNTED))
     if not proof.best:
         return Faster(None, limit_s, min(open_s, limit_s), work)
     best = proof.ranked()[0]

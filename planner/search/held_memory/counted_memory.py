@@ -112,9 +112,9 @@ class CountedMemory:
         self._given_up, self._taught = list[GivenUp](), set[Shape]()
 
     @classmethod
-    def each(cls, proof: Simulated, beyond: Ints) -> tuple[float, float]:
+    def each(cls, proof: Simulated, beyond: Ints, most: int = MOST_WORK) -> tuple[float, float]:
         """`settle` of the rows of the proof, those of one pipeline rank first, which have one cut
-        each; then of those `beyond` it.
+        each; then of those `beyond` it. A budget that is smaller than usual is for all of them.
         """
 
         def below(rows: Ints) -> Ints:
@@ -123,14 +123,15 @@ class CountedMemory:
             return found
 
         alone, several = by_ranks(proof.space, below(proof.open.rows))
-        first = cls(proof, alone)
+        fewest = FEWEST_WORK if most == MOST_WORK else 0
+        first = cls(proof, alone, most)
         alone_s = first.settle()
-        half = cls(proof, below(several), 0 if first.interrupted else MOST_WORK)
+        half = cls(proof, below(several), 0 if first.interrupted else most)
         half.tally.left -= first.spent
         left_s, beyond = min(alone_s, half.settle()), below(beyond)
         if not len(beyond):
             return left_s, math.inf
-        most = 0 if half.interrupted else max(FEWEST_WORK, min(BEYOND_WORK, half.tally.left))
+        most = 0 if half.interrupted else max(fewest, min(BEYOND_WORK, half.tally.left))
         return left_s, cls(proof, beyond, most).settle()
 
     @property

@@ -233,13 +233,13 @@ class OpenLayouts:
     def _roughly(self, groups: Sequence[tuple[Variant, Ints]], limit_s: float) -> list[Floats]:
         """Of the same rows under each variant: prices and passes of these are looked up once."""
         rows, found, known = groups[0][1], list[Floats](), dict[tuple[int, ...], Passes]()
-        priced = self.prices.take(rows)
+        priced, seconds = self.prices.take(rows), self.passes.take(rows)
         for variant, _ in groups:
             same = priced_as(self.space, priced, rows, variant)
             modes = tuple(same.columns[mode] for mode in same.modes)
             if modes not in known:
-                known[modes] = Passes.of(self.passes, rows, same)
-            passes = known[modes].in_chunks(self.passes, rows, same)
+                known[modes] = Passes.of(seconds, slice(None), same)
+            passes = known[modes].in_chunks(seconds, same)
             bounds = (
                 bounds_of_any_split(same, passes, limit_s)
                 if variant.virtual_stages > 1

@@ -52,13 +52,30 @@ def test_bounds_of_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     several = 0
     for proof, _, rows, same in listed_layouts("generic", range(12)):
         whole = Passes.of(proof.passes, rows, same)
-        passes = whole.in_chunks(proof.passes, rows, same)
+        passes = whole.in_chunks(proof.passes.take(rows), same)
         monkeypatch.setattr(any_split, "CELLS", 10**9)
         together = bounds_of_any_split(same, passes)
         monkeypatch.setattr(any_split, "CELLS", 1)
         np.testing.assert_allclose(bounds_of_any_split(same, passes), together, rtol=1e-12)
         several += len(same) > 2
     assert several > 3
+
+
+def test_passes_in_other_chunks_are_those_of_these_chunks() -> None:
+    """`native` sends weights and gradients beside chunks, so that what shows of them depends on how
+    many a rank has.
+    """
+    differ = 0
+    for proof, _, rows, same in listed_layouts("native", range(6)):
+        others = Passes.of(proof.passes, rows, replace(same, vpp=same.vpp + 1))
+        passes = others.in_chunks(proof.passes.take(rows), same)
+        alone = Passes.of(proof.passes, rows, same)
+        for name in ("layer", "longer", "extra", "hop", "update", "once", "replays"):
+            np.testing.assert_array_equal(getattr(passes, name), getattr(alone, name))
+        for name in ("layer", "ends", "fixed"):
+            np.testing.assert_array_equal(getattr(passes.late, name), getattr(alone.late, name))
+        differ += bool((others.late.layer != alone.late.layer).any())
+    assert differ > 0
 
 
 def _each_alone(

@@ -15,12 +15,15 @@ from meshplan.costmodels.training import Lora, Training
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.answer import simulation_of, solve
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.spare_memory import KEPT, spare_memory
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.plan_findings import LEAST_GAIN
+from meshplan.planner.cuts.budget import BUDGET
+from meshplan.planner.search import faster
+from meshplan.planner.search.faster import faster_than
 from meshplan.planner.search.footprint import fewest, nearest_miss, sizes
 from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.progress import Fastest
@@ -224,6 +227,24 @@ def test_no_gib_buys_more_than_is_said(engine: str, seeds: Sequence[int]) -> Non
     """In `native` what fits by every moment alone counts too."""
     found = Counter(one_gib_more(judged_question(seed, engine), seed) for seed in seeds)
     assert found["nothing"] + found["more"] >= 1
+
+
+def test_what_is_not_counted_may_be_bought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget to count moments the layout that only they hold is not found, and the bound
+    leaves it open.
+    """
+    q = judged_question(BUYS_BY_EVERY_MOMENT[0], "native")
+    best = solve(q, 1).solutions[0]
+    pins = {axis: parse_pin(axis, str(getattr(best.layout, axis))) for axis in KEPT}
+    cluster = with_usable(q.cluster, q.cluster.fillable_bytes + GIB)
+    more = replace(q, cluster=cluster, pins=Pins({**q.pins.axes, **pins}))
+    limit_s = best.step_time_s / (1 + LEAST_GAIN)
+    counted = faster_than(more, simulation_of(more), limit_s, BUDGET)
+    monkeypatch.setattr(faster, "COUNTED", 0)
+    uncounted = faster_than(more, simulation_of(more), limit_s, BUDGET)
+    assert counted.layout is not None
+    assert uncounted.layout is None
+    assert uncounted.bound_s <= counted.step_s < limit_s
 
 
 def test_a_stage_of_the_head_alone_is_asked_what_it_holds() -> None:
