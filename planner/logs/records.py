@@ -182,9 +182,8 @@ def csv_records(text: str, tag: str) -> list[Record]:
     """
     try:
         sign = _parted_by(text.lstrip().partition("\n")[0])
-        header, *rows = [row for row in csv.reader(io.StringIO(text), delimiter=sign) if row] or [
-            []
-        ]
+        reader = csv.reader(io.StringIO(text), delimiter=sign)
+        header, *rows = [row for row in reader if row] or [[]]
     except csv.Error:
         return []
     if sign == ";":

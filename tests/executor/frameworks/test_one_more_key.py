@@ -60,6 +60,7 @@ def test_what_changes_the_batch_or_the_memory_is_named(config: str, more: str, n
     ("config", "more"),
     [
         (TRAINER, "accelerator_config: {split_batches: false, dispatch_batches: true}\n"),
+        (TRAINER, ACCUMULATES.replace("8", "1")),
         (TRAINER, "label_smoothing_factor: 0.0\n"),
         (TUNE.replace("Loss}", "Loss, num_output_chunks: 16}"), ""),
         (NANOTRON, "data_stages:\n- name: same\n  sequence_length: 4096\n"),

@@ -102,7 +102,7 @@ def test_a_start_that_did_not_fit_says_nothing_of_the_next(tmp_path: Path) -> No
     """Steps after the error are of a run that fits; one more of another rank is none."""
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     path = tmp_path / "train.log"
-    for after, failed in ((STEPS, False), ([10], True)):
+    for after, failed in ((STEPS, False), ([11], True)):
         path.write_text("\n".join((*map(_megatron, STEPS), error, *map(_megatron, after))))
         log = read_log(path, BATCH).log
         assert log.out_of_memory == failed
@@ -139,11 +139,30 @@ def test_evaluations_of_an_earlier_start_are_not_in_the_last_ones_time() -> None
     assert [step.step_time_s for step in log.steps] == [2.0]
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_an_evaluation_of_as_many_steps_is_no_restart(last: bool) -> None:
+    """100 steps of 2 s and evaluations of 100 batches in 50 s, half-way and perhaps at the end."""
+    bar = " 10%|#  | {}/100 [{:02}:{:02}<10:00,  2.00s/it]"
+    evaluation = [bar.format(at, 0, at // 2) for at in range(0, 101, 20)]
+    evaluation.append("{'eval_loss': 1.1, 'eval_runtime': 50.0, 'epoch': 1.0}")
+    clocks = [[(at, 2 * at) for at in range(0, 51, 10)], [(at, 50 + 2 * at) for at in (60, 100)]]
+    half, rest = ([bar.format(at, s // 60, s % 60) for at, s in each] for each in clocks)
+    runtime = 300.0 if last else 250.0
+    done = f"{{'train_runtime': {runtime}, 'train_steps_per_second': {100 / runtime:.3f}}}"
+    text = "\n".join((*half, *evaluation, *rest, *evaluation * last, done))
+    log = recognised(text, "train.log", BATCH).log
+    assert [step.step_time_s for step in log.steps] == [2.0]
+
+
 def test_steps_that_became_longer_are_said_to_be_two_kinds() -> None:
     """A run that is throttled half-way has two step times, and one is no summary of both."""
     times = [2.0] * 10 + [2.8] * 10
     text = "\n".join(_megatron(at, taken_s) for at, taken_s in enumerate(times))
     assert "40% longer" in steady(recognised(text, "a.log", BATCH).log, "").notes[-1]
+    text = "\n".join(_megatron(at, taken_s) for at, taken_s in enumerate(times[::-1]))
+    assert "29% shorter" in steady(recognised(text, "a.log", BATCH).log, "").notes[-1]
+    text = "\n".join(_megatron(at, 2.0 + at / 100) for at in range(20))
+    assert "at the end" not in " ".join(steady(recognised(text, "a.log", BATCH).log, "").notes)
 
 
 ROWS = [{"_step": at, "_runtime": 2.0 * at, "train/loss": None} for at in STEPS]
