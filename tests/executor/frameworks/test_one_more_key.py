@@ -77,6 +77,9 @@ def test_fsdp_without_its_wrapping_says_so() -> None:
     notes = read_config(TRAINER.replace(" auto_wrap", ""), "a.yaml").notes
     assert "transformers 4 gathers the whole model at once" in " ".join(notes)
     assert "gathers the whole model" not in " ".join(read_config(TRAINER, "a.yaml").notes)
+    wraps = "fsdp_config: {auto_wrap_policy: TRANSFORMER_BASED_WRAP}\n"
+    notes = read_config(TRAINER.replace(" auto_wrap", "") + wraps, "a.yaml").notes
+    assert "gathers the whole model" not in " ".join(notes)
 
 
 def test_gradients_of_32_bits_under_composer_are_noted() -> None:

@@ -185,6 +185,14 @@ def test_a_table_of_json_is_read_by_rows_and_by_columns(document: object) -> Non
     assert [step.step_time_s for step in log.steps] == [2.0] * 9
 
 
+def test_what_only_begins_as_a_container_or_a_table_is_left() -> None:
+    """A line of JSON that is cut off, and lists that are not of one length, say no step."""
+    cut = "\n".join(('{"log": "star', *map(_megatron, STEPS)))
+    assert len(recognised(cut, "train.log", BATCH).log.steps) == len(STEPS)
+    uneven = json.dumps({"_step": [1, 2], "_runtime": [1.0, 2.0, 3.0]})
+    assert not recognised(uneven, "a.json", BATCH).log.steps
+
+
 @pytest.mark.parametrize("sign", [",", ";", "\t"])
 def test_what_parts_the_cells_of_a_csv(sign: str) -> None:
     """Spreadsheets write semicolons where numbers have commas."""
