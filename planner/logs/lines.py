@@ -49,10 +49,12 @@ def _payload(line: str) -> str:
     return next((each.rstrip("\n") for each in found if isinstance(each, str)), line)
 
 
-def by_rank(text: str) -> list[str]:
-    """The lines of each label, without it; those that have none are a log too."""
+def by_rank(text: str) -> tuple[str, list[str]]:
+    """The text without labels, and the lines of each label, those that have none being a log too;
+    no such logs where there are no two, or labels number the lines.
+    """
     if not _AT_LINE.search(text):
-        return [text]
+        return text, []
     found: dict[str, list[str]] = {}
     bare = []
     for line in text.split("\n"):
@@ -61,12 +63,13 @@ def by_rank(text: str) -> list[str]:
             label, at = label + match[0].strip(), match.end()
         bare.append(line[at:])
         found.setdefault(label, []).append(bare[-1])
-    each = found.values() if len(found) <= MOST_LABELS else [bare]
-    return ["\n".join(lines) for lines in each]
+    again = any(label and len(lines) > 1 for label, lines in found.items())
+    each = found.values() if again and 1 < len(found) <= MOST_LABELS else ()
+    return "\n".join(bare), ["\n".join(lines) for lines in each]
 
 
 MOST_LABELS = 1024
-"""More are no ranks: they number lines, as `grep -n` does."""
+"""The lines of more are read in their order: a log of each would take too long."""
 
 
 _AT_LINE = re.compile(rf"^{_LABEL.pattern}", re.M)

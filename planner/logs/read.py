@@ -23,7 +23,7 @@ from meshplan.planner.logs.pretraining_console import read_maxtext, read_nanocha
 from meshplan.planner.logs.stated import stated
 from meshplan.planner.logs.swift_log import read_swift
 from meshplan.planner.logs.trainer_console import read_trainer
-from meshplan.planner.logs.training_log import TrainingLog, merged
+from meshplan.planner.logs.training_log import TrainingLog, slowest_rank
 from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune, read_verl
 from meshplan.planner.logs.warned import warned
 
@@ -96,10 +96,18 @@ def _checked(path: Path, read: Recognised, batch: Batch, text: str = "") -> Reco
         raise UnreadableLog(f"{path}: {why}")
     if not failed:
         return found
-    went_on = {step.step for step in recognised(text[failed:], path.name, batch).log.steps}
-    fits = len(went_on) > OF_OTHER_RANKS
+    fits = _went_on(recognised(text[:failed], path.name, batch).log, found.log)
     notes = (*found.log.notes, WENT_ON if fits else DID_NOT_FIT)
     return replace(found, log=replace(found.log, out_of_memory=not fits, notes=notes))
+
+
+def _went_on(before: TrainingLog, whole: TrainingLog) -> bool:
+    """Whether a run took steps that it had not before: lines of other ranks may come late."""
+    if whole.whole:
+        return not before.whole
+    had = {(step.attempt, step.step) for step in before.steps}
+    new = [step for step in whole.steps if (step.attempt, step.step) not in had]
+    return len(new) > OF_OTHER_RANKS
 
 
 def _of_events(path: Path, batch: Batch) -> Recognised:
@@ -145,16 +153,21 @@ KNOWN = (
 
 
 def recognised(text: str, name: str, batch: Batch) -> Recognised:
-    """Text as a log, without steps where no format fits; `name`: the file's."""
-    found = [_of_one_rank(each, name, batch) for each in by_rank(plain(text))]
-    timed = [each for each in found if each.log.steps]
-    if not timed:
-        return next((each for each in found if each.log.notes), found[0])
-    format_ = timed[0].format
-    return Recognised(format_, merged([each.log for each in timed if each.format == format_]))
+    """Text as a log, without steps where no format fits; `name`: the file's. Steps are each rank's
+    own; peaks and notes may be of ranks that print no steps.
+    """
+    bare, ranks = by_rank(plain(text))
+    found = _of_text(bare, name, batch)
+    if not ranks or not found.log.steps:
+        return found
+    kind = (found.format, found.log.whole)
+    each = (_of_text(lines, name, batch) for lines in ranks)
+    own = (read.log.steps for read in each if (read.format, read.log.whole) == kind)
+    steps = slowest_rank(step for steps in own for step in steps)
+    return replace(found, log=replace(found.log, steps=steps or found.log.steps))
 
 
-def _of_one_rank(text: str, name: str, batch: Batch) -> Recognised:
+def _of_text(text: str, name: str, batch: Batch) -> Recognised:
     suffix = Path(name).suffix.lower()
     if suffix in (".json", ".jsonl") or text.lstrip()[:1] in ("{", "["):
         found = _of_json(text, Path(name).stem, batch)

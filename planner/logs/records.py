@@ -177,18 +177,32 @@ def _peak(rows: Sequence[Record], units: Mapping[str, float]) -> float | None:
 
 
 def csv_records(text: str, tag: str) -> list[Record]:
-    """Rows of a CSV, also with semicolons or tabs; `tag` names the metric of a TensorBoard export
-    ("Wall time,Step,Value").
+    """Rows of a CSV, also with semicolons, whose numbers may have commas, or tabs; `tag` names the
+    metric of a TensorBoard export ("Wall time,Step,Value").
     """
-    first = text.partition("\n")[0]
-    reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
     try:
+        sign = _parted_by(text.lstrip().partition("\n")[0])
+        reader = csv.reader(io.StringIO(text), delimiter=sign)
         header, *rows = [row for row in reader if row] or [[]]
     except csv.Error:
         return []
+    if sign == ";":
+        rows = [[_COMMA.sub(".", cell) for cell in row] for row in rows[-KEPT:]]
     # a row has its own cells alone: filled up to the header's, it would cost rows times columns
     cells = (zip(header, row, strict=False) for row in rows[-KEPT:])
     return _tagged(({key: value for key, value in row if key} for row in cells), tag)
+
+
+_COMMA = re.compile(r"(?<=\d),(?=\d+(?:[eE][-+]?\d+)?$)")
+
+
+def _parted_by(header: str) -> str:
+    """The sign that leaves a column of steps; names of runs may hold the others."""
+    for sign in ",;\t":
+        names = next(csv.reader([header], delimiter=sign), [])
+        if any(_plain(name) in STEP_COLUMNS for name in names):
+            return sign
+    return ","
 
 
 def _tagged(rows: Iterable[dict[str, Any]], tag: str) -> list[Record]:

@@ -66,6 +66,17 @@ def _of_last_start(bar: Bar) -> Bar:
     return {at: clock for at, clock in bar.items() if not back or at >= back[-1]}
 
 
+def _trains(last: Bar, runtime_s: float) -> bool:
+    """Whether a bar is training's own: an evaluation's may have as many steps, and is shorter, or
+    training's goes on behind it.
+    """
+    clocks = [*last.values()]
+    if not clocks:
+        return False
+    onward = all(before[0] <= after[0] for before, after in pairwise(clocks))
+    return onward and clocks[-1][2] >= runtime_s / 2
+
+
 def _whole(text: str, bar: Bar) -> TrainingLog | None:
     """One mean of a job that is done; None of one that is not, or whose steps are not known."""
     runtime, rate = _last(_RUNTIME, text), _last(_RATE, text)
@@ -77,10 +88,11 @@ def _whole(text: str, bar: Bar) -> TrainingLog | None:
     if steps is None and rate < 100 * _ROUNDED:  # two digits of a rate are no measurement
         return None
     last = _of_last_start(bar)
+    last = last if _trains(last, runtime) else bar
     steps = (steps or max(round(runtime * rate), 1)) - (began := _began(text, last.values()))
     if steps <= 0:
         return None
-    since = min(last, default=0) if len(last) < len(bar) else 0
+    since = min(last) if len(last) < len(bar) else 0
     evaluations = [float(m["value"]) for m in _EVALUATION.finditer(text, since)]
     taken_s = runtime - sum(evaluations)
     if taken_s <= 0:

@@ -1,6 +1,6 @@
 """A training log in one form, whatever framework printed it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -52,39 +52,30 @@ class TrainingLog:
     notes: tuple[str, ...] = ()
 
 
-def merged(logs: Sequence[TrainingLog]) -> TrainingLog:
-    """One log of the ranks' own: of each step the rank that took longest, the largest peaks."""
-    found: dict[tuple[int, int], LoggedStep] = {}
-    for each in (step for log in logs for step in log.steps):
-        key = (each.attempt, each.step)
-        if key not in found or each.step_time_s > found[key].step_time_s:
-            found[key] = each
-    notes = dict.fromkeys(note for log in logs for note in log.notes)
-    return replace(
-        logs[0], steps=tuple(found[key] for key in sorted(found)), notes=tuple(notes),
-        allocated_peak_bytes=_largest(log.allocated_peak_bytes for log in logs),
-        reserved_peak_bytes=_largest(log.reserved_peak_bytes for log in logs),
-        device_peak_bytes=_largest(log.device_peak_bytes for log in logs),
-    )  # fmt: skip
-
-
-def _largest(peaks: Iterable[float | None]) -> float | None:
-    return max((peak for peak in peaks if peak), default=None)
-
-
 LAG = 1  # steps that one rank's line may come after the next step's of another
 
 
 def slowest(steps: Iterable[LoggedStep]) -> tuple[LoggedStep, ...]:
     """One entry per step and attempt, of the rank that took longest, in order."""
-    found: dict[tuple[int, int], LoggedStep] = {}
+    return slowest_rank(_by_attempt(steps))
+
+
+def _by_attempt(steps: Iterable[LoggedStep]) -> Iterator[LoggedStep]:
+    """Steps with their attempt: one more wherever the step goes back, or the steps' own says so."""
     attempt, newest, start = 0, -1, 0
     for each in steps:
         if each.step < newest - LAG or each.attempt != start:
             attempt, newest = attempt + 1, each.step
         start = each.attempt
         newest = max(newest, each.step)
-        key = (attempt, each.step)
+        yield replace(each, attempt=attempt)
+
+
+def slowest_rank(steps: Iterable[LoggedStep]) -> tuple[LoggedStep, ...]:
+    """One entry per step and attempt that they state, of the rank that took longest, in order."""
+    found: dict[tuple[int, int], LoggedStep] = {}
+    for each in steps:
+        key = (each.attempt, each.step)
         if key not in found or each.step_time_s > found[key].step_time_s:
-            found[key] = replace(each, attempt=attempt)
+            found[key] = each
     return tuple(found[key] for key in sorted(found))

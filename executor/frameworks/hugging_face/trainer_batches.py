@@ -39,5 +39,5 @@ def _other_batches(inside: Values) -> Iterator[Fact]:
         yield Fact(f"{_SECTION}.split_batches ({_SPLIT})", line)
     name = "gradient_accumulation_kwargs.num_steps"
     steps = inside.count(name)
-    if steps is not None:
+    if steps is not None and steps.value > 1:
         yield Fact(f"{_SECTION}.{name} {steps.value} ({_ACCUMULATES})", steps.line)

@@ -62,10 +62,14 @@ def keeps_scores(found: Mapping[str, Fact], mode: str) -> list[Fact]:
 
 
 def averaged(found: Mapping[str, Fact]) -> list[Fact]:
-    """The moving average of the weights, which is a second copy of them on the GPU
-    (NVIDIA/NeMo@8cfedd72 nemo/utils/exp_manager.py, EMAParams).
+    """The moving average of the weights, which is a second copy of them on the GPU, or is moved
+    there from the host (NVIDIA/NeMo@8cfedd72 nemo/utils/exp_manager.py, EMAParams).
     """
     stated = found.get("exp_manager.ema.enable")
     if stated is None or stated.value is not True:
         return []
-    return [Fact("exp_manager.ema (a second copy of the weights is not modelled)", stated.line)]
+    host = found.get("exp_manager.ema.cpu_offload")
+    why = "a second copy of the weights is"
+    if host is not None and host.value is True:
+        why = "moving averages to the host and back is"
+    return [Fact(f"exp_manager.ema ({why} not modelled)", stated.line)]

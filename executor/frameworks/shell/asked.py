@@ -5,7 +5,7 @@ says so.
 """
 
 from collections.abc import Container, Iterator, Sequence
-from itertools import dropwhile
+from itertools import dropwhile, islice
 
 from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.assignments import DECLARES
@@ -42,6 +42,24 @@ def notes_of(
     if of_file:
         taken = "no file is looked at: taken not to be there"
     return [f"line {line}: `{shown}` decides what is set here; {taken}"]
+
+
+def asks(condition: syntax.Node, functions: Container[str]) -> bool:
+    """Whether a command, a file or a function decides `condition`."""
+    asked = next(_asked(condition, functions), None)
+    return asked is not None or any(name in functions for name in _names(condition))
+
+
+def _names(node: syntax.Node) -> Iterator[str]:
+    """The first words of the commands of a condition."""
+    if isinstance(node, syntax.Block):
+        for _, inner in node.items:
+            yield from _names(inner)
+    elif isinstance(node, syntax.Not):
+        yield from _names(node.inner)
+    elif isinstance(node, syntax.Simple):
+        words = (part for part in node.parts if isinstance(part, Word))
+        yield from (word.raw for word in islice(dropwhile(syntax.assigns, words), 1))
 
 
 def _asked(node: syntax.Node, functions: Container[str]) -> Iterator[tuple[list[str], int, bool]]:

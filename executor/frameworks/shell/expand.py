@@ -51,7 +51,7 @@ class Expander:
 
     def __init__(self, variables: Variables) -> None:
         self.variables, self.work = variables, work_here()
-        self.depth = 0
+        self.depth = self.status = 0  # no program is run: each is taken to have succeeded
         self.called: Callable[[list[Text], int], Text | None] = lambda _words, _line: None
         self.printed: Callable[[str, int], Text | None] = lambda _command, _line: None
 
@@ -116,10 +116,9 @@ class Expander:
             index = int(name[:6])
             known = 0 < index <= len(self.variables.arguments)
             return [self.variables.arguments[index - 1]] if known else None
-        if name == "#":
-            return [(Part(str(len(self.variables.arguments)), 1),)]
-        if name == "?":  # no command is run, and each is taken to have succeeded
-            return [(Part("0", 1),)]
+        numbers = {"#": len(self.variables.arguments), "?": self.status}
+        if name in numbers:
+            return [(Part(str(numbers[name]), 1),)]
         name = self.variables.aliases.get(name, name)
         if name in self.variables.maps:
             return list(self.variables.maps[name].values())
@@ -169,6 +168,7 @@ class Expander:
             assert items is not None
             return _of_items(items, every=every, quoted=quoted)
         if sign[-1] == "?":
+            self.variables.demanded.setdefault(name, line)
             return [_Atom(Part(raw, line, unset=True))]
         atoms = self._word(word, line, quoted=quoted)
         if any(atom.part and atom.part.unset for atom in atoms):

@@ -1,14 +1,15 @@
 """Follows a launch script's tree, command by command: `script` says what for."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from fnmatch import fnmatchcase
 
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.asked import notes_of
+from meshplan.executor.frameworks.shell.asked import asks, notes_of
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
+from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
 from meshplan.executor.frameworks.shell.expand import MAX_TOKENS, Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.record import Script
@@ -36,18 +37,6 @@ _NOBODYS = ("$@", "$*", "${@}", "${*}")  # arguments, where the script is starte
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
 
-class Stops(Exception):
-    """`return`, `break` or `continue` was reached."""
-
-    def __init__(self, word: str) -> None:
-        super().__init__(word)
-        self.word = word
-
-
-class Exits(Stops):
-    """`exit` was reached, which ends a shell."""
-
-
 class Follower:
     """Follows a script's tree; `script` is what it found."""
 
@@ -62,6 +51,7 @@ class Follower:
         self.functions: dict[str, syntax.Node] = {}
         self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
+        self.ended = 0  # the status that a function or a shell of its own just ended with
         self.conditional = 0  # inside so many `if`, `case`, `&&`, `||` that may be otherwise
 
     def run(self, node: syntax.Node) -> bool:
@@ -70,6 +60,12 @@ class Follower:
         if self.steps > MAX_STEPS:
             raise UnreadableConfig(f"over {MAX_STEPS} commands; no launch script has as many")
         self.expander.work.spend(COMMAND_WORK, getattr(node, "line", 1))
+        self.ended = 0
+        holds = self._run(node)
+        self.expander.status = 0 if holds else self.ended or 1
+        return holds
+
+    def _run(self, node: syntax.Node) -> bool:
         if isinstance(node, syntax.Simple):
             return self._simple(node)
         if isinstance(node, syntax.Block):
@@ -91,9 +87,7 @@ class Follower:
 
     def _block(self, block: syntax.Block) -> bool:
         if block.alone:
-            with suppress(Exits), self._own_shell():
-                return self._list(block)
-            return True
+            return self._until(("exit", "return"), lambda: self._list(block), self._own_shell())
         said = self.printing if block.piped else None
         return self._list(block) if said is None else self._pipe(block, said)
 
@@ -186,7 +180,10 @@ class Follower:
                 recorded = len(self.script.commands)
                 if self.run(node.condition) == node.until:
                     return
+                held = dict(self.variables.values)
                 yield
+                if held == self.variables.values and asks(node.condition, self.functions):
+                    return  # it waits for what no round changes
                 runs = len(self.script.commands) > recorded or commands.reads(node.condition)
                 if runs and not commands.decides(node.condition):
                     return  # the condition is a command, whose answer is unknown: one round
@@ -230,8 +227,7 @@ class Follower:
         words = [text for part in stated for text in self.expander.fields(part)]
         before: dict[str, list[Text] | None] = {}
         for part in node.parts[:count]:
-            name = syntax.name_of(part)
-            before.setdefault(name, self.variables.values.get(name))
+            before.setdefault(name := syntax.name_of(part), self.variables.values.get(name))
             self.assignments.assign(part)
         self.own = before.keys()
         try:
@@ -247,7 +243,7 @@ class Follower:
                     return self._nested([inner], node.line)
             return self._command(words, node.line)
         finally:
-            self._restore(before if words else {})
+            self.variables.restore(before if words else {})  # they hold for that command only
 
     def _called(self, words: list[Text], line: int) -> Text | None:
         """What a function prints, where the words call one that only prints text."""
@@ -273,14 +269,6 @@ class Follower:
         if self.script.forget(recorded) or any(each is None for each in said):
             return None
         return without_line_ends([part for each in said if each for part in each])
-
-    def _restore(self, before: dict[str, list[Text] | None]) -> None:
-        """Assignments before a command hold for that command only."""
-        for name, items in before.items():
-            if items is None:
-                self.variables.values.pop(name, None)
-            else:
-                self.variables.values[name] = items
 
     def _command(self, words: list[Text], line: int) -> bool:
         if not words or not (name := shown_text(words[0])):
@@ -311,14 +299,26 @@ class Follower:
         if arguments is not None:
             self.variables.arguments = arguments
         try:
-            return followed()
-        except Stops as stop:
-            if stop.word != "return":
-                raise
-            return True
+            return self._until(("return",), followed, nullcontext())
         finally:
             if arguments is not None:
                 self.variables.arguments = outer
+
+    def _until(
+        self,
+        words: tuple[str, ...],
+        followed: Callable[[], bool],
+        around: AbstractContextManager[None],
+    ) -> bool:
+        """Follow what one of these words ends, with the status that it says."""
+        try:
+            with around:
+                return followed()
+        except Stops as stop:
+            if stop.word not in words:
+                raise
+            self.ended = stop.status
+            return not stop.status
 
     def _deeper(self, line: int) -> None:
         self.calls += 1
@@ -329,7 +329,8 @@ class Follower:
         if name in ("exit", "return", "break", "continue"):
             if name == "exit" and self.conditional:
                 return True
-            raise Exits(name) if name == "exit" else Stops(name)
+            status = status_of(words[1:], self.expander.status)
+            raise (Exits if name == "exit" else Stops)(name, status)
         if name in ("true", "false"):
             return name == "true"
         if name == "eval":

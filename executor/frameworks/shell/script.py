@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.follower import Follower, Stops
+from meshplan.executor.frameworks.shell.endings import Stops
+from meshplan.executor.frameworks.shell.follower import Follower
 from meshplan.executor.frameworks.shell.given import set_start
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.jobs.arrays import array_tasks
@@ -58,5 +59,9 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         f"line {line}: {what} is not set in the script: taken as empty in this condition"
         for line, what in sorted(known.guesses.items())
     )
-    script.notes = list(dict.fromkeys([*script.notes, *guessed]))
+    ends = (
+        f"line {line}: bash stops here where {name} is not set; --env {name}=VALUE sets it"
+        for name, line in known.demanded.items()
+    )
+    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends]))
     return script

@@ -32,6 +32,7 @@ class Variables:
     aliases  what `declare -n` makes another name of, by the new name
     integers names whose values are arithmetic (`declare -i`)
     guesses  line and name of each unknown value that decided a condition
+    demanded names without which the shell ends (`${TP:?}`), and the line
     """
 
     values: dict[str, list[Text]] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Variables:
     aliases: dict[str, str] = field(default_factory=dict)
     integers: set[str] = field(default_factory=set)
     guesses: dict[int, str] = field(default_factory=dict)
+    demanded: dict[str, int] = field(default_factory=dict)
 
     def copied(self) -> Self:
         """The same, for a shell of its own; what decided conditions there is known here too."""
@@ -53,6 +55,14 @@ class Variables:
         """Take what `other` holds."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))
+
+    def restore(self, before: dict[str, list[Text] | None]) -> None:
+        """What names held before; None: they were not set."""
+        for name, items in before.items():
+            if items is None:
+                self.values.pop(name, None)
+            else:
+                self.values[name] = items
 
     def forget(self, name: str) -> None:
         """As `unset` does."""

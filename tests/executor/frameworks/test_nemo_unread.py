@@ -206,4 +206,9 @@ def test_averaged_weights_are_a_second_copy(enabled: str, named: int) -> None:
     """`exp_manager`, which else says nothing of memory, may keep them on the GPU."""
     text = RUN.format(trainer="", optim="") + f"exp_manager:\n  ema: {{enable: {enabled}}}\n"
     unread = read_config(text, "nemo.yaml").unread
-    assert sum("exp_manager.ema" in str(fact.value) for fact in unread) == named == len(unread)
+    assert sum("a second copy of" in str(fact.value) for fact in unread) == named == len(unread)
+    (host, *_) = (
+        *read_config(text.replace("}\n", ", cpu_offload: true}\n"), "nemo.yaml").unread,
+        None,
+    )
+    assert ("to the host" in str(host)) == named

@@ -60,6 +60,7 @@ def test_what_changes_the_batch_or_the_memory_is_named(config: str, more: str, n
     ("config", "more"),
     [
         (TRAINER, "accelerator_config: {split_batches: false, dispatch_batches: true}\n"),
+        (TRAINER, ACCUMULATES.replace("8", "1")),
         (TRAINER, "label_smoothing_factor: 0.0\n"),
         (TUNE.replace("Loss}", "Loss, num_output_chunks: 16}"), ""),
         (NANOTRON, "data_stages:\n- name: same\n  sequence_length: 4096\n"),
@@ -76,6 +77,9 @@ def test_fsdp_without_its_wrapping_says_so() -> None:
     notes = read_config(TRAINER.replace(" auto_wrap", ""), "a.yaml").notes
     assert "transformers 4 gathers the whole model at once" in " ".join(notes)
     assert "gathers the whole model" not in " ".join(read_config(TRAINER, "a.yaml").notes)
+    wraps = "fsdp_config: {auto_wrap_policy: TRANSFORMER_BASED_WRAP}\n"
+    notes = read_config(TRAINER.replace(" auto_wrap", "") + wraps, "a.yaml").notes
+    assert "gathers the whole model" not in " ".join(notes)
 
 
 def test_gradients_of_32_bits_under_composer_are_noted() -> None:

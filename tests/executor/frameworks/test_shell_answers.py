@@ -82,6 +82,41 @@ def test_what_sets_nothing_or_follows_needs_no_note(text: str) -> None:
     assert _read(text) == ("4", [])
 
 
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f; X=$?", "if f; then X=1; else X=2; fi", "f || X=5", "f && X=5; X=$X-", "g; X=$?",
+        "(exit 7); X=$?", "(f; exit 0) && X=1", "f; g2() { :; }; g2; X=$?", "h 256; X=$?",
+        "while f; do X=5; done; X=$X-", "f; [ 1 = 2 ]; X=$?", "! f && X=6", "f; [[ a = b ]]; X=$?",
+        "h() { (return 2); X=$?; }; h", 'f; if [ $? -eq 3 ]; then X=4; fi', "h -1; X=$?",
+    ],
+)  # fmt: skip
+def test_how_a_function_or_a_shell_ends_is_its_status(text: str) -> None:
+    """`return N` and `exit N` end with N, or with the status of the last command."""
+    assert BASH is not None
+    text = f"X=0\nf() {{ return 3; }}\ng() {{ false; return; }}\nh() {{ return $1; }}\n{text}"
+    ran = [BASH, "-c", f'{text}\nprintf "%s" "$X"']
+    printed = subprocess.run(ran, capture_output=True, text=True, timeout=20, check=True).stdout
+    assert _read(text)[0] == printed
+
+
+def test_a_loop_that_changes_nothing_waits_for_the_machine() -> None:
+    """One round of it is followed; one that counts has its rounds."""
+    ready = "f() { [ -f ready ] && return 0; return 1; }\nX=4\n"
+    assert _read(f"{ready}until f; do :; done")[0] == "4"
+    assert _read("X=4; while [ ! -f ready ]; do sleep 5; done")[0] == "4"
+    assert _read(f"{ready}until f || [ $X -gt 8 ]; do X=$((X+1)); done")[0] == "9"
+
+
+def test_what_bash_stops_at_is_noted() -> None:
+    """`${TP:?}` of a variable that is not given; not in a shell of its own, which ends alone."""
+    said = "line 1: bash stops here where TP is not set; --env TP=VALUE sets it"
+    assert _read(": ${TP:?}\nX=4") == ("4", [said])
+    for text in ("(: ${TP:?})\nX=4", "TP=2; : ${TP:?}\nX=4", "true || : ${TP:?}\nX=4"):
+        assert _read(text) == ("4", [])
+
+
 def test_a_loop_over_no_arguments_has_no_round() -> None:
     """A script that is started without any."""
     for words in ('"$@"', "$*", '"${@}"'):

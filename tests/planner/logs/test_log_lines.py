@@ -68,14 +68,27 @@ def test_a_ranks_lines_that_come_late_are_no_restart() -> None:
     )
 
 
+def test_what_a_rank_without_steps_prints_counts_too() -> None:
+    """Megatron's first rank prints its memory, its last one the steps."""
+    peak = "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 40000.0 | max reserved: 1.0"
+    lines = [f"0: {peak}", "0: started", *(f"7: {_megatron(step)}" for step in STEPS)]
+    log = recognised("\n".join(lines), "train.log", BATCH).log
+    assert (len(log.steps), log.allocated_peak_bytes) == (10, 40000 * 2**20)
+
+
 def test_lines_without_a_label_are_a_log_too() -> None:
     """A node's own label comes before its rank's."""
-    assert by_rank("a\n0: [rank0]: b\n0: [rank1]: c\n0: [rank0]: d") == ["a", "b\nd", "c"]
+    bare, ranks = by_rank("a\n0: [rank0]: b\n0: [rank1]: c\n0: [rank0]: d")
+    assert (bare, ranks) == ("a\nb\nc\nd", ["a", "b\nd", "c"])
 
 
 def test_numbers_of_lines_are_no_ranks() -> None:
-    """`grep -n` numbers 2,000 lines: one log, in its order."""
-    assert by_rank("\n".join(f"{at}: b" for at in range(2000))) == ["\n".join(["b"] * 2000)]
+    """A restart in lines that are numbered, as `grep -n` does, is one."""
+    steps = (*STEPS, *range(5, 15))
+    lines = [f"{at}: {_megatron(step)}" for at, step in enumerate(steps)]
+    many = [f"{at % 1200}: b" for at in range(2400)]
+    assert [by_rank("\n".join(each))[1] for each in (lines, many)] == [[], []]
+    assert steady(recognised("\n".join(lines), "a.log", BATCH).log, "").attempts == 2
 
 
 @pytest.mark.parametrize("first", ['{"world_size": 8}', '[2026-01-01] start\n{"world_size": 8}'])
@@ -89,12 +102,27 @@ def test_a_start_that_did_not_fit_says_nothing_of_the_next(tmp_path: Path) -> No
     """Steps after the error are of a run that fits; one more of another rank is none."""
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     path = tmp_path / "train.log"
-    for after, failed in ((STEPS, False), ([10], True)):
+    for after, failed in ((STEPS, False), ([11], True)):
         path.write_text("\n".join((*map(_megatron, STEPS), error, *map(_megatron, after))))
         log = read_log(path, BATCH).log
         assert log.out_of_memory == failed
         assert any("did not fit" in note for note in log.notes)
         assert any(note.startswith("steps come after") for note in log.notes) != failed
+
+
+@pytest.mark.parametrize("done", ["before", "after"])
+def test_late_lines_of_other_ranks_are_no_run_that_went_on(tmp_path: Path, done: str) -> None:
+    """Rank 0's lines come behind the error of rank 1, which had come as far; and a job that was
+    done before it failed, in saving say, is none either.
+    """
+    error = "[rank1]: torch.OutOfMemoryError: CUDA out of memory."
+    ranks = [[f"[rank{rank}]:{_titan(step)}" for step in STEPS] for rank in (1, 0)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join((*ranks[0], error, *ranks[1])))
+    assert read_log(path, BATCH).log.out_of_memory
+    ended = "{'train_runtime': 1980.0, 'train_steps_per_second': 0.500}"
+    path.write_text("\n".join((ended, error) if done == "before" else (error, ended)))
+    assert read_log(path, BATCH).log.out_of_memory == (done == "before")
 
 
 def test_evaluations_of_an_earlier_start_are_not_in_the_last_ones_time() -> None:
@@ -111,11 +139,30 @@ def test_evaluations_of_an_earlier_start_are_not_in_the_last_ones_time() -> None
     assert [step.step_time_s for step in log.steps] == [2.0]
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_an_evaluation_of_as_many_steps_is_no_restart(last: bool) -> None:
+    """100 steps of 2 s and evaluations of 100 batches in 50 s, half-way and perhaps at the end."""
+    bar = " 10%|#  | {}/100 [{:02}:{:02}<10:00,  2.00s/it]"
+    evaluation = [bar.format(at, 0, at // 2) for at in range(0, 101, 20)]
+    evaluation.append("{'eval_loss': 1.1, 'eval_runtime': 50.0, 'epoch': 1.0}")
+    clocks = [[(at, 2 * at) for at in range(0, 51, 10)], [(at, 50 + 2 * at) for at in (60, 100)]]
+    half, rest = ([bar.format(at, s // 60, s % 60) for at, s in each] for each in clocks)
+    runtime = 300.0 if last else 250.0
+    done = f"{{'train_runtime': {runtime}, 'train_steps_per_second': {100 / runtime:.3f}}}"
+    text = "\n".join((*half, *evaluation, *rest, *evaluation * last, done))
+    log = recognised(text, "train.log", BATCH).log
+    assert [step.step_time_s for step in log.steps] == [2.0]
+
+
 def test_steps_that_became_longer_are_said_to_be_two_kinds() -> None:
     """A run that is throttled half-way has two step times, and one is no summary of both."""
     times = [2.0] * 10 + [2.8] * 10
     text = "\n".join(_megatron(at, taken_s) for at, taken_s in enumerate(times))
     assert "40% longer" in steady(recognised(text, "a.log", BATCH).log, "").notes[-1]
+    text = "\n".join(_megatron(at, taken_s) for at, taken_s in enumerate(times[::-1]))
+    assert "29% shorter" in steady(recognised(text, "a.log", BATCH).log, "").notes[-1]
+    text = "\n".join(_megatron(at, 2.0 + at / 100) for at in range(20))
+    assert "at the end" not in " ".join(steady(recognised(text, "a.log", BATCH).log, "").notes)
 
 
 ROWS = [{"_step": at, "_runtime": 2.0 * at, "train/loss": None} for at in STEPS]
@@ -138,11 +185,22 @@ def test_a_table_of_json_is_read_by_rows_and_by_columns(document: object) -> Non
     assert [step.step_time_s for step in log.steps] == [2.0] * 9
 
 
+def test_what_only_begins_as_a_container_or_a_table_is_left() -> None:
+    """A line of JSON that is cut off, and lists that are not of one length, say no step."""
+    cut = "\n".join(('{"log": "star', *map(_megatron, STEPS)))
+    assert len(recognised(cut, "train.log", BATCH).log.steps) == len(STEPS)
+    uneven = json.dumps({"_step": [1, 2], "_runtime": [1.0, 2.0, 3.0]})
+    assert not recognised(uneven, "a.json", BATCH).log.steps
+
+
 @pytest.mark.parametrize("sign", [",", ";", "\t"])
 def test_what_parts_the_cells_of_a_csv(sign: str) -> None:
     """Spreadsheets write semicolons where numbers have commas."""
-    text = f"step{sign}step_time_s\n" + "".join(f"{at}{sign}2.5\n" for at in STEPS)
-    assert len(recognised(text, "own.csv", BATCH).log.steps) == len(STEPS)
+    number = "2,5" if sign == ";" else "2.5"
+    text = f'step{sign}step_time_s{sign}"a;,\t;,\t- x"\n'
+    text += "".join(f"{at}{sign}{number}{sign}0\n" for at in STEPS)
+    log = recognised(text, "own.csv", BATCH).log
+    assert [step.step_time_s for step in log.steps] == [2.5] * len(STEPS)
 
 
 @pytest.mark.parametrize(
