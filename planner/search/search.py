@@ -31,7 +31,7 @@ from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.unlisted_cuts import plan_unlisted
 
 NEAR, MOST_STEPS = 0.03, 120
-"""The closed form need not prove more where the simulation proves everything anew."""
+"""The closed form need not come nearer where the simulation bounds everything anew."""
 
 
 def search(

@@ -1,4 +1,4 @@
-"""Several chunks per rank, by rule of thumb: a first plan, before any solver is asked.
+"""Several chunks per rank, by rule of thumb: a first plan.
 
 counts      even chunks, the ends shorter by what the embedding and the head weigh; or the
             engine's most even splits; where these do not fit, its most even one that does
