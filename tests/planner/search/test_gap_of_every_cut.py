@@ -110,11 +110,11 @@ def test_a_faster_cut_recomputes_what_pins_say(
 
 
 def test_mixed_cuts_of_a_tight_v_shape_close_its_gap() -> None:
-    """Eight ranks that hold little: without a list of cuts the gap is 7 % and the step 5 % longer,
-    without the game over cuts with their mixes 11 %.
+    """Four ranks that hold little, 0.6 %: without a list of cuts the gap is 2.0 %, without the game
+    over cuts with their mixes 3.2 %.
     """
     arguments = Arguments(
-        model="llama-3.1-8b", gpus=8, cluster="dgx-h100", engine="generic", seq_len="8192",
-        global_batch=16, headroom="61.38%", pins={"pipeline_parallel": "8", "schedule": "zb_v"},
+        model="llama-3.2-3b", gpus=4, cluster="dgx-h100", engine="generic", seq_len="8192",
+        global_batch=8, headroom="45%", pins={"pipeline_parallel": "4", "schedule": "zb_v"},
     )  # fmt: skip
     assert solve(ask(arguments).question, 1).gap < 0.01
