@@ -33,7 +33,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.first_plan import first_plan
 
 QUESTIONS = (  # model, GPUs, sequence length, global batch, cluster
     ("llama-3.2-1b", 32, 4096, 256, "dgx-a100"),
@@ -91,7 +91,7 @@ def distances(drawn: Drawn, rng: random.Random) -> Iterator[Distance]:
         problem = stage_problem(drawn.space, drawn.coefficients, row, variant)
         if problem.chunks > MOST_STAGES or problem.m > MOST_MICRO_BATCHES:
             continue
-        searched = Solver().first_plan(problem)[1]
+        searched = first_plan(problem)[1]
         for cut, plan in (("searched", searched), ("random", random_plan(problem, rng))):
             if plan is not None:
                 layout = layout_of_row(drawn.layouts, row, variant, plan)

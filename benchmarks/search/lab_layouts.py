@@ -39,11 +39,12 @@ from meshplan.planner.case.memory_limit import with_usual_headroom
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import stage_problem
-from meshplan.planner.search.result import Solution
+from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.result import Solution, solution_of
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.search import search
+from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.space.pins import Pins, parse_pins
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.first_plan import first_plan
 
 SAMPLE = 1000
 SEED = 1
@@ -187,11 +188,15 @@ class Ranked:
 
 
 def own_layout(lab: Lab) -> Solution:
-    """What the laboratory ran, its unpublished choices made best under the closed form; raises
-    `NoLayoutFits`. What it replayed adds to the step as it does under the event simulation.
+    """What the laboratory ran, its unpublished choices as in the best first plan of the closed
+    form. What it replayed adds to the step as it does under the event simulation.
     """
     question = lab.question(pinned=True)
-    own = search(question).solutions[0]
+    space = space_of(question)
+    run = BranchAndBound(space, RowPrices(question, space, closed_form))
+    run.find_plans(None)
+    best = run.ranked()[0]
+    own = solution_of(question, space, best, best.objective / NS_PER_S, proved=False)
     layout = lab.as_published(own.layout)
     before_s, after_s = (
         predicted(case_at(question, each)).step_time_s for each in (own.layout, layout)
@@ -234,11 +239,11 @@ def sampled_times_s(question: Question, count: int) -> Iterator[float]:
     coefficients = price_space(q, space, closed_form)
     rows = np.flatnonzero(row_fits(space, coefficients)).tolist()
     weights = [len(space.variants(row)) for row in rows]
-    draw, solver = random.Random(SEED), Solver()
+    draw = random.Random(SEED)
     for row in draw.choices(rows, weights, k=count):
         variant = draw.choice(space.variants(row))
         problem = stage_problem(space, coefficients, row, variant)
-        _, plan = solver.first_plan(problem)
+        _, plan = first_plan(problem)
         if plan is not None:
             yield plan.objective / NS_PER_S
 

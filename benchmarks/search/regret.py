@@ -23,7 +23,7 @@ from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows.rows_below import Given
 from meshplan.planner.search.simulation.simulated import Simulated
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.first_plan import first_plan
 
 QUESTIONS = (
     *CASES,
@@ -52,7 +52,7 @@ def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
     """The least simulated step of `count` layouts with small bounds, and how many of them fit."""
     q = question
     space = space_of(q)
-    prices, solver = price_space(q, space, closed_form), Solver()
+    prices = price_space(q, space, closed_form)
     proof = Simulated(
         q, space, prices, lambda layout: simulated_s(case_at(q, layout)),
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
@@ -61,7 +61,7 @@ def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
     best_s, fit = math.inf, 0
     every = ((row, each) for row in proof.open.rows.tolist() for each in proof.space.variants(row))
     for row, variant in islice(every, count):
-        _, plan = solver.first_plan(stage_problem(proof.space, proof.prices, row, variant))
+        _, plan = first_plan(stage_problem(proof.space, proof.prices, row, variant))
         if plan is not None:
             step_s = proof.judged(layout_of_row(proof.space.layouts, row, variant, plan))
             best_s, fit = min(best_s, step_s), fit + math.isfinite(step_s)

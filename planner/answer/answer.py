@@ -56,11 +56,7 @@ def solve(
 ) -> SearchResult:
     """The `top` best layouts, ordered by simulated step time; raises `NoLayoutFits`."""
     return search(
-        question,
-        k=top,
-        time_limit_s=time_limit_s,
-        progress=progress,
-        simulate=simulation_of(question),
+        question, simulation_of(question), k=top, time_limit_s=time_limit_s, progress=progress
     )
 
 

@@ -44,7 +44,7 @@ def first_layout(question: Question, most_s: float, known: KnownWork) -> TimedLa
     if run.bound is None or run.bound / NS_PER_S > most_s:
         return None
     seed_likely(run)
-    run.prove(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
+    run.find_plans(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
     if run.bound is not None and run.bound / NS_PER_S > most_s:
         return None
     layouts = [

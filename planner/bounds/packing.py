@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
-from meshplan.planner.problem.stage_problem import StageProblem
 
 Number = TypeVar("Number", np.int64, np.float64)
 SAFETY = 1 - 1e-12  # factor on a bound of whole ns that was computed in floating point
@@ -57,13 +56,6 @@ def stacks(kind_counts: tuple[int, ...]) -> list[list[int]]:
     if len(present) == 1:
         return [present]
     return [list(range(len(kind_counts))), [max(present, key=lambda kind: kind_counts[kind])]]
-
-
-def packing_bound(problem: StageProblem, below: int | None) -> int | None:
-    """A lower bound of the objective, `below` if nothing is below that; None: no fit."""
-    limit = None if below is None else np.array([below])
-    bound = packing_bounds(problem.alone, limit)[0]
-    return int(bound) if np.isfinite(bound) else below
 
 
 def packing_bounds(same: SamePipeline, below: Ints | None) -> Floats:

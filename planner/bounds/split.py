@@ -10,8 +10,7 @@ than its row's slowest may recompute for free until it is as slow; beyond that t
 The least time is a knapsack, relaxed to fractions of layers: a layer saves KiB for ns along the
 lower convex hull of its recompute modes, in chunk v as many times as the chunk holds micro-batches,
 q_v. What is free is free to each kind of layers. q is an in-flight vector of the rank or a mean of
-several (`PipelineShape.covers`), and the largest bound counts. `planner.bounds.recompute` solves
-the knapsack in whole layers, where the relaxed one is too low.
+several (`PipelineShape.covers`), and the largest bound counts.
 """
 
 import math

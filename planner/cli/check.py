@@ -234,10 +234,10 @@ def best_layout(case: Case) -> tuple[str, float] | None:
     """The label and step time, under the same price, of the best layout that a plan would offer;
     None when none fits.
     """
+    from meshplan.planner.answer.answer import solve
     from meshplan.planner.case.memory_limit import with_usual_headroom
     from meshplan.planner.search.result import NoLayoutFits
     from meshplan.planner.search.rows.priced_space import Question
-    from meshplan.planner.search.search import search
 
     question = Question(
         model=case.model,
@@ -247,7 +247,7 @@ def best_layout(case: Case) -> tuple[str, float] | None:
         engine=case.engine,
     )
     try:
-        found = search(question)
+        found = solve(question, top=1)
     except NoLayoutFits:
         return None
     layout = found.solutions[0].layout

@@ -12,7 +12,7 @@ In a chunk the first `full` layers recompute in full, the next `selective` ones 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +20,6 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import Vector
-from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import Coefficients, Priced
@@ -180,26 +179,6 @@ class StageProblem(Pipelines):
     def least_end_ns(self) -> int:
         """The mean over ranks of the once-per-step costs, and what the objective always holds."""
         return _only(self.alone.least_end_ns)
-
-    @cached_property
-    def costs(self) -> tuple[int, ...]:
-        """Every price, as one vector. Of two problems that differ in prices alone, each plan of the
-        one with larger entries fits the other and is no slower there.
-        """
-        columns = (getattr(self.prices, name)[0].ravel().tolist() for name in PRICED)
-        return (*chain.from_iterable(columns), self.constant_ns, self.form.over)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for problems of equal shape, limits and prices."""
-        shape = (self.schedule, self.pp, self.vpp, self.m, self.modes, self.pattern, self.splits)
-        return (*shape, self.empty_ends, self.first, self.cap_kib, self.costs)
-
-    @cached_property
-    def least_chunk_ns(self) -> int:
-        """Lower bound in ns of a row's slowest chunk; of a rank's two chunks one may be empty."""
-        layer = min(min(times[mode] for mode in self.modes) for times in self.layer_ns)
-        return self.send_ns + (0 if self.schedule in V_SHAPED else layer)
 
 
 def stage_problem(space: Space, coefficients: Priced, row: int, variant: Variant) -> StageProblem:

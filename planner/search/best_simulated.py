@@ -212,7 +212,7 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
     """Where the simulation stands; `left`: cuts of settled layouts that are open still."""
 
     def progress() -> Progress:
-        best_s, solves = proof.best_s if proof.best else None, run.solver.solves
+        best_s, solves = proof.best_s if proof.best else None, run.solves
         open_s = [proof.proved_s, proof.open.least_s, *(each.bound_s for each in left)]
         bound_s = least_known(run, proof.best_s, *open_s)
         return Progress(best_s, bound_s, run.candidates, solves, proof.tally.simulated)
@@ -227,5 +227,5 @@ def _proved(
     best, bound_s = proof.ranked()[0], least_known(run, open_s, proof.best_s)
     layout = layout_of_row(run.space.layouts, best.row, best.variant, best.plan)
     fastest = Fastest(layout, best.step_s, bound_s >= best.step_s, every_cut)
-    solves, simulated = run.solver.solves, proof.tally.simulated
+    solves, simulated = run.solves, proof.tally.simulated
     return Progress(best.step_s, bound_s, run.candidates, solves, simulated, fastest)

@@ -15,7 +15,7 @@ from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Pricer, Question, price_space, space_of
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.legal_schedules import legal_schedules
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.first_plan import first_plan
 
 MOST_TIMES_CAPACITY = 4096
 MISS_PRECISION = 1.005
@@ -50,7 +50,6 @@ class LeastMemory:
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
         self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
-        self.solver = Solver()
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
         self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
@@ -88,10 +87,7 @@ class LeastMemory:
     def _plan(self, problem: StageProblem) -> StagePlan | None:
         if problem.vpp > 1 and problem.splits and not some_mix_fits(problem).any():
             return None
-        _, plan = self.solver.first_plan(problem)
-        if plan is None and problem.vpp > 1:
-            return self.solver.solve(problem, None).plan
-        return plan
+        return first_plan(problem)[1]
 
     def nearest_miss(self) -> NearestMiss | None:
         """The least capacity at which something fits, by bisection; None if nothing is legal."""

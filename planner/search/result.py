@@ -30,7 +30,7 @@ class SearchEnded(NoLayoutFits):
 class Solution:
     """One layout with its best cut into stages.
 
-    step_time_s   under the prices of the search: closed form, or the event simulation
+    step_time_s   under the event simulation
     peak_bytes    reserved, by pipeline rank
     proved        no layout that should precede it was left open
     kind_bound_s  no layout of the same kind (tp, cp, pp, ep) is faster, however it is cut; None
@@ -73,7 +73,7 @@ class SearchResult:
     whole_space  False where the time limit ended the list of the space
     """
 
-    price: Literal["closed form", "event simulation"]
+    price: Literal["event simulation"]
     status: Literal["OPTIMAL", "FEASIBLE"]
     cuts: Cuts
     solutions: tuple[Solution, ...]
@@ -125,12 +125,12 @@ def result_of(
     bound_s: float,
     started: float,
     every_cut_s: float,
-    simulated: int | None = None,
+    simulated: int,
 ) -> SearchResult:
     """What was found and what is proved about it."""
     best_s, least_s = solutions[0].step_time_s, min(bound_s, every_cut_s)
     return SearchResult(
-        price="closed form" if simulated is None else "event simulation",
+        price="event simulation",
         status="OPTIMAL" if least_s >= best_s else "FEASIBLE",
         cuts="all" if math.isinf(every_cut_s) else "listed",
         solutions=solutions,
@@ -142,8 +142,8 @@ def result_of(
         misfits=run.misfits,
         bounded=run.candidates - run.misfits - run.solved,
         solved=run.solved,
-        cpsat_solves=run.solver.solves + run.runner_solver.solves,
-        simulated=simulated or 0,
+        cpsat_solves=run.solves,
+        simulated=simulated,
         wall_s=time.perf_counter() - started,
         dropped=run.space.dropped,
         whole_space=not run.space.ended,

@@ -20,7 +20,8 @@ from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
 from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound, rows_beyond
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.counts import solve_counts
+from meshplan.planner.stages.first_plan import first_plan
 
 MOST, LIMIT_S = 8, 1.0  # ways to run a row that are asked; deterministic seconds of each
 LESS = (0.98, 0.95, 0.9, 0.8, 0.65, 0.5)  # parts of the memory with which rows may fit still
@@ -38,6 +39,7 @@ def plan_unlisted(run: BranchAndBound, setting: Setting, deadline: float | None)
             late = deadline is not None and time.perf_counter() >= deadline
             if late or asked == MOST:
                 return False
+            run.solves += 1
             plan, known = any_cut(stage_problem(run.space, run.coefficients, row, variant))
             settled &= known
             if plan is not None:
@@ -65,5 +67,7 @@ def _ways(run: BranchAndBound, rows: Ints) -> Iterator[tuple[int, Variant]]:
 
 def any_cut(problem: StageProblem, limit_s: float = LIMIT_S) -> tuple[StagePlan | None, bool]:
     """A plan of any cut, and whether there is none where none is found."""
-    outcome = Solver(limit_s).solve(replace(problem, splits=None), None)
-    return outcome.plan, outcome.status != "UNKNOWN"
+    free = replace(problem, splits=None)
+    if problem.vpp == 1:
+        return first_plan(free)[1], True
+    return solve_counts(free, limit_s)

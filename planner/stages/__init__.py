@@ -1,1 +1,1 @@
-"""Solvers of the inner problem."""
+"""Plans of the inner problem: first ones, and by CP-SAT of any cut."""

@@ -1,4 +1,4 @@
-"""Several chunks per rank: counts of layers by chunk and recompute mode, as one CP-SAT model.
+"""Several chunks per rank, any cut: counts of layers by chunk and recompute mode, by CP-SAT.
 
 variables    x[j, r] layers of chunk j in mode r (full first, then selective, then none)
              X[g] the slowest of each group of `PipelineShape.waits`, D the largest once-per-step
@@ -16,8 +16,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
-from meshplan.planner.problem.stage_problem import StageProblem, evaluate
-from meshplan.planner.stages.cpsat import Outcome, Solved, new_model, solve_model, weighted_sum
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
+from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -26,37 +26,10 @@ ENDLESS_NS = 2**40
 Expr = Any  # a CP-SAT linear expression or an int
 
 
-class Rows(NamedTuple):
-    """What all X[g] together last at least and at most."""
-
-    least_ns: int
-    most_ns: int
-
-
-def _rows(problem: StageProblem, below: int | None) -> Rows:
-    """In a plan with an objective below `below`; where there is none least is above most."""
-    form, rest, most = problem.form, problem.least_end_ns, ENDLESS_NS
-    if below is not None:
-        budget = below - 1 - rest - form.share_ns(problem.least_work_ns)
-        most = min(most, int(budget // form.weight))
-    return Rows(-(-problem.least_work_ns // problem.pp), most)
-
-
-def most_layers(problem: StageProblem, total_ns: int) -> list[int]:
-    """The most layers of each chunk if all X[g] together last at most `total_ns`."""
-    layers = len(problem.pattern)
-    fastest = max(1, min(min(times[mode] for mode in problem.modes) for times in problem.layer_ns))
-    longest = total_ns - (problem.vpp - 1) * problem.least_chunk_ns - problem.send_ns
-    most = [longest // fastest] * problem.chunks
-    most[0] = (longest - problem.embedding.ns) // fastest
-    most[-1] = (longest - problem.head.ns) // fastest
-    return [max(-1, min(layers, n)) for n in most]
-
-
 class _Chunks:
     """The layers of each chunk in each mode, by kind, as expressions over cut points."""
 
-    def __init__(self, model: "cp_model.CpModel", problem: StageProblem, most: list[int]) -> None:
+    def __init__(self, model: "cp_model.CpModel", problem: StageProblem) -> None:
         self.model, self.problem, self.layers = model, problem, len(problem.pattern)
         self.count: list[dict[int, Expr]] = []
         self.of_kind: list[dict[tuple[int, int], Expr]] = []
@@ -66,17 +39,15 @@ class _Chunks:
         ]
         position: Expr = 0
         at: list[Expr] = [0] * len(problem.state_kib)
-        for j, most_of_chunk in enumerate(most):
-            position, at = self._add_chunk(j, most_of_chunk, position, at)
+        for j in range(problem.chunks):
+            position, at = self._add_chunk(j, position, at)
         model.add(position == self.layers)
 
-    def _add_chunk(
-        self, j: int, most: int, position: Expr, at: list[Expr]
-    ) -> tuple[Expr, list[Expr]]:
+    def _add_chunk(self, j: int, position: Expr, at: list[Expr]) -> tuple[Expr, list[Expr]]:
         counts: dict[int, Expr] = {}
         kinds: dict[tuple[int, int], Expr] = {}
         for mode in sorted(self.problem.modes, reverse=True):
-            counts[mode] = self.model.new_int_var(0, most, f"x{j},{mode}")
+            counts[mode] = self.model.new_int_var(0, self.layers, f"x{j},{mode}")
             position = position + counts[mode]
             if self.problem.uniform:
                 kinds[self.problem.pattern[0], mode] = counts[mode]
@@ -85,7 +56,7 @@ class _Chunks:
             kinds |= {(k, mode): b - a for k, (a, b) in enumerate(zip(at, after, strict=True))}
             at = after
         total = sum(counts.values())
-        self.model.add_linear_constraint(total, self.problem.fewest_layers(j), most)
+        self.model.add_linear_constraint(total, self.problem.fewest_layers(j), self.layers)
         self.count.append(counts)
         self.of_kind.append(kinds)
         return position, at
@@ -123,42 +94,16 @@ class _Layers(NamedTuple):
         return weighted_sum(self.counts, coefficients.tolist())
 
 
-def solve_counts(
-    problem: StageProblem, below: int | None, seconds: float, least: int = 0
-) -> Outcome:
-    """The best plan with an objective below `below`, by CP-SAT within deterministic `seconds`.
-
-    `least` is what the objective is known to be at least.
+def solve_counts(problem: StageProblem, seconds: float) -> tuple[StagePlan | None, bool]:
+    """The best plan that CP-SAT finds within deterministic `seconds`, whatever splits are listed,
+    and whether there is none where none is found.
     """
-    rows = _rows(problem, below)
-    most = most_layers(problem, rows.most_ns)
-    if (
-        rows.least_ns > rows.most_ns
-        or sum(most) < len(problem.pattern)
-        or any(n < problem.fewest_layers(j) for j, n in enumerate(most))
-    ):
-        return Outcome("INFEASIBLE", None, below)
     model = new_model()
-    chunks = _Chunks(model, problem, most)
-    if problem.splits is not None:
-        totals = [sum(counts.values()) for counts in chunks.count]
-        model.add_allowed_assignments(
-            [_as_variable(model, total, most[j]) for j, total in enumerate(totals)],
-            [list(split) for split in problem.splits],
-        )
-    objective, work = _add_times(model, chunks, rows)
-    _add_memory(model, chunks, most)
-    model.add(objective >= least - problem.constant_ns)
-    if below is not None:
-        model.add(objective <= below - 1 - problem.constant_ns)
+    chunks = _Chunks(model, problem)
+    objective, work = _add_times(model, chunks)
+    _add_memory(model, chunks)
     model.minimize(objective)
-    return _solved(_Built(model, chunks, objective, work), below, seconds)
-
-
-def _as_variable(model: "cp_model.CpModel", expression: Expr, most: int) -> Expr:
-    variable = model.new_int_var(0, most, "")
-    model.add(variable == expression)
-    return variable
+    return _solved(_Built(model, chunks, objective, work), seconds)
 
 
 class _Built(NamedTuple):
@@ -170,18 +115,15 @@ class _Built(NamedTuple):
     work: Expr
 
 
-def _solved(built: _Built, below: int | None, seconds: float) -> Outcome:
+def _solved(built: _Built, seconds: float) -> tuple[StagePlan | None, bool]:
     """Solve the model, and read its plan."""
     chunks, solved = built.chunks, solve_model(built.model, seconds)
-    fixed = chunks.problem.constant_ns
     if not solved.found:
-        return Outcome(
-            solved.status, None, below if solved.status == "INFEASIBLE" else solved.bound + fixed
-        )
+        return None, solved.status != "UNKNOWN"
     plan = evaluate(chunks.problem, _stages(chunks, _tidy(built, solved, seconds)))
     assert plan is not None, "CP-SAT returned a plan that does not fit"
-    assert plan.objective <= solved.objective + fixed, "CP-SAT mispriced a plan"
-    return Outcome(solved.status, plan, min(solved.bound + fixed, plan.objective))
+    assert plan.objective <= solved.objective + chunks.problem.constant_ns, "a plan was mispriced"
+    return plan, True
 
 
 def _tidy(built: _Built, solved: Solved, seconds: float) -> Solved:
@@ -208,7 +150,7 @@ def _stages(chunks: _Chunks, solved: Solved) -> tuple[Stage, ...]:
     )
 
 
-def _add_times(model: "cp_model.CpModel", chunks: _Chunks, rows: Rows) -> tuple[Expr, Expr]:
+def _add_times(model: "cp_model.CpModel", chunks: _Chunks) -> tuple[Expr, Expr]:
     """The objective without the part that no plan changes, and the sum of all c_j."""
     problem, last, form = chunks.problem, chunks.problem.chunks - 1, chunks.problem.form
     layer_ns, step_ns, times = np.array(problem.layer_ns), np.array(problem.step_ns), []
@@ -219,7 +161,7 @@ def _add_times(model: "cp_model.CpModel", chunks: _Chunks, rows: Rows) -> tuple[
         time += problem.head.ns if j == last else 0
         times.append(time)
     work = sum(times)
-    slowest = _slowest(model, chunks, times, rows)
+    slowest = _slowest(model, chunks, times)
     share = model.new_int_var(0, ENDLESS_NS, "share")
     model.add(form.under * share >= form.over * work)
     step_end = model.new_int_var(0, ENDLESS_NS, "D")
@@ -232,28 +174,26 @@ def _add_times(model: "cp_model.CpModel", chunks: _Chunks, rows: Rows) -> tuple[
     return form.weight * slowest + share + step_end, work
 
 
-def _slowest(model: "cp_model.CpModel", chunks: _Chunks, times: list[Expr], rows: Rows) -> Expr:
+def _slowest(model: "cp_model.CpModel", chunks: _Chunks, times: list[Expr]) -> Expr:
     """The sum of all X[g]; each rank's chunks together last no longer."""
     problem, longest = chunks.problem, []
     for group in problem.shape.waits:
-        longest.append(model.new_int_var(0, rows.most_ns, ""))
+        longest.append(model.new_int_var(0, ENDLESS_NS, ""))
         for together in group:
             model.add(longest[-1] >= sum(times[j] for j in together))
     slowest = sum(longest)
     if len(longest) > 1:  # implied, and what the relaxation needs
         for rank in problem.chunks_of_rank:
             model.add(slowest >= sum(times[j] for j in rank))
-    model.add_linear_constraint(slowest, rows.least_ns, rows.most_ns)
+    model.add(slowest >= -(-problem.least_work_ns // problem.pp))
     return slowest
 
 
-def _add_memory(model: "cp_model.CpModel", chunks: _Chunks, most: list[int]) -> None:
+def _add_memory(model: "cp_model.CpModel", chunks: _Chunks) -> None:
     problem, last = chunks.problem, chunks.problem.chunks - 1
     state, update = np.array(problem.state_kib), np.array(problem.update_kib)
     saved = np.array(problem.saved_kib)
     for s, rank in enumerate(problem.chunks_of_rank):
-        if _surely_fits(problem, s, most):
-            continue
         ends = [(e, j) for e, j in ((problem.embedding, 0), (problem.head, last)) if j in rank]
         room = problem.cap_kib - problem.fixed_kib - sum(end.state_kib for end, _ in ends)
         layers = chunks.layers_of(rank)
@@ -265,26 +205,6 @@ def _add_memory(model: "cp_model.CpModel", chunks: _Chunks, most: list[int]) -> 
             held = vector[layers.at] * saved[layers.kinds, layers.modes]
             at_ends = sum(int(vector[rank.index(j)]) * end.saved_kib for end, j in ends)
             model.add(layers.total(state[layers.kinds] + held) <= room - at_ends)
-
-
-def _surely_fits(problem: StageProblem, rank: int, most: list[int]) -> bool:
-    """Whether the rank fits even if each chunk holds its most of the heaviest layers and modes."""
-    heaviest = max(max(saved[r] for r in problem.modes) for saved in problem.saved_kib)
-    total = problem.fixed_kib + problem.embedding.state_kib + problem.head.state_kib
-    total += max(
-        problem.embedding.transient_kib,
-        problem.head.transient_kib,
-        *(problem.transient_kib[r] for r in problem.modes),
-    )
-    ends = problem.embedding.saved_kib + problem.head.saved_kib
-    layers = [most[j] for j in problem.chunks_of_rank[rank]]
-    total += max(problem.state_kib) * sum(layers)
-    total += max(problem.update_kib) * sum(layers)
-    total += problem.embedding.update_kib + problem.head.update_kib
-    return total + max(
-        sum(q * (n * heaviest + ends) for q, n in zip(vector, layers, strict=True))
-        for vector in problem.in_flight[rank]
-    ) <= problem.cap_kib  # fmt: skip
 
 
 def _transient(

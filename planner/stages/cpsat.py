@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from meshplan.planner.late_binding import bound_when_called
-from meshplan.planner.problem.stage_problem import StagePlan
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -20,28 +19,12 @@ if TYPE_CHECKING:
 Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
 
 
-class Outcome(NamedTuple):
-    """What a solve of an inner problem established.
-
-    OPTIMAL     `plan` is best, `bound` its objective
-    FEASIBLE    `plan` was found, nothing below `bound` exists
-    INFEASIBLE  nothing below `bound` exists; with `bound` None nothing fits at all
-    UNKNOWN     the limit came first; nothing below `bound` exists
-    """
-
-    status: Status
-    plan: StagePlan | None
-    bound: int | None
-
-
 class Solved(NamedTuple):
-    """A solved model: `bound` and `objective` in the model's own unit, deterministic `seconds`."""
+    """A solved model; `objective` in the model's own unit."""
 
     status: Status
     objective: int
-    bound: int
     solver: Any
-    seconds: float
 
     @property
     def found(self) -> bool:
@@ -103,6 +86,4 @@ def solve_model(model: "cp_model.CpModel", seconds: float) -> Solved:
         raise RuntimeError(f"CP-SAT refused the model: {model.validate()}")
     found = names[code] in ("OPTIMAL", "FEASIBLE")
     objective = round(solver.objective_value) if found else 0
-    bound = round(solver.best_objective_bound) if names[code] != "INFEASIBLE" else 0
-    spent_s = float(solver.response_proto.deterministic_time)
-    return Solved(names[code], objective, bound, solver, spent_s)
+    return Solved(names[code], objective, solver)

@@ -1,7 +1,7 @@
-"""Several chunks per rank, by rule of thumb: a first plan, before any solver is asked.
+"""Several chunks per rank, by rule of thumb: a first plan.
 
 counts      even chunks, the ends shorter by what the embedding and the head weigh; or the
-            engine's most even splits
+            engine's most even splits; where these do not fit, its most even one that does
 recompute   rank by rank the fewest layers, the longest held chunks first, in the one mode that
             costs least time; or equally many of each chunk, where that is the rule
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Ints
+from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.stage_problem import (
@@ -33,11 +34,31 @@ def first_counts(problem: StageProblem) -> StagePlan | None:
     for floor, counts in sorted(_priced_without(problem)):
         if best is not None and floor >= best.objective:
             break
-        stages = recompute.everywhere(counts) if recompute else fewest_first(problem, counts)
-        plan = evaluate(problem, stages) if stages else None
+        plan = _plan_of(problem, recompute, counts)
         if plan is not None and (best is None or plan.objective < best.objective):
             best = plan
-    return best
+    return best or _less_even(problem, recompute)
+
+
+def _plan_of(
+    problem: StageProblem, recompute: "_Recompute | None", counts: tuple[int, ...]
+) -> StagePlan | None:
+    stages = recompute.everywhere(counts) if recompute else fewest_first(problem, counts)
+    return evaluate(problem, stages) if stages else None
+
+
+def _less_even(problem: StageProblem, recompute: "_Recompute | None") -> StagePlan | None:
+    """The plan of the most even split that fits, of those that were not tried."""
+    splits = problem.splits or ()
+    if len(splits) <= ENGINE_SPLITS:
+        return None
+    fitting = [each for each, fits in zip(splits, some_mix_fits(problem), strict=True) if fits]
+    plans = (_plan_of(problem, recompute, counts) for counts in sorted(fitting, key=_unevenness))
+    return next(filter(None, plans), None)
+
+
+def _unevenness(counts: tuple[int, ...]) -> tuple[int, int]:
+    return max(counts[1:-1]), max(counts)
 
 
 def _priced_without(problem: StageProblem) -> list[tuple[int, tuple[int, ...]]]:
@@ -53,7 +74,7 @@ def _priced_without(problem: StageProblem) -> list[tuple[int, tuple[int, ...]]]:
 def _even_counts(problem: StageProblem) -> list[tuple[int, ...]]:
     layers, chunks = len(problem.pattern), problem.chunks
     if problem.splits is not None:
-        return sorted(problem.splits, key=lambda n: (max(n[1:-1]), max(n)))[:ENGINE_SPLITS]
+        return sorted(problem.splits, key=_unevenness)[:ENGINE_SPLITS]
     mean_ns = max(1, sum(
         count * times[problem.modes[0]]
         for count, times in zip(problem.kind_counts, problem.layer_ns, strict=True)

@@ -7,8 +7,6 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
     greedy_path   the least possible X, by filling each stage as far as X allows: a plan, and a
                   bound
     best_split    the best of a short list of splits
-
-`planner.stages.least_path` finds the best of all.
 """
 
 import math

@@ -1,19 +1,16 @@
-"""Best-first branch and bound over all legal layouts of a space.
+"""Best-first branch and bound over all legal layouts of a space, as far as first plans.
 
 Every legal layout is in exactly one place at any time:
     (a) a row that is not opened yet, or an open layout with a lower bound;
-    (b) dropped by a necessary condition on memory, or proved infeasible by the solver;
-    (c) solved: its best cut into stages is known and compared.
+    (b) dropped by a necessary condition on memory;
+    (c) solved: its first plan is as fast as its bound.
 
     rows    in order of `planner.bounds.inner.row_bounds`, opened in blocks; each layout of a block
             gets its packing bound at once
     fresh   opened: takes a bound by its splits and a first plan next, while below the best
-    open    has both; CP-SAT is asked for plans below a window just above the bound, which is far
-            faster than an open question. No plan there raises the bound to the window's edge
+    open    has both, and may be faster than its first plan
 
-Cheap steps come first, so CP-SAT starts from a narrow window; and of the open layouts it is asked
-about the one that holds the best plan so far, then always about the smallest bound. When no bound
-of (a) is below the best plan, that plan is optimal over the whole space under the prices.
+What is found is where the event simulation begins, which bounds everything anew.
 """
 
 import heapq
@@ -28,25 +25,21 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Ints
-from meshplan.planner.bounds.packing import CELLS, packing_bound, packing_bounds
+from meshplan.planner.bounds.packing import CELLS, packing_bounds
 from meshplan.planner.bounds.split import split_bounds
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
-from meshplan.planner.search.closed_form.refuted import Refuted
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of
 from meshplan.planner.search.progress import Progress, Telling
 from meshplan.planner.search.rows.row_prices import AHEAD, RowPrices
 from meshplan.planner.second_core import done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.first_plan import first_plan
 
-WINDOWS = (0.03, 0.25)
-NEAR = 1.3  # a cutoff up to so many times the bound is itself the window
 SPREAD = 1.5
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
-RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
 NOTHING = 2**62  # a bound: no plan fits
 
 
@@ -60,14 +53,12 @@ class Found(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """An opened layout; `asked` windows of it hold no plan. `waiting`: those that were opened with
-    it and have no split bound yet."""
+    """An opened layout; `waiting`: those that were opened with it and have no split bound yet."""
 
     bound: int
     number: int
     row: int
     variant: Variant
-    asked: int
     waiting: "deque[_Layout]"
 
 
@@ -75,6 +66,7 @@ class BranchAndBound:
     """One search: what is open, and the best plan of each kind.
 
     settles_all   no cut that was not looked at may fit, where there is no plan
+    solves        CP-SAT models, of cuts that no list has
     """
 
     def __init__(
@@ -92,12 +84,9 @@ class BranchAndBound:
         self.fresh: list[_Layout] = []
         self.open: list[_Layout] = []
         self.best: dict[Kind, Found] = {}
-        self.solver, self.runner_solver = Solver(), Solver(RUNNER_S)
-        self.solved = 0
-        self.unsolved_bound: int | None = None
+        self.solved = self.solves = 0
         self._numbers = count()
         self._split_bounds: dict[int, int] = {}
-        self._refuted = Refuted()
         self.settles_all = True
 
     @property
@@ -134,7 +123,6 @@ class BranchAndBound:
 
     def plan(self, layouts: Sequence[tuple[int, Variant]]) -> None:
         """Offer a first plan of each layout, a row and its variant, that has one."""
-        first_plan = Solver().first_plan
 
         def planned(layout: tuple[int, Variant]) -> StagePlan | None:
             return first_plan(self._problem(*layout))[1]
@@ -149,20 +137,20 @@ class BranchAndBound:
         if plan is not None and (known is None or plan.objective < known.objective):
             self.best[kind] = Found(plan.objective, row, variant, plan)
 
-    def prove(
+    def find_plans(
         self,
         deadline: float | None,
         within: float = 0.0,
         most_steps: float = math.inf,
         useless_ns: float = math.inf,
     ) -> bool:
-        """Work until the best plan is proved to be `within` so much of the least objective, or for
-        that many steps after the first plan, or until nothing is below what is `useless_ns`; False
-        if time or the user ended it.
+        """Work until the best plan is known to be `within` so much of the least objective or no
+        other first plan can be better, or for that many steps after the first one, or until nothing
+        is below what is `useless_ns`; False if time or the user ended it.
         """
-        steps, self.solver.deadline = 0, deadline
+        steps = 0
         try:
-            while (bound := self.bound) is not None:
+            while (bound := self.bound) is not None and not self._planned_all:
                 cutoff = self.cutoff
                 steps += cutoff is not None
                 if cutoff is not None and (bound >= cutoff * (1 - within) or steps > most_steps):
@@ -172,18 +160,19 @@ class BranchAndBound:
                 if deadline is not None and time.perf_counter() >= deadline:
                     return False
                 self.tell(partial(self._progress, bound))
-                cheap = self._cheap_bound
-                if cheap is not None and (cutoff is None or cheap < cutoff):
-                    self._advance(cutoff)
-                else:
-                    self._ask_next(cutoff)
+                self._advance(cutoff)
         except KeyboardInterrupt:
             return False
         return True
 
+    @property
+    def _planned_all(self) -> bool:
+        """Whether all that is not opened, or has no first plan, is above the best plan."""
+        cheap, cutoff = self._cheap_bound, self.cutoff
+        return cheap is None or (cutoff is not None and cheap >= cutoff)
+
     def find_runners_up(self, k: int, deadline: float | None) -> None:
-        """The likely best of other kinds: first plans in order of bound, then a solve of each."""
-        self.runner_solver.deadline = deadline
+        """The likely best of other kinds: first plans in order of bound."""
         try:
             for _ in range(MOST_RUNNERS_TRIED):
                 ranked, bound = self.ranked(), self._cheap_bound
@@ -193,18 +182,12 @@ class BranchAndBound:
                 if bound is None or bound >= limit or late:
                     break
                 self._advance(limit)
-            for found in self.ranked()[1:k]:
-                if deadline is not None and time.perf_counter() >= deadline:
-                    return
-                problem = self._problem(found.row, found.variant)
-                outcome = self.runner_solver.solve(problem, found.objective)
-                self.offer(found.row, found.variant, outcome.plan)
         except KeyboardInterrupt:
             return
 
     def _progress(self, bound: int) -> Progress:
         best_s = self.cutoff / NS_PER_S if self.cutoff is not None else None
-        return Progress(best_s, bound / NS_PER_S, self.candidates, self.solver.solves)
+        return Progress(best_s, bound / NS_PER_S, self.candidates, self.solves)
 
     def _advance(self, cutoff: int | None) -> None:
         """Open the next rows, or give the fresh layout with the smallest bound its first plan."""
@@ -266,7 +249,7 @@ class BranchAndBound:
         for row, bound in zip(
             rows[open_still].tolist(), least_ns[open_still].tolist(), strict=True
         ):
-            waiting.append(_Layout(bound, next(self._numbers), row, variant, 0, waiting))
+            waiting.append(_Layout(bound, next(self._numbers), row, variant, waiting))
         yield from waiting
 
     def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
@@ -303,7 +286,7 @@ class BranchAndBound:
 
     def _planned(self, entry: _Layout, problem: StageProblem) -> _Layout | None:
         """`entry` after its first plan; None when that solves it or nothing fits."""
-        bound, plan = self.solver.first_plan(problem)
+        bound, plan = first_plan(problem)
         self.offer(entry.row, entry.variant, plan)
         if bound is None:
             self._misfits += 1
@@ -320,58 +303,6 @@ class BranchAndBound:
             own = self.best.get(kind_of(self.space.layouts, entry.row))
             if own is None or entry.bound < own.objective:
                 heapq.heappush(heap, entry)
-
-    def _ask_next(self, cutoff: int | None) -> None:
-        entry = self._most_promising()
-        own = self.best.get(kind_of(self.space.layouts, entry.row))
-        below = least(cutoff, own.objective if own else None)
-        raised = self._ask(entry, self._problem(entry.row, entry.variant), below)
-        self.open.remove(entry)
-        heapq.heapify(self.open)
-        self._keep(raised, self.open)
-
-    def _most_promising(self) -> _Layout:
-        """The open layout of the best plan, if no window of it was asked; else the least bound."""
-        ranked = self.ranked()
-        if ranked:
-            best = (ranked[0].row, ranked[0].variant)
-            for entry in self.open:
-                if (entry.row, entry.variant) == best and not entry.asked:
-                    return entry
-        return self.open[0]
-
-    def _ask(self, entry: _Layout, problem: StageProblem, below: int | None) -> _Layout | None:
-        """`entry` after CP-SAT looked below a window; None when it is solved or infeasible."""
-        window = below
-        near = below is not None and below <= entry.bound * NEAR
-        if entry.asked < len(WINDOWS) and not near:
-            window = least(below, entry.bound + 1 + int(entry.bound * WINDOWS[entry.asked]))
-        asked = entry.asked + (window != below)
-        if window is not None and self._surely_not_below(problem, window):
-            return entry._replace(bound=window, asked=asked)
-        outcome = self.solver.solve(problem, window)
-        self.offer(entry.row, entry.variant, outcome.plan)
-        if outcome.status == "OPTIMAL":
-            self.solved += 1
-            return None
-        if outcome.bound is None:
-            self._misfits += 1
-            return None
-        bound = max(entry.bound, outcome.bound)
-        if outcome.status == "INFEASIBLE":
-            self._refuted.add(problem, bound)
-            return entry._replace(bound=bound, asked=asked)
-        if entry.asked >= len(WINDOWS):
-            self.unsolved_bound = least(self.unsolved_bound, bound)
-            return None
-        return entry._replace(bound=bound, asked=len(WINDOWS))
-
-    def _surely_not_below(self, problem: StageProblem, window: int) -> bool:
-        """Whether there is no plan below `window`, by what costs less than CP-SAT."""
-        if self._refuted.holds(problem, window):
-            return True
-        packed = packing_bound(problem, window)
-        return packed is not None and packed >= window
 
     def _problem(self, row: int, variant: Variant) -> StageProblem:
         return stage_problem(self.space, self.coefficients, row, variant)

@@ -4,27 +4,18 @@ Layouts of several chunks per rank are solved over a list of cuts, and moves of 
 for the few kinds where they begin. Rows of equal ranks, chunks and micro-batches run the same
 actions in the same order. So a cut is about as good for one of them as for another: its step is
 expected to be to the bound of its row what it is on the other one. Where that is faster than the
-best of its kind, it is simulated; with one layer moved where it does not fit. Nothing is proved.
+best of its kind, it is simulated. Nothing is proved.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice, product
+from itertools import islice
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import shape_of
-from meshplan.planner.problem.stage_problem import (
-    StagePlan,
-    StageProblem,
-    evaluate,
-    modes_of,
-    peak_kib,
-    starts_of,
-)
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate
 from meshplan.planner.search.found import SETTLED, Timed, kind_of
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -32,8 +23,7 @@ from meshplan.planner.space.legal_layouts import Variant
 
 SOURCES, MOST_TRIED = 3, 8  # kinds whose cuts are tried; rows for each of them
 LIKELY = 1.005  # times its limit: what a step is expected to take at most where it is tried
-MOST_MOVED = 4  # cuts with a layer moved that are simulated
-WORK, MOVED = 500_000, 300  # units of `planner.cuts.budget`, each time; a layer moved
+WORK = 500_000  # units of `planner.cuts.budget`, each time
 
 
 class CarriedCuts:
@@ -89,53 +79,12 @@ class CarriedCuts:
             return
         self._tried.add(key)
         self.left -= costs.OPENED
-        for plan in self._fitting(row, variant, stages, limit_s):
-            step_s = self._step_s(row, variant, plan)
-            if step_s < limit_s:
-                limit_s = min(limit_s, proof.judged_s(row, variant, plan))
+        plan = evaluate(proof.problem(row, variant)[0], stages)
+        if plan is not None and self._step_s(row, variant, plan) < limit_s:
+            proof.judged_s(row, variant, plan)
 
     def _step_s(self, row: int, variant: Variant, plan: StagePlan) -> float:
         before = self.proof.tally.left
         self.proof.tally.spend(shape_of(self.proof.problem(row, variant)[0]))
         self.left -= before - self.proof.tally.left
         return self.proof.times_of(row, variant, plan.stages).step_s(plan.stages)
-
-    def _fitting(
-        self, row: int, variant: Variant, stages: tuple[Stage, ...], limit_s: float
-    ) -> list[StagePlan]:
-        """The cut; where it does not fit, those with one layer moved that do and that no known
-        chain forbids, the shortest by these first.
-        """
-        problem, _ = self.proof.problem(row, variant)
-        plan = evaluate(problem, stages)
-        if plan is not None:
-            return [plan]
-        moved = list(with_one_off_the_full_rank(problem, stages))
-        self.left -= MOVED * len(moved)
-        timed = [(self._bound_s(row, variant, each), each) for each in moved]
-        near = sorted((each for each in timed if each[0] < limit_s), key=lambda each: each[0])
-        plans = (evaluate(problem, each) for _, each in near)
-        return list(islice(filter(None, plans), MOST_MOVED))
-
-    def _bound_s(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> float:
-        times = self.proof.times_of(row, variant, stages)
-        shape = self.proof.open.shape(row, variant)
-        return self.proof.open.chains.bound_s(shape, times, stages, times.after_s(stages))
-
-
-def with_one_off_the_full_rank(
-    problem: StageProblem, stages: tuple[Stage, ...]
-) -> Iterator[tuple[Stage, ...]]:
-    """Cuts with one layer, which keeps everything, moved from the one rank that does not hold its
-    chunks to another one; none where several ranks do not.
-    """
-    modes, starts = [modes_of(stage) for stage in stages], starts_of(stages)
-    peaks = [peak_kib(problem, rank, starts, modes) for rank in range(problem.pp)]
-    full = [rank for rank, peak in enumerate(peaks) if peak > problem.cap_kib]
-    own = problem.chunks_of_rank[full[0]] if len(full) == 1 else ()
-    for at, to in product(own, range(len(stages))):
-        if to not in own and 0 in modes[at] and stages[at].layers > problem.fewest_layers(at):
-            moved = list(stages)
-            moved[at] = replace(moved[at], layers=moved[at].layers - 1)
-            moved[to] = replace(moved[to], layers=moved[to].layers + 1)
-            yield tuple(moved)

@@ -8,7 +8,6 @@ from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.explain import lacking_bytes
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.resolve import check_case
-from meshplan.planner.search.search import search
 
 NAMES = [lab.name for lab in LABS]
 WORST_ERROR = 0.2
@@ -46,10 +45,3 @@ def test_meta_recomputed_nothing(lab: Lab, layouts: dict[str, Layout]) -> None:
     layout = layouts[lab.name]
     assert layout.recompute == "none"
     assert (layout.virtual_stages, max(stage.layers for stage in layout.stages)) == (8, 1)
-
-
-def test_what_is_pinned_is_never_better() -> None:
-    """The best layout of the whole space is at least as fast as BLOOM's under the closed form."""
-    lab = next(lab for lab in LABS if "BLOOM" in lab.name)
-    best = search(lab.question(pinned=False)).solutions[0]
-    assert best.step_time_s <= own_layout(lab).step_time_s

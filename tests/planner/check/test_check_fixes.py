@@ -19,7 +19,7 @@ from hand_priced import (
 from random_plans import CLUSTER
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.planner.answer.answer import plan_of
+from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
@@ -27,7 +27,6 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
 from meshplan.planner.check.fixes import Fix, Quote, changes
 from meshplan.planner.cli.check import quoted, tools
-from meshplan.planner.search.search import search
 
 ALL_REPLICAS = " (ZeRO over all replicas)"
 
@@ -163,7 +162,7 @@ def test_mfu_of_fp32_is_of_the_units_that_multiply() -> None:
         precision="fp32", engine="native", pins={"micro_batch_size": "8"},
     )  # fmt: skip
     asked = ask(arguments)
-    prediction = plan_of(asked, search(asked.question)).prediction
+    prediction = plan_of(asked, solve(asked.question, 1)).prediction
     assert prediction is not None
     assert prediction.mfu is not None
     assert 0.1 < prediction.mfu < 1

@@ -10,7 +10,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.planner.problem.closed_form import Passes
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.stage_problem import End, StageProblem, evaluate
-from meshplan.planner.stages.solve import Solver
+from meshplan.planner.stages.first_plan import first_plan
 
 Problems = Callable[..., StageProblem]
 
@@ -34,7 +34,7 @@ def test_the_fewest_layers_by_hand(cap_kib: int, full: tuple[int, ...] | None) -
     )  # fmt: skip
     stages = fewest_first(problem, (3, 2))
     assert (stages and tuple(stage.full_layers for stage in stages)) == full
-    plan = Solver().solve(problem, None).plan
+    plan = first_plan(problem)[1]
     assert (plan and plan.stages) == stages
 
 

@@ -9,20 +9,12 @@ import pytest
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.answer.question import Arguments, ask
-from meshplan.planner.problem.stage_problem import (
-    StagePlan,
-    StageProblem,
-    evaluate,
-    modes_of,
-    peak_kib,
-    stage_problem,
-    starts_of,
-)
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
 from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.simulation import carried_cuts
-from meshplan.planner.search.simulation.carried_cuts import CarriedCuts, with_one_off_the_full_rank
+from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 
@@ -91,81 +83,22 @@ def proof_fixture() -> Simulated:
     return found
 
 
-@pytest.fixture(name="problem")
-def problem_fixture(proof: Simulated) -> tuple[StageProblem, tuple[Stage, ...]]:
-    """That of its best plan, and the cut."""
-    best = proof.ranked()[0]
-    problem = stage_problem(proof.space, proof.prices, proof.row_of(best), best.variant)
-    return problem, best.plan.stages
-
-
-def with_cap(problem: StageProblem, cap_kib: int) -> StageProblem:
-    """The same, where a rank may hold so much."""
-    return replace(problem, prices=replace(problem.prices, cap_kib=cap_kib))
-
-
-def peaks(problem: StageProblem, stages: tuple[Stage, ...]) -> list[int]:
-    """[rank] KiB."""
-    modes, starts = [modes_of(each) for each in stages], starts_of(stages)
-    return [peak_kib(problem, rank, starts, modes) for rank in range(problem.pp)]
-
-
-def test_one_layer_leaves_the_rank_that_does_not_fit(
-    problem: tuple[StageProblem, tuple[Stage, ...]],
-) -> None:
-    """By every pair of a chunk of it that may spare one and a chunk of another rank; none where
-    all ranks fit, or where none does.
-    """
-    whole, stages = problem
-    low, high = sorted(peaks(whole, stages))[-2:]
-    assert low < high
-    tight = with_cap(whole, (low + high) // 2)
-    full = peaks(whole, stages).index(high)
-    assert evaluate(tight, stages) is None
-    own = whole.chunks_of_rank[full]
-    found = [
-        [after.layers - before.layers for before, after in zip(stages, moved, strict=True)]
-        for moved in with_one_off_the_full_rank(tight, stages)
-    ]
-    spare = [at for at in own if stages[at].layers > whole.fewest_layers(at)]
-    assert spare
-    assert sorted((each.index(-1), each.index(1)) for each in found) == [
-        (at, to) for at in sorted(spare) for to in range(len(stages)) if to not in own
-    ]
-    assert all(sorted(each) == [-1, *[0] * (len(stages) - 2), 1] for each in found)
-    for cap_kib in (high, low - 1):
-        assert not list(with_one_off_the_full_rank(with_cap(whole, cap_kib), stages))
-
-
-def test_no_layer_that_recomputes_is_moved(
-    problem: tuple[StageProblem, tuple[Stage, ...]],
-) -> None:
-    """Where all do there is none to move."""
-    whole, stages = problem
-    stages = tuple(Stage(each.layers, full_layers=each.layers) for each in stages)
-    low, high = sorted(peaks(whole, stages))[-2:]
-    assert low < high
-    assert not list(with_one_off_the_full_rank(with_cap(whole, (low + high) // 2), stages))
-
-
 def test_what_is_carried_is_charged_and_tried_once(
     proof: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing without a budget of its own; and no cut of a row a second time."""
     carried, tried = CarriedCuts(proof), list[object]()
-    fitting = CarriedCuts._fitting
 
-    def told(self: CarriedCuts, *asked: Any) -> list[StagePlan]:
-        tried.append(asked[:3])
-        return fitting(self, *asked)
+    def told(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | None:
+        tried.append(stages)
+        return evaluate(problem, stages)
 
-    monkeypatch.setattr(CarriedCuts, "_fitting", told)
+    monkeypatch.setattr(carried_cuts, "evaluate", told)
     monkeypatch.setattr(carried_cuts, "WORK", 0)
     carried.carry(8)
     assert not tried
     monkeypatch.setattr(carried_cuts, "WORK", 500_000)
     carried.carry(8)
     carried.carry(8)
-    assert tried
+    assert 0 < len(tried) == len(carried._tried)
     assert carried.left <= 500_000
-    assert len(set(tried)) == len(tried)

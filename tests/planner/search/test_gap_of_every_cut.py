@@ -9,6 +9,7 @@ from small_cuts import small_question
 
 from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
@@ -106,3 +107,14 @@ def test_a_faster_cut_recomputes_what_pins_say(
     assert offered
     stages = result.solutions[0].layout.stages
     assert [getattr(each, f"{recompute}_layers") for each in stages] == [s.layers for s in stages]
+
+
+def test_mixed_cuts_of_a_tight_v_shape_close_its_gap() -> None:
+    """Four ranks that hold little, 0.6 %: without a list of cuts the gap is 2.0 %, without the game
+    over cuts with their mixes 3.2 %.
+    """
+    arguments = Arguments(
+        model="llama-3.2-3b", gpus=4, cluster="dgx-h100", engine="generic", seq_len="8192",
+        global_batch=8, headroom="45%", pins={"pipeline_parallel": "4", "schedule": "zb_v"},
+    )  # fmt: skip
+    assert solve(ask(arguments).question, 1).gap < 0.01

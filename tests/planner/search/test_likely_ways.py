@@ -28,6 +28,7 @@ from meshplan.planner.search.rows.priced_space import (
 )
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.stages.first_plan import first_plan
 
 MB = 1024 * 1000  # whole KiB
 ENDS = ("embedding", "head")
@@ -119,7 +120,7 @@ def test_estimates_are_of_the_order_of_simulated_steps(arguments: Arguments) -> 
     for place, variant, estimate_ns in islice(ways, 40):
         row = int(run.rows[place])
         problem = stage_problem(run.space, run.coefficients, row, variant)
-        _, plan = run.solver.first_plan(problem)
+        _, plan = first_plan(problem)
         if plan is not None:
             layout = layout_of_row(run.space.layouts, row, variant, plan)
             ratios.append(estimate_ns / NS_PER_S / simulated_s(case_at(asked, layout)))

@@ -213,4 +213,4 @@ def test_where_no_plan_fits_in_the_simulation_it_is_said() -> None:
         pins={"pipeline_parallel": "1"},
     )  # fmt: skip
     with pytest.raises(NoLayoutFits, match="in the simulation"):
-        search(ask(asked).question, simulate=lambda layout: math.inf)
+        search(ask(asked).question, lambda layout: math.inf)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,14 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.cli.main import app
 from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search import least_memory
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.result import SearchEnded
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
-from meshplan.planner.stages import least_path
-from meshplan.planner.stages.least_path import solve_path
-from meshplan.planner.stages.path import Intervals
-from meshplan.planner.stages.solve import Solver
-
-TWO_KINDS: dict[str, Any] = {
-    "modes": (0, 1, 2), "cap_kib": 6000, "schedule": "1f1b", "empty_ends": False,
-    "layer_ns": ((1000, 1100, 1333), (2500, 2600, 3333)), "state_kib": (200, 300),
-    "saved_kib": ((400, 300, 80), (800, 600, 160)), "update_kib": (0, 0), "step_ns": (900, 100),
-}  # fmt: skip
-"""Layers of two kinds that must recompute."""
+from meshplan.planner.stages.first_plan import first_plan
 
 
 def asking(
@@ -63,45 +53,15 @@ def test_a_search_keeps_its_limit_in_deep_pipelines() -> None:
     assert time.process_time() - started < 4.0
 
 
-def test_a_late_solve_leaves_a_bound(problem: Callable[..., StageProblem]) -> None:
-    """After its deadline a solve of the stages has no plan, and no bound above the best one."""
-    late = solve_path(Intervals(problem(3, 1, cap_kib=10**6)), None, deadline=0.0)
-    best = solve_path(Intervals(problem(3, 1, cap_kib=10**6)), None).plan
-    assert (late.status, late.plan) == ("UNKNOWN", None)
-    assert late.bound is not None
-    assert best is not None
-    assert 0 < late.bound <= best.objective
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_solve_that_ends_early_has_a_plan_and_a_bound_on_both_sides_of_the_best(
-    seed: int, problem: Callable[..., StageProblem], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After as many sweeps as it may make, however few."""
-    case = problem(seed, 1, pp=3, pattern=(0, 1) * 4, **TWO_KINDS)
-    best = solve_path(Intervals(case), None)
-    assert best.plan is not None
-    statuses = set()
-    for sweeps in range(12):
-        monkeypatch.setattr(least_path, "MOST_SWEEPS", sweeps)
-        early = solve_path(Intervals(case), None)
-        assert early.bound is not None
-        assert early.bound <= best.plan.objective
-        assert early.plan is None or early.plan.objective >= best.plan.objective
-        statuses.add(early.status)
-    assert statuses >= {"UNKNOWN", "FEASIBLE"}
-
-
 def test_a_refusal_plans_no_chunks_that_no_mix_makes_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of layouts of several chunks, each planned before it was refused, few are."""
     planned = []
 
-    def counted(solver: Solver, problem: StageProblem) -> Any:
+    def counted(problem: StageProblem) -> Any:
         planned.append(problem)
-        return first_plan(solver, problem)
+        return first_plan(problem)
 
-    first_plan = Solver.first_plan
-    monkeypatch.setattr(Solver, "first_plan", counted)
+    monkeypatch.setattr(least_memory, "first_plan", counted)
     counts = 12, 12, 2**20
     question = asking("qwen2.5-14b", "alps-gh200", "torchtitan", counts, virtual_stages="2..")
     found = nearest_miss(question)

@@ -12,13 +12,13 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.step.step import Setting
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.answer.answer import solve
 from meshplan.planner.case.host_memory import HostUse, check_host
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.footprint import explain
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import search
 from meshplan.planner.space.engine_rules import check_engine
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import PinError, parse_pins
@@ -93,7 +93,7 @@ def test_a_host_that_is_too_small_holds_nothing(question: Questions) -> None:
     small = asked.cluster.model_copy(update={"host_memory_bytes": 1e4})
     asked = replace(asked, cluster=small)
     with pytest.raises(NoLayoutFits):
-        search(asked)
+        solve(asked, 1)
     assert explain(asked).relaxations.keys() == {"optimizer_offload on"}
     setting = Setting(asked.model, asked.training, small, asked.engine, Tuning())
     layout = Layout(data_parallel=4, zero_stage=1, stages=even_stages(4, 1), optimizer_offload=True)

@@ -10,12 +10,11 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import case_at, report_of, simulated_s
+from meshplan.planner.answer.answer import report_of, solve
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.report.proof import proof_lines, search_lines
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import search
 from meshplan.planner.space.pins import Pins, parse_pins
 from meshplan.planner.space.stage_splits import can_split
 from meshplan.planner.space.words import space_words
@@ -142,7 +141,7 @@ def test_optimal_is_over_every_cut(name: str, engine: str, pins: dict[str, str],
         model=model, training=Training(seq_len=4096, global_batch_size=64), gpus=16,
         cluster=load_cluster("dgx-h100"), engine=load_engine(engine), pins=parse_pins(pins),
     )  # fmt: skip
-    result = search(question, simulate=lambda layout: simulated_s(case_at(question, layout)))
+    result = solve(question, 1)
     best_s = result.solutions[0].step_time_s
     assert (result.cuts, result.listed_bound_s) == (cuts, best_s)
     assert result.status == ("OPTIMAL" if cuts == "all" else "FEASIBLE")
@@ -168,7 +167,7 @@ def test_runners_up_may_be_of_a_list_where_the_plan_is_not(k: int, cuts: str) ->
         model=model, training=Training(seq_len=8192, global_batch_size=128), gpus=16,
         cluster=load_cluster("dgx-h100"), engine=load_engine("torchtitan"), pins=Pins(),
     )  # fmt: skip
-    result = search(question, k=k, simulate=lambda layout: simulated_s(case_at(question, layout)))
+    result = solve(question, k)
     assert result.solutions[0].layout.virtual_stages == 1
     assert result.cuts == cuts
 
