@@ -25,11 +25,11 @@ import numpy as np
 from benchmarks.accuracy.coverage import FEW
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.errors.asked import asked_like
 from meshplan.hardware_profiles.errors.intervals import (
     STATE,
     Evidence,
     Interval,
-    asked_like,
     evidence_of,
     interval,
 )

@@ -26,7 +26,8 @@ import numpy as np
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.errors.intervals import STATE, asked_like, step_time_interval
+from meshplan.hardware_profiles.errors.asked import asked_like
+from meshplan.hardware_profiles.errors.intervals import STATE, step_time_interval
 from meshplan.hardware_profiles.errors.left_out_runs import FILE, FIRST_FILE, First, Ratio, firsts
 from meshplan.hardware_profiles.errors.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
