@@ -2,9 +2,10 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from benchmarks.accuracy.backtest import correlation, intraclass, judged, share, table
+from benchmarks.accuracy.backtest import correlation, intraclass, judged, regraded, share, table
 from meshplan.hardware_profiles.errors.left_out_errors import WITHIN
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
@@ -32,6 +33,19 @@ def test_a_batch_has_seen_what_came_before_it_alone() -> None:
     assert last[0].startswith("| 2 | 1 | 1 | 100% | 100% |")
     assert last[0].endswith("| 0 of 1 |")
     assert last[1].startswith("| **all** | 3 | 3 | 33% | 33% |")
+
+
+def test_runs_of_grade_c_since_were_farther_off() -> None:
+    """None of them is counted; each has the error of its first prediction, half of them more than
+    that of 8 of 10 others.
+    """
+    then = {one.run: one.step_time for one in firsts()}
+    counted = {run.run for run in ratios()} & set(then)
+    gone = {run.run: run.step_time for run in regraded(firsts(), ratios())}
+    assert not counted & set(gone)
+    assert gone == {run: then[run] for run in gone}
+    far = np.quantile(np.abs(np.log([then[run] for run in counted])), 0.8)
+    assert np.median(np.abs(np.log(list(gone.values())))) > far
 
 
 def test_correlation_by_hand() -> None:
