@@ -2,9 +2,10 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from benchmarks.accuracy.backtest import correlation, intraclass, judged, share, table
+from benchmarks.accuracy.backtest import correlation, intraclass, judged, regraded, share, table
 from benchmarks.accuracy.tables import ROOT
 from meshplan.hardware_profiles.errors.left_out_errors import WITHIN
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
@@ -33,6 +34,32 @@ def test_a_batch_has_seen_what_came_before_it_alone() -> None:
     assert last[0].startswith("| 2 | 1 | 1 | 100% | 100% |")
     assert last[0].endswith("| 0 of 1 |")
     assert last[1].startswith("| **all** | 3 | 3 | 33% | 33% |")
+
+
+def test_a_source_of_two_batches_is_judged_in_the_first_and_known_after_the_second() -> None:
+    """Nine sources 10 % off, one 40 % off in two batches: neither its own runs nor another source
+    of the second batch have seen it, a source of the third has.
+    """
+    fitted = [alone(f"f{n}", f"fitted{n}", 1.1) for n in range(9)]
+    later = [alone("a1", "a", 1.1), alone("a2", "a", 1.1), alone("b", "b", 1.1)]
+    first = [First("a1", 1.4, "1"), First("a2", 1.4, "2"), First("b", 1.4, "2")]
+    third = First("c", 1.1, "3")
+    found = list(judged([*first, third], [*fitted, *later, alone("c", "c", 1.1)]))
+    assert [each.around.high for each in found] == pytest.approx([1.1, 1.1, 1.1, 1.4])
+    assert [line[:3] for line in table(found).splitlines()[2:5]] == ["| 1", "| 2", "| 3"]
+
+
+def test_runs_of_grade_c_since_were_farther_off() -> None:
+    """None of them is counted; each has the error of its first prediction, half of them more than
+    that of 8 of 10 others.
+    """
+    then = {one.run: one.step_time for one in firsts()}
+    counted = {run.run for run in ratios()} & set(then)
+    gone = {run.run: run.step_time for run in regraded(firsts(), ratios())}
+    assert not counted & set(gone)
+    assert gone == {run: then[run] for run in gone}
+    far = np.quantile(np.abs(np.log([then[run] for run in counted])), 0.8)
+    assert np.median(np.abs(np.log(list(gone.values())))) > far
 
 
 def test_correlation_by_hand() -> None:

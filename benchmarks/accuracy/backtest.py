@@ -4,14 +4,18 @@
 
 The first predictions of `fits/first_predictions.csv` came in batches of new sources. For each batch
 today's rules make ranges of what came before it alone: the errors of runs that constants were
-learnt from, and the first errors of earlier batches. The former are those of today, since none of
-theirs was kept, so they are somewhat too good. A range holds where the batch's own first prediction
-is inside. `as printed` are the ranges that were kept beside a first prediction, made by the rules
-of their day.
+learnt from, and the first errors of earlier batches. The former are those of today, and count from
+the start, since neither theirs nor their day was kept, so they are somewhat too good. A range holds
+where the batch's own first prediction is inside. `as printed` are the ranges that were kept beside
+a first prediction, made by the rules of their day.
 
-Below the table, printed alone: how alike runs of one source are in being farther off than 80 % of
-all (`left_out_errors.WITHIN`), the intraclass correlation by analysis of variance (Donner,
-International Statistical Review 54, 1986); and the share inside by engine and GPU family.
+Runs that are of grade C since, because their source turned out not to state enough, are not in the
+table, and were farther off than others.
+
+Below the table, printed alone: all with these, by their one prediction; how alike runs of one
+source are in being farther off than 80 % of all (`left_out_errors.WITHIN`), the intraclass
+correlation by analysis of variance (Donner, International Statistical Review 54, 1986); and the
+share inside by engine and GPU family.
 """
 
 import math
@@ -23,13 +27,15 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.accuracy.coverage import FEW
+from benchmarks.accuracy.intervals import left_out_with
+from benchmarks.accuracy.rows import ELSEWHERE, runs_of
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.errors.asked import asked_like
 from meshplan.hardware_profiles.errors.intervals import (
     STATE,
     Evidence,
     Interval,
-    asked_like,
     evidence_of,
     interval,
 )
@@ -67,15 +73,30 @@ def judged(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Judged
     errors = {run: one.step_time for run, one in then.items()}
     seen = [run for run in _whole(every) if run.run in then]
     came = _came(seen, then)
-    for batch in sorted(set(came.values())):
-        before = [run for run in every if came.get(run.suite, "") < batch]
+    for batch in sorted({earliest for earliest, _ in came.values()}):
+        before = [run for run in every if run.suite not in came or came[run.suite][1] < batch]
         evidence = {
             of_states: evidence_of(_of_kind(before, of_states), "step_time", errors)
             for of_states in (True, False)
         }
         for run in seen:
-            if came[run.suite] == batch:
+            if came[run.suite][0] == batch:
                 yield Judged(then[run.run], run, _around(evidence, run))
+
+
+def regraded(first: Iterable[First], left_out: Iterable[Ratio]) -> Iterator[Ratio]:
+    """Runs that were counted when they were first predicted and are of grade C since: by that."""
+    counted = {run.run for run in left_out}
+    then = {one.run: one.step_time for one in first if one.run not in counted}
+    for run in (run for path in ELSEWHERE for run in runs_of(path)):
+        if run.id in then and run.grade == "C":
+            asked = run.asked
+            yield Ratio(
+                run=run.id, engine=asked.engine, gpu=asked.gpu, suite=run.suite,
+                left_out=left_out_with(run), gpus=asked.gpus, precision=asked.precision,
+                model=asked.model, step_time=then[run.id], reserved=None,
+                between_nodes=asked.between_nodes,
+            )  # fmt: skip
 
 
 def _whole(left_out: Sequence[Ratio]) -> list[Ratio]:
@@ -84,12 +105,14 @@ def _whole(left_out: Sequence[Ratio]) -> list[Ratio]:
     return list({run.run: run for run in (*with_engine, *alone)}.values())
 
 
-def _came(seen: Iterable[Ratio], then: Mapping[str, First]) -> dict[str, str]:
-    """The batch of each source: that of its earliest run."""
-    came: dict[str, str] = {}
+def _came(seen: Iterable[Ratio], then: Mapping[str, First]) -> dict[str, tuple[str, str]]:
+    """The batches of each source's earliest and latest run: it is judged in the one, and known
+    after the other.
+    """
+    days: dict[str, set[str]] = defaultdict(set)
     for run in seen:
-        came[run.suite] = min(then[run.run].date, came.get(run.suite, then[run.run].date))
-    return came
+        days[run.suite].add(then[run.run].date)
+    return {suite: (min(some), max(some)) for suite, some in days.items()}
 
 
 def _of_kind(runs: Iterable[Ratio], of_states: bool) -> list[Ratio]:
@@ -107,7 +130,7 @@ def table(runs: Iterable[Judged]) -> str:
     came = _came((each.run for each in every), {each.first.run: each.first for each in every})
     batches: dict[str, list[Judged]] = defaultdict(list)
     for each in every:
-        batches[came[each.run.suite]].append(each)
+        batches[came[each.run.suite][0]].append(each)
     head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines = [_line(batch.replace("T", " "), batches[batch]) for batch in sorted(batches)]
     return "\n".join([*head, *lines, _line("**all**", every)])
@@ -177,6 +200,8 @@ def main() -> None:
     runs = list(judged(firsts(), ratios()))
     text = table(runs)
     print(f"{text}\n\ncorrelation of being far off within a source: {correlation(runs):.2f}")
+    gone = list(regraded(firsts(), ratios()))
+    print(_line(f"with {len(gone)} of grade C since", list(judged(firsts(), [*ratios(), *gone]))))
     for (engine, gpu), some in families(runs).items():
         print(f"{engine} on {gpu}: {share(some):.0%} of {len(some)}")
     put(ROOT / "docs/accuracy.md", "accuracy backtest", text)

@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 from benchmarks.accuracy.tables import ROOT, new_sources, put
 from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.errors.asked import asked_like
 from meshplan.hardware_profiles.errors.intervals import (
     STATE,
     Evidence,
     Interval,
     Quantity,
-    asked_like,
     evidence_of,
     interval,
 )

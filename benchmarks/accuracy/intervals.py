@@ -18,7 +18,7 @@ changed: make it before its sources are looked at.
 import datetime
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -26,7 +26,8 @@ import numpy as np
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.usage import check_usage
-from meshplan.hardware_profiles.errors.intervals import STATE, asked_like, step_time_interval
+from meshplan.hardware_profiles.errors.asked import asked_like
+from meshplan.hardware_profiles.errors.intervals import STATE, step_time_interval
 from meshplan.hardware_profiles.errors.left_out_runs import FILE, FIRST_FILE, First, Ratio, firsts
 from meshplan.hardware_profiles.errors.left_out_runs import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
@@ -64,7 +65,7 @@ def main() -> None:
         print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
         ratios += found
     elsewhere = [run for path in ELSEWHERE for run in runs_of(path)]
-    never_fitted = [*_never_fitted(elsewhere, shipped), *_of_states()]
+    never_fitted = [*_never_fitted(elsewhere), *_of_states()]
     known = {ratio.run for ratio in never_fitted} | {run.id for run in elsewhere}
     _write([*(ratio for ratio in ratios if ratio.run not in known), *never_fitted])
 
@@ -90,9 +91,9 @@ def _others(again: Sequence[Pool], runs: Sequence[Run]) -> Iterator[Ratio]:
     return (replace(ratio, between_nodes=ratio.run in away) for ratio in kept)
 
 
-def _never_fitted(runs: Iterable[Run], shipped: Mapping[str, object]) -> Iterator[Ratio]:
+def _never_fitted(runs: Iterable[Run]) -> Iterator[Ratio]:
     for run in filter(_timed, runs):
-        yield _ratio(_kind(run, shipped), run, _loaded(run))
+        yield _ratio(left_out_with(run), run, _loaded(run))
 
 
 def _of_states() -> Iterator[Ratio]:
@@ -132,9 +133,9 @@ def _first(ratio: Ratio, now: str) -> First:
     return First(ratio.run, ratio.step_time, now, round(around.low, 4), round(around.high, 4))
 
 
-def _kind(run: Run, shipped: Mapping[str, object]) -> str:
+def left_out_with(run: Run) -> str:
     """A new source of an engine that has constants of its own, or a new framework."""
-    return "source" if (run.engine.fitted_as or run.engine.name) in shipped else "framework"
+    return "source" if fits_of(run.engine.fitted_as or run.engine.name) else "framework"
 
 
 def _timed(run: Run) -> bool:

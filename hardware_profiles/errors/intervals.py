@@ -13,8 +13,9 @@ The reader's run may be like runs of the same engine, or come from a source unli
 two kinds of left-out runs count, with these weights:
 
     runs of the engine on the GPU family   1 / (1 + r (m - 1)) each where their source has m of
-                                           them, since runs of one source are wrong together: with
-                                           r (`WITHIN`) of being far off shared within a source, m
+                                           them, with its layout and with its source left out half
+                                           of it: runs of one source are wrong together. Where r
+                                           (`WITHIN`) of being far off is shared within a source, m
                                            runs are worth m / (1 + r (m - 1)) (design effect: Kish,
                                            Survey Sampling, 1965), of step times three at most
     sources that were left out as a whole  the same for each source, `SAME_ENGINE` times as much for
@@ -72,6 +73,7 @@ import numpy as np
 
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import fitted_as
+from meshplan.hardware_profiles.errors.asked import Asked, Covered, covered
 from meshplan.hardware_profiles.errors.left_out_errors import (
     ALIKE,
     BORROWED,
@@ -90,9 +92,8 @@ from meshplan.hardware_profiles.errors.left_out_errors import (
     sources_alike,
 )
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, first_step_times, ratios
-from meshplan.hardware_profiles.tunings import gpu_family
 
-FARTHER, UNLIKE = 2.0, 0.3
+UNLIKE = 0.3
 SPREADS = {"dense": Spread(1.2), "state": Spread(1.2), "experts": Spread(1.65, 1.6)}
 SOURCES = 9  # n of which 0.8 (n + 1) are less than all: 0.8 x 10 = 8
 NOISE = 0.03
@@ -107,23 +108,6 @@ UNKNOWN = 2.0
 """exp(e) of what no run was ever left out of: a CPU's memory, say [assumed]."""
 
 Quantity = Literal["step_time", "reserved"]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a prediction is of, as far as its error is known to depend on it.
-
-    gpu            the family
-    model          its kind (`Model.kind`): "dense", "experts", or "state"
-    between_nodes  experts exchange tokens between nodes by all-to-all (`exchanges_between_nodes`)
-    """
-
-    engine: str
-    gpu: str
-    gpus: int
-    precision: str
-    model: str
-    between_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,42 +202,6 @@ def _like(asked: Asked, other: float) -> Like:
     return Like(asked.engine, asked.gpu, asked.model, is_narrow(asked.precision), other)
 
 
-@dataclass(frozen=True, slots=True)
-class Covered:
-    """What some runs cover; `widths`: precisions, fp16 and bf16 as one (the same kernels at the
-    same rate); `pairs`: kinds of model on GPU families; no runs: nothing is outside of them.
-    """
-
-    gpus: frozenset[str]
-    widths: frozenset[str]
-    models: frozenset[str]
-    pairs: frozenset[tuple[str, str]]
-    largest: int
-
-    def outside(self, asked: Asked) -> tuple[str, ...]:
-        """What of `asked` is not covered."""
-        if not self.gpus:
-            return ()
-        kind = "GPUs of this kind" if asked.gpu == "any" else f"{asked.gpu} GPUs"
-        both = asked.gpu in self.gpus and asked.model in self.models
-        covered = {
-            kind: asked.gpu in self.gpus,
-            asked.precision: _width(asked.precision) in self.widths,
-            f"{asked.model} models": asked.model in self.models,
-            f"{asked.model} models on {kind}": (not both or (asked.model, asked.gpu) in self.pairs),
-            f"{asked.gpus:,} GPUs": asked.gpus <= FARTHER * self.largest,
-        }
-        return tuple(name for name, found in covered.items() if not found)
-
-
-def _covered(runs: Sequence[Ratio]) -> Covered:
-    return Covered(
-        frozenset(run.gpu for run in runs), frozenset(_width(run.precision) for run in runs),
-        frozenset(run.model for run in runs), frozenset((run.model, run.gpu) for run in runs),
-        max((run.gpus for run in runs), default=0),
-    )  # fmt: skip
-
-
 ANY_ENGINE = ""
 
 
@@ -261,12 +209,7 @@ ANY_ENGINE = ""
 def _covered_by(evidence: Evidence, fitted: str) -> Covered:
     """What the runs of one engine, by whose constants it is priced, cover, or those of any."""
     every = (*evidence.known, *evidence.between_nodes)
-    return _covered(every if fitted == ANY_ENGINE else _of_engine(every, fitted))
-
-
-def _width(precision: str) -> str:
-    """fp16 and bf16 have the same kernels."""
-    return "16 bits" if precision in ("bf16", "fp16") else precision
+    return covered(every if fitted == ANY_ENGINE else _of_engine(every, fitted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,15 +331,3 @@ def _percentile(
     """Of the runs' first errors, as far as this kind of model has them."""
     errors = first_errors(runs, evidence.what, evidence.first, evidence.spreads)
     return percentile(errors * farther_of(runs, model, evidence.spreads), weights, farther=farther)
-
-
-def asked_of(
-    engine: str, gpu: str, *, gpus: int, precision: str, model: str, between_nodes: bool = False
-) -> Asked:
-    """With the family of `gpu`, the name of a profile."""
-    return Asked(engine, gpu_family(gpu), gpus, precision, model, between_nodes)
-
-
-def asked_like(run: Ratio) -> Asked:
-    """What a prediction of this run is asked about."""
-    return Asked(run.engine, run.gpu, run.gpus, run.precision, run.model, run.between_nodes)

@@ -86,9 +86,15 @@ def percentile(errors: Vector, weights: Vector, *, farther: bool = True) -> floa
 
 
 def own_weights(own: Sequence[Ratio], what: str) -> Vector:
-    """m runs of one source count together as m / (1 + r (m - 1)) (Kish's design effect)."""
-    rows = Counter(ratio.suite for ratio in own)
-    return np.array([1 / (1 + WITHIN[what] * (rows[ratio.suite] - 1)) for ratio in own])
+    """m runs of one source count together as m / (1 + r (m - 1)) (Kish's design effect), a run that
+    was left out in two ways as one.
+    """
+    ways = Counter((ratio.suite, ratio.run) for ratio in own)
+    runs = Counter(suite for suite, _ in ways)
+    return np.array([
+        1 / ways[ratio.suite, ratio.run] / (1 + WITHIN[what] * (runs[ratio.suite] - 1))
+        for ratio in own
+    ])  # fmt: skip
 
 
 def lent_weights(sources: Sequence[Ratio], like: Like, own: float) -> Vector:

@@ -3,7 +3,7 @@
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.seconds.process_groups import exchanges_between_nodes
 from meshplan.costmodels.setting import Setting
-from meshplan.hardware_profiles.errors.intervals import Asked, asked_of
+from meshplan.hardware_profiles.errors.asked import Asked, asked_of
 
 
 def error_depends_on(setting: Setting, layout: Layout) -> Asked:

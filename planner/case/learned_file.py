@@ -5,7 +5,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from meshplan.hardware_profiles.engine_schema import Engine
-from meshplan.hardware_profiles.errors.intervals import FARTHER, Asked, Interval
+from meshplan.hardware_profiles.errors.asked import FARTHER, Asked
+from meshplan.hardware_profiles.errors.intervals import Interval
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.load import first_fault
 from meshplan.hardware_profiles.schema import Cluster

@@ -2,8 +2,8 @@
 
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
+from meshplan.hardware_profiles.errors.asked import Asked
 from meshplan.hardware_profiles.errors.intervals import (
-    Asked,
     Interval,
     reserved_interval,
     reserved_range,

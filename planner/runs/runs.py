@@ -38,7 +38,7 @@ from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.errors.intervals import Asked
+from meshplan.hardware_profiles.errors.asked import Asked
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 from meshplan.hardware_profiles.schema import Cluster

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.accuracy.intervals import with_new
+from meshplan.hardware_profiles.errors.asked import Asked, asked_like
 from meshplan.hardware_profiles.errors.intervals import (
     NOISE,
     SPREADS,
-    Asked,
     Interval,
-    asked_like,
     evidence_of,
     interval,
     step_time_interval,
@@ -51,6 +50,15 @@ def test_fewer_sources_are_never_narrower(ratios: list[float]) -> None:
     """Than twice as many with the same errors."""
     few, many = (around(*strangers(*ratios * times)) for times in (1, 2))
     assert is_within(many, few)
+
+
+@given(ERRORS)
+def test_runs_of_one_source_are_never_narrower(ratios: list[float]) -> None:
+    """Than as many of an engine's runs that are each of a source of its own."""
+    asked = replace(STRANGER, engine=RUN.engine)
+    apart = [replace(run, left_out="layout") for run in strangers(*ratios)]
+    together = [replace(run, suite="one") for run in apart]
+    assert is_within(around(*apart, asked=asked), around(*together, asked=asked))
 
 
 @given(ERRORS, st.floats(1.0, 3.0))

@@ -9,20 +9,19 @@ import pytest
 from benchmarks.accuracy.coverage import held, held_of, judgements
 from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.engines import engine_names
+from meshplan.hardware_profiles.errors.asked import Asked, asked_of
 from meshplan.hardware_profiles.errors.intervals import (
     BETWEEN_NODES,
     NOISE,
     SPREADS,
-    Asked,
     Interval,
-    asked_of,
     evidence_of,
     interval,
     reserved_interval,
     reserved_range,
     step_time_interval,
 )
-from meshplan.hardware_profiles.errors.left_out_errors import is_narrow
+from meshplan.hardware_profiles.errors.left_out_errors import is_narrow, own_weights
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.load import gpu_names
 
@@ -129,8 +128,19 @@ def test_runs_of_one_source_are_wrong_together() -> None:
     percentile is the other's. Of 21 sources they are 21 of 23.
     """
     far = replace(RUN, suite="far", step_time=2.0)
-    assert around(*[RUN] * 21, far).high == pytest.approx(2.0)
+    exact = [replace(RUN, run=f"r{n}") for n in range(21)]
+    assert around(*exact, far).high == pytest.approx(2.0)
     assert around(*layouts(*[1.0] * 21), far).high == pytest.approx(math.exp(NOISE))
+
+
+def test_a_run_left_out_in_two_ways_is_one_run() -> None:
+    """With its layout and with its source it weighs 1/2 each; with another of its source, 1 / 1.35
+    of that.
+    """
+    both = [RUN, replace(RUN, left_out="source")]
+    assert own_weights(both, "step_time") == pytest.approx([0.5, 0.5])
+    three = own_weights([*both, replace(RUN, run="other")], "step_time")
+    assert three * 1.35 == pytest.approx([0.5, 0.5, 1.0])
 
 
 def test_sources_weigh_alike() -> None:

@@ -65,7 +65,7 @@ def test_eight_runs_of_ones_own_say_as_much_of_the_range_as_other_sources() -> N
     """ln 1.5 by others; eight runs of which 80 % are within ln 1.1: half of the way between them;
     fewer than three are not left out, and say nothing.
     """
-    own = [math.log(1.1)] * 7 + [math.log(2.0)]
+    own = [math.log(1.02)] * 4 + [math.log(1.1)] * 3 + [math.log(2.0)]
     assert factor_of(own, 1.5) == pytest.approx(math.sqrt(1.1 * 1.5), rel=1e-3)
     assert factor_of([], 1.5) == 1.5
 
@@ -109,6 +109,7 @@ def test_a_third_run_is_the_one_that_leaves_least_of_what_two_leave() -> None:
     doubt = np.diag([1.0, 4.0, 9.0, 16.0, 0.25])
     assert most_telling(doubt, 4) == [2, 3, 1, 0]
     assert most_telling(doubt, 1) == [3]
+    assert most_telling(np.diag([1.0, 0.0, 0.0]), 3) == [0, 1, 2]
     assert left_by([2, 3, 1], doubt)[[0, 4]] == pytest.approx([1.0, 0.5])
 
 

@@ -11,7 +11,8 @@ from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.hardware_profiles.errors.intervals import Interval, asked_of
+from meshplan.hardware_profiles.errors.asked import asked_of
+from meshplan.hardware_profiles.errors.intervals import Interval
 from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.settings import Settings
