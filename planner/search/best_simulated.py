@@ -104,7 +104,7 @@ def _with_kinds(result: SearchResult, proof: Simulated, k: int) -> SearchResult:
     open_kinds, rest_s = not_shown(solutions, every, result.bound_s)
     return replace(
         result, solutions=bounded(solutions, every, result.bound_s), kinds_bound_s=kinds_s,
-        open_kinds=open_kinds, rest_bound_s=min(last_s, rest_s),
+        open_kinds=open_kinds, rest_bound_s=rest_s,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from meshplan.planner.report.runners_up import (
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.near_kinds import shake
+from meshplan.planner.search.open_kinds import OpenKinds, not_shown, of_shown
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
@@ -232,6 +233,33 @@ def test_what_may_be_faster_is_said() -> None:
         " pp4 (at least -1.6%), any other (at least +0.1%)",
     ]
     assert Plan.from_yaml(said.to_yaml()) == said
+
+
+def test_what_is_left_out_of_the_shown_may_be_faster_too() -> None:
+    """Of eight solutions the second is the plan and one runner-up is shown: a kind that is not, and
+    may be faster than that, is named; one that may not is not; and of others no more is said.
+    """
+    every = solve(FEW_KINDS, 3)
+    first, second, third = every.solutions
+    step_s = first.step_time_s
+    third = replace(third, kind_bound_s=0.99 * step_s)
+    other = (16, 1, 1, 1)
+    named = ((other, 0.98 * step_s), ((8, 8, 8, 8), 1.0001 * step_s))
+    found = replace(
+        every, solutions=(first, second, third), open_kinds=named,
+        rest_bound_s=2 * step_s, kinds_bound_s=2 * step_s,
+    )  # fmt: skip
+    told = of_shown(found, [second, first])
+    assert told.open_kinds == (named[0], (kind_of_layout(third.layout), 0.99 * step_s))
+    assert told.rest_bound_s == told.kinds_bound_s == step_s
+    assert of_shown(found, [second]).rest_bound_s == second.step_time_s
+
+
+def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
+    """More are wanted than there are: what is open and slower is neither named nor bounded."""
+    (only,) = solve(FEW_KINDS, 1).solutions
+    known = OpenKinds(2 * only.step_time_s, {(16, 1, 1, 1): 1.5 * only.step_time_s})
+    assert not_shown([only], known, 0.0) == ((), only.step_time_s)
 
 
 def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
