@@ -33,6 +33,7 @@ from meshplan.planner.report.runners_up import (
 )
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
+from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.near_kinds import shake
 from meshplan.planner.search.open_kinds import OpenKinds, not_shown, of_shown
 from meshplan.planner.search.result import NoLayoutFits
@@ -253,6 +254,22 @@ def test_what_is_left_out_of_the_shown_may_be_faster_too() -> None:
     assert told.open_kinds == (named[0], (kind_of_layout(third.layout), 0.99 * step_s))
     assert told.rest_bound_s == told.kinds_bound_s == step_s
     assert of_shown(found, [second]).rest_bound_s == second.step_time_s
+
+
+def test_what_was_not_counted_may_be_as_fast_as_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before kinds that fit by every moment alone are looked at."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    asked = replace(
+        question("qwen2.5-14b", 8, "native"), pins=parse_pins({"pipeline_parallel": "1"})
+    )
+    whole = solve(asked, 3)
+    monkeypatch.setattr(CountedKinds, "runners_up", interrupted)
+    found = solve(asked, 3)
+    assert whole.rest_bound_s == whole.solutions[-1].step_time_s
+    assert found.rest_bound_s == found.bound_s
 
 
 def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
