@@ -110,11 +110,12 @@ def not_shown(
     """
     shown = {kind_of_layout(each.layout) for each in solutions}
     most_s = solutions[-1].step_time_s
+    rest_s = min(most_s, max(bound_s, known.rest_s))
     left = sorted(
         (max(each_s, bound_s), kind) for kind, each_s in known.least_s.items()
-        if each_s < most_s * SETTLED and kind not in shown
+        if each_s < rest_s * SETTLED and kind not in shown
     )  # fmt: skip
-    return _fewer(left, min(most_s, max(bound_s, known.rest_s)))
+    return _fewer(left, rest_s)
 
 
 def of_shown(result: SearchResult, shown: Sequence[Solution]) -> SearchResult:

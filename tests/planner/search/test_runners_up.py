@@ -279,6 +279,14 @@ def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
     assert not_shown([only], known, 0.0) == ((), only.step_time_s)
 
 
+def test_a_kind_is_no_slower_than_what_was_not_looked_at() -> None:
+    """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone."""
+    (only,) = solve(FEW_KINDS, 1).solutions
+    best, slow = replace(only, step_time_s=1.0), replace(only, step_time_s=1.6)
+    known = OpenKinds(1.05, {(16, 1, 1, 1): 1.3, (1, 16, 1, 1): 1.02})
+    assert not_shown([best, slow], known, 0.0) == ((((1, 16, 1, 1), 1.02),), 1.05)
+
+
 def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
     """From each chunk to each."""
     for at, to in permutations(range(len(stages)), 2):
