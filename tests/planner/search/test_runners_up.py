@@ -40,6 +40,7 @@ from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.simulation.kind_cuts import KindCuts
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
@@ -297,17 +298,36 @@ def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]
         )
 
 
-def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
-    """From one with a layer at the wrong place something is faster."""
+def spoilt(proof: Simulated) -> tuple[Kind, float]:
+    """The kind of the best, whose cut has a layer at the wrong place now; and its step before."""
     best = proof.ranked()[0]
     problem, _ = proof.problem(proof.row_of(best), best.variant)
     plans = (evaluate(problem, each) for each in with_a_layer_moved(best.plan.stages))
-    spoilt = next(filter(None, plans))
-    kind = proof.kind(best)
+    kind, plan = proof.kind(best), next(filter(None, plans))
     proof.best[kind] = best._replace(step_s=math.inf)
-    spoilt_s = proof.judged_s(proof.row_of(best), best.variant, spoilt)
+    assert proof.judged_s(proof.row_of(best), best.variant, plan) > best.step_s
+    return kind, best.step_s
+
+
+def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
+    """From one with a layer at the wrong place something is faster."""
+    kind, _ = spoilt(proof)
+    before_s = proof.best[kind].step_s
     shake(proof, proof.best[kind])
-    assert proof.best[kind].step_s < spoilt_s
+    assert proof.best[kind].step_s < before_s
+
+
+def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
+    """By less than a cut that is known, and by more than its rows; of no other kind's cuts."""
+    kind, step_s = spoilt(proof)
+    rows = np.array([kind_of(proof.space.layouts, row) == kind for row in range(len(proof.kept))])
+    assert not rows.all()
+    cuts = KindCuts(proof, kind)
+    bound_s = cuts.offered_s()
+    assert (cuts._some == rows).all()
+    assert proof.open.row_bounds[rows].min() * 1.001 < bound_s <= step_s * (1 + 2e-6)
+    proof.best[kind] = proof.best[kind]._replace(step_s=proof.open.row_bounds[rows].min())
+    assert math.isinf(KindCuts(proof, kind).offered_s())
 
 
 @pytest.fixture(name="proof")
