@@ -31,6 +31,7 @@ from meshplan.planner.report.runners_up import (
     open_runners_line,
     slower_text,
 )
+from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
@@ -288,6 +289,31 @@ def test_a_kind_is_no_slower_than_what_was_not_looked_at() -> None:
     assert not_shown([best, slow], known, 0.0) == ((((1, 16, 1, 1), 1.02),), 1.05)
 
 
+def test_what_is_open_of_a_kind_by_hand() -> None:
+    """What was not looked at, what is below the best of its kind, and other cuts; of a kind that
+    was looked at further that alone.
+    """
+    kind, other = (1, 2, 1, 1), (2, 1, 1, 1)
+    known = OpenKinds(1.05, {kind: 1.3})
+    assert (known.bound_s(kind), known.bound_s(other)) == (1.05, 1.05)
+    assert known.with_cuts({kind: 1.01}).bound_s(kind) == 1.01
+    known.every_cut_s[kind] = 1.02
+    assert known.with_cuts({kind: 1.01, other: 1.03}).least_s == {kind: 1.02, other: 1.03}
+    known.settle(kind, 1.2, math.inf)
+    assert (known.bound_s(kind), known.bound_s(other)) == (1.2, 1.05)
+    assert known.with_cuts({kind: 1.01}).bound_s(kind) == 1.02
+
+
+def test_other_cuts_of_every_row_are_open(proof: Simulated) -> None:
+    """Where a list says how rows are cut: no lower than their bound and that of all."""
+    kind, bounds = proof.kind(proof.ranked()[0]), proof.open.row_bounds
+    rows = [row for row in range(len(bounds)) if kind_of(proof.space.layouts, row) == kind]
+    least_s = float(bounds[rows].min())
+    assert _of_every_cut(proof, math.inf, 0.0).least_s[kind] == least_s
+    assert _of_every_cut(proof, math.inf, 2 * least_s).least_s[kind] == 2 * least_s
+    assert not _of_every_cut(proof, float(bounds.min()), 0.0).least_s
+
+
 def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
     """From each chunk to each."""
     for at, to in permutations(range(len(stages)), 2):
@@ -323,6 +349,9 @@ def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
     rows = np.array([kind_of(proof.space.layouts, row) == kind for row in range(len(proof.kept))])
     assert not rows.all()
     cuts = KindCuts(proof, kind)
+    proof.best[1, 1, 1, 64] = proof.best[kind]._replace(step_s=1.0)
+    assert KindCuts(proof, kind).limit_s == cuts.limit_s > proof.best_s
+    del proof.best[1, 1, 1, 64]
     bound_s = cuts.offered_s()
     assert (cuts._some == rows).all()
     assert proof.open.row_bounds[rows].min() * 1.001 < bound_s <= step_s * (1 + 2e-6)
