@@ -30,8 +30,9 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.search_report import OpenKind, SearchReport
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of_layout
+from meshplan.planner.search.open_kinds import of_shown
 from meshplan.planner.search.progress import Progress
-from meshplan.planner.search.result import SearchResult
+from meshplan.planner.search.result import SearchResult, Solution
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import search
 from meshplan.planner.space.words import UNLISTED, space_words
@@ -87,26 +88,26 @@ class Chosen:
     """The plan without its runners-up and reasons, which take time to price.
 
     others    the runners-up, the fastest first
-    others_s  their steps
-    kinds_s   the bounds of their kinds
+    found     what the search says of each
     """
 
     plan: Plan
     priced: PricedLayout
     others: Sequence[Case]
-    others_s: Sequence[float]
-    kinds_s: Sequence[float | None]
+    found: Sequence[Solution]
 
     def runners_up(self) -> tuple[RunnerUp, ...]:
         """What each loses by."""
-        pairs = zip(self.others, self.kinds_s, strict=True)
-        return tuple(_runner_up(self.plan.layout, self.priced, *each) for each in pairs)
+        return tuple(
+            _runner_up(self.plan.layout, self.priced, case, found.kind_bound_s)
+            for case, found in zip(self.others, self.found, strict=True)
+        )
 
     def reasons(self) -> tuple[str, ...]:
         """Why not a little different."""
         bound_s = self.plan.search.bound_s if self.plan.search else 0.0
-        layouts = (other.layout for other in self.others)
-        return reasons(self.priced, bound_s, tuple(zip(layouts, self.others_s, strict=True)))
+        others = tuple((each.layout, each.step_time_s) for each in self.found)
+        return reasons(self.priced, bound_s, others)
 
 
 def plan_of(asked: Asked, result: SearchResult) -> Plan:
@@ -127,11 +128,11 @@ def chosen_plan(
     """
     q = asked.question
     at, choice = chosen(q, result.solutions, robust=robust)
-    cases = [case_at(q, solution.layout) for solution in result.solutions]
-    steps_s = [solution.step_time_s for solution in result.solutions]
-    kinds_s = [solution.kind_bound_s for solution in result.solutions]
-    best, _, _ = cases.pop(at), steps_s.pop(at), kinds_s.pop(at)
-    own, shown = priced(best), len(cases) if top is None else top - 1
+    others = [*result.solutions[:at], *result.solutions[at + 1 :]]
+    others = others if top is None else others[: top - 1]
+    result = of_shown(result, [result.solutions[at], *others])
+    best, *cases = (case_at(q, each.layout) for each in (result.solutions[at], *others))
+    own = priced(best)
     sets = recompute_sets(q.setting)
     words = space_words(q.setting, q.gpus, q.pins, sets, result.cuts, result.all_degrees)
     words = (*words, *[UNLISTED] * (not result.whole_space))
@@ -147,7 +148,7 @@ def chosen_plan(
         pins={axis: pin.text for axis, pin in q.pins.axes.items()},
         choice=choice,
     )
-    return Chosen(plan, own, cases[:shown], steps_s[:shown], kinds_s[:shown])
+    return Chosen(plan, own, cases, others)
 
 
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:

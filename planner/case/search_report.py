@@ -39,7 +39,8 @@ class SearchReport(Frozen):
     open_kinds          degrees of which neither the plan nor a runner-up is and that may be faster
                         than the slowest runner-up, however they are cut: those with the least
                         bounds, the least first; None where that is not known, and as above
-    rest_bound_s        no degrees are faster that are none of these all; None as `open_kinds`
+    rest_bound_s        no degrees are faster that are none of these all: at most the step of the
+                        slowest runner-up, beyond which nothing is said; None as `open_kinds`
     simulated  cuts into stages that the event simulation timed
     """
 

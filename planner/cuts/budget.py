@@ -22,6 +22,7 @@ NEW_SHAPE = 15  # each action of an order that is written out for the first time
 CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: each action of the step; the bound
 KNOWN_MEAN = 30_000  # a bound by a mean of chains that was found for another cut
 KNAPSACKS = 14_000  # solving the knapsacks of all ranks once, for either
+EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; each deterministic second of CP-SAT
 
 # How the budget is shared out.
 RUNNERS, OPEN = 8_000_000, 4  # runners-up: at most so much; a part of it if the proof stays open

@@ -51,6 +51,7 @@ class MixAnswer(NamedTuple):
     """A lower bound of the split's step, and the fastest of the plans met on the way, with its
     step; infinite where none fits.
 
+    solver_s   deterministic seconds of CP-SAT
     knapsacks  how often those of the ranks were solved
     mean       of the best bound
     """
@@ -58,6 +59,7 @@ class MixAnswer(NamedTuple):
     bound_s: float
     step_s: float
     plan: StagePlan | None
+    solver_s: float = 0.0
     knapsacks: int = 0
     mean: "MeanOfChains | None" = None
 

@@ -104,7 +104,7 @@ def _with_kinds(result: SearchResult, proof: Simulated, k: int) -> SearchResult:
     open_kinds, rest_s = not_shown(solutions, every, result.bound_s)
     return replace(
         result, solutions=bounded(solutions, every, result.bound_s), kinds_bound_s=kinds_s,
-        open_kinds=open_kinds, rest_bound_s=min(last_s, rest_s),
+        open_kinds=open_kinds, rest_bound_s=rest_s,
     )  # fmt: skip
 
 
@@ -172,12 +172,14 @@ def _find_other_kinds(
 ) -> None:
     """Runners-up: of the simulation, then the closed form's where they are fewer than `k`."""
     if k > 1 and proof.best:
-        with suppress(KeyboardInterrupt):  # the proof is there
+        try:
             carried.carry(k)
             run.tell.now(tell_proved)
             proof.find_runners_up(k, deadline)
             if proof.setting.engine.kernels.counts_passes:
                 CountedKinds.runners_up(proof, k)
+        except KeyboardInterrupt:  # the proof is there, but not what is open where moments count
+            proof.open_kinds = OpenKinds()
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         proof.offer(*run.ranked()[:k])

@@ -26,7 +26,7 @@ from meshplan.planner.search.found import (
     kind_of_layout,
     own_s,
 )
-from meshplan.planner.search.result import Solution
+from meshplan.planner.search.result import SearchResult, Solution
 
 MOST_OPEN = 20  # kinds that are told
 
@@ -105,13 +105,41 @@ def not_shown(
     solutions: Sequence[Solution], known: OpenKinds, bound_s: float
 ) -> tuple[tuple[tuple[Kind, float], ...], float]:
     """Kinds of which none is among `solutions` but that may be faster than the slowest of them,
-    the smallest bound first, each with it; and a bound of all other kinds.
+    the smallest bound first, each with it; and a bound of all other kinds, which says nothing of
+    what is slower.
     """
     shown = {kind_of_layout(each.layout) for each in solutions}
-    most_s = solutions[-1].step_time_s * SETTLED
+    most_s = solutions[-1].step_time_s
+    rest_s = min(most_s, max(bound_s, known.rest_s))
     left = sorted(
         (max(each_s, bound_s), kind) for kind, each_s in known.least_s.items()
-        if each_s < most_s and kind not in shown
+        if each_s < rest_s * SETTLED and kind not in shown
     )  # fmt: skip
-    rest_s = min([max(bound_s, known.rest_s), *(each_s for each_s, _ in left[MOST_OPEN:])])
+    return _fewer(left, rest_s)
+
+
+def of_shown(result: SearchResult, shown: Sequence[Solution]) -> SearchResult:
+    """The same where only these of its solutions are shown, the plan before the runners-up: of the
+    others other layouts may be faster than the slowest runner-up.
+    """
+    most_s = max(each.step_time_s for each in shown[1:] or shown)
+    if len(shown) < len(result.solutions) and result.kinds_bound_s is not None:
+        result = replace(result, kinds_bound_s=min(most_s, result.kinds_bound_s))
+    if result.open_kinds is None or result.rest_bound_s is None:
+        return result
+    kinds = {kind_of_layout(each.layout) for each in shown}
+    others = ((kind_of_layout(each.layout), each.kind_bound_s) for each in result.solutions)
+    left = sorted(
+        (bound_s, kind) for kind, bound_s in (*result.open_kinds, *others)
+        if bound_s is not None and bound_s < most_s * SETTLED and kind not in kinds
+    )  # fmt: skip
+    open_kinds, rest_s = _fewer(left, min(most_s, result.rest_bound_s))
+    return replace(result, open_kinds=open_kinds, rest_bound_s=rest_s)
+
+
+def _fewer(
+    left: Sequence[tuple[float, Kind]], rest_s: float
+) -> tuple[tuple[tuple[Kind, float], ...], float]:
+    """Those that are told, and the least bound of the others and of the rest."""
+    rest_s = min([rest_s, *(each_s for each_s, _ in left[MOST_OPEN:])])
     return tuple((kind, each_s) for each_s, kind in left[:MOST_OPEN]), rest_s

@@ -61,7 +61,8 @@ class SearchResult:
     open_kinds   kinds that `solutions` leaves out and that may be faster than the last of them,
                  however they are cut, with bounds, the least first; None as above, and where a
                  time limit or a bound of memory leaves kinds out
-    rest_bound_s        no kind is faster that is in neither; None as `open_kinds`
+    rest_bound_s        no kind is faster that is in neither, of what is faster than the last of
+                        `solutions`; None as `open_kinds`
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price

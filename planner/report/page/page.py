@@ -34,7 +34,7 @@ from meshplan.planner.report.page.scatter import scatter
 from meshplan.planner.report.page.steps import steady_period, step_data
 from meshplan.planner.report.page.waterfall import waterfall
 from meshplan.planner.report.proof import proof_lines, search_lines
-from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS, missing_lines
+from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS, runners_notes
 from meshplan.planner.report.streams import STREAMS, Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
@@ -254,7 +254,7 @@ def _others(explained: Explained, prediction: Prediction) -> str:
         ]
     if plan.runners_up:
         parts += [element("h3", OTHERS), facts.runners(plan)]
-        parts += [note(line) for line in missing_lines(plan)]
+        parts += [note(line) for line in runners_notes(plan)]
     if plan.reasons:
         parts += [element("h3", ONE_CHANGE), listed(plan.reasons)]
     return section("Alternatives", *parts, name="alternatives")

@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
 from meshplan.planner.cuts.known_chains import Shape, shape_of
 from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import Cut
@@ -73,6 +75,13 @@ class CutMixes:
     def by_chains(self) -> MixAnswer:
         """The answer by means of this cut's own chains: a bound, and plans that it led to."""
         return self._chains.answer(self.limit_s)
+
+    def exactly(self, known: Iterable[Chain], most_s: float) -> MixAnswer:
+        """The answer in whole layers by CP-SAT, which begins with the `known` chains; in at most
+        `most_s` deterministic seconds.
+        """
+        exact = ExactMixes(self.problem, self.times, self.bare, self.after, self.limit_s)
+        return exact.answer(known, most_s=min(most_s, MOST_S))
 
 
 class AheadOfTurn:

@@ -97,7 +97,7 @@ class Simulated(SimulatedPlans):
         self.tally.deadline = deadline
         left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
-            self._settle_longer(left)
+            self._settle_exactly(left)
             self.moves.end(self.ranked(), beside=True)
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
@@ -345,23 +345,32 @@ class Simulated(SimulatedPlans):
     def _too_long(self, entry: Open) -> bool:
         return actions_of(self.open.shape(entry.row, entry.variant)) > costs.MOST_CHAINED
 
-    def _settle_longer(self, left: list[Open]) -> None:
-        """Look longer, where cuts are free, at what stays open and nothing else is as far below the
-        best: the smallest bound first, in place. Where the budget ended the proof and the gap is
-        not wide, it stays so.
+    def _settle_exactly(self, left: list[Open]) -> None:
+        """Settle what stays open where nothing else is as far below the best: the smallest bound
+        first, in place. Where the budget ended the proof and the gap is not wide, it stays so.
         """
         while left and self.tally.left > -self._closer_work and not self.tally.late:
             entry = min(left, key=lambda each: each.bound_s)
-            if entry.cut or entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
+            if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
                 return
             ended = self.tally.left <= 0 and self.open.least_s < self.best_s * SETTLED
             if ended and entry.bound_s >= self.best_s * costs.WIDE:
                 return
             left.remove(entry)
-            still = self._longer(entry)
+            still = self._settled_exactly(entry) if entry.cut else self._longer(entry)
             left += still
             if still:
                 return
+
+    def _settled_exactly(self, entry: Open) -> list[Open]:
+        """The exact mixes of a cut; itself if it stays open."""
+        if self._too_long(entry):
+            return [entry]
+        shape = self.open.shape(entry.row, entry.variant)
+        most_s = (self.tally.left + self._closer_work) / costs.SOLVED
+        answer = self._mixes(entry, self.best_s).exactly(self.open.chains.of(shape), most_s)
+        self.tally.left -= costs.EXACT + round(costs.SOLVED * answer.solver_s)
+        return self._answered(entry, answer, self.best_s)
 
     def _longer(self, entry: Open) -> list[Open]:
         """Where cuts are free, looked for longer, also by what is set apart for closer bounds."""

@@ -22,7 +22,7 @@ from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import play
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.hardware_profiles.engines import load_engine
@@ -33,6 +33,7 @@ from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_
 from meshplan.planner.bounds.split_times import SplitTimes
 from meshplan.planner.bounds.stage_chains import StageChains, cut_bounds
 from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.cuts.exact_mixes import ExactMixes
 from meshplan.planner.cuts.known_chains import KnownChains, shape_of
 from meshplan.planner.cuts.path_cuts import PathCuts
 from meshplan.planner.cuts.recompute_chains import MeanOfChains, RecomputeChains
@@ -333,6 +334,8 @@ def _mixes_bound(problem: StageProblem, times: CutTimes, plans: list[tuple[Stage
         answer = chains.answer(math.inf)
         means.append(answer.mean)
         assert answer.bound_s <= fastest_s * CLOSE
+        if not problem.first:  # that rule leaves one mix, which is found without
+            _exact_is_fastest(tight, times, bare, after, fastest_s)
 
 
 def _mean_of(
@@ -344,6 +347,21 @@ def _mean_of(
     tight = replace(problem, splits=(counts,), prices=prices)
     bare = tuple(Stage(n, n * (least == 1), n * (least == 2)) for n in counts)
     return RecomputeChains(tight, times, bare, times.after_s(bare)).answer(math.inf).mean
+
+
+def _exact_is_fastest(
+    problem: StageProblem, times: CutTimes, bare: tuple[Stage, ...], after: After, fastest_s: float
+) -> None:
+    """The exact mixes of one split are its fastest, played or by chains; none is below it."""
+    for most_played in (0, 10**6):
+        answer = ExactMixes(problem, times, bare, after, 1.2 * fastest_s).answer((), most_played)
+        assert answer.step_s == pytest.approx(fastest_s, rel=1e-6) or not most_played
+        assert answer.bound_s <= fastest_s * CLOSE
+        assert answer.step_s >= fastest_s / CLOSE
+        assert answer.bound_s >= answer.step_s / EQUAL or not most_played
+        below = ExactMixes(problem, times, bare, after, 0.999 * fastest_s).answer((), most_played)
+        assert below.bound_s <= 0.999 * fastest_s
+        assert below.plan is None or not most_played
 
 
 @pytest.mark.parametrize(("counts", "expected_s"), [

@@ -4,6 +4,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.main import app
 from meshplan.planner.report.page.markup import round_step
 from meshplan.planner.report.page.memory import ranks_picture
-from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS
+from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS, SLOWER
 from meshplan.planner.report.tables import (
     CATEGORIES,
     folded,
@@ -226,10 +227,12 @@ def test_a_proof_of_another_prediction_is_called_so(tmp_path: Path) -> None:
     planned = runner.invoke(app, ["plan", "llama-3.1-8b", *job, "--top", "3", "-o", str(plan)])
     assert planned.exit_code == 0, planned.output
     headings = "Proof", OTHERS, ONE_CHANGE
-    assert set(headings) < set(runner.invoke(app, ["explain", str(plan)]).stdout.splitlines())
+    page = tmp_path / "plan.html"
+    explained = runner.invoke(app, ["explain", str(plan), "--html", str(page)])
+    assert set(headings) < set(explained.stdout.splitlines())
+    assert escape(SLOWER) in page.read_text(encoding="utf-8")
     text = plan.read_text().replace("micro_batch_size: 1", "micro_batch_size: 4", 1)
     plan.write_text(text)
-    page = tmp_path / "plan.html"
     changed = runner.invoke(app, ["explain", str(plan), "--html", str(page)])
     assert "note: the file predicts" in changed.stderr
     said = {f"{heading}, when the file was written" for heading in headings}

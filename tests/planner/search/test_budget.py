@@ -17,6 +17,7 @@ from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer
+from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.simulation import cut_mixes
@@ -174,13 +175,13 @@ def test_more_of_the_budget_comes_where_the_gap_is_wide(
     ("bound_s", "open_s", "left", "asked"),
     [(0.98, 0.99, 0, 0), (0.9, 0.99, 0, 1), (0.98, 1.0, 0, 1), (0.98, 0.99, 1, 1)],
 )
-def test_what_may_bring_the_proof_is_looked_at_longer(
+def test_exact_mixes_are_asked_for_where_they_may_bring_the_proof(
     bound_s: float, open_s: float, left: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or narrow a wide gap: not what is near the best, where the budget left other layouts open:
-    it stays FEASIBLE then.
+    """Or narrow a wide gap: not of what is near the best, where the budget left other layouts open,
+    for then it stays FEASIBLE.
     """
-    entry = Open(bound_s, (0, 0, 0), 0, Variant("1f1b", 1, (0,)), None, 0)
+    entry = Open(bound_s, (0, 0, 0), 0, Variant("1f1b", 1, (0,)), Cut(bound_s, (), tuple), 0)
     done = list[Open]()
 
     def stays(_: Simulated, cut: Open) -> list[Open]:
@@ -189,8 +190,8 @@ def test_what_may_bring_the_proof_is_looked_at_longer(
 
     proof = begun(limit_s=1.0)
     proof.open, proof.tally.left = Distance(open_s), left  # type: ignore[assignment]
-    monkeypatch.setattr(Simulated, "_longer", stays)
-    proof._settle_longer([entry])
+    monkeypatch.setattr(Simulated, "_settled_exactly", stays)
+    proof._settle_exactly([entry])
     assert len(done) == asked
 
 

@@ -31,13 +31,17 @@ from meshplan.planner.report.runners_up import (
     open_runners_line,
     slower_text,
 )
+from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
+from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.near_kinds import shake
+from meshplan.planner.search.open_kinds import OpenKinds, not_shown, of_shown
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.simulation.kind_cuts import KindCuts
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
@@ -234,6 +238,82 @@ def test_what_may_be_faster_is_said() -> None:
     assert Plan.from_yaml(said.to_yaml()) == said
 
 
+def test_what_is_left_out_of_the_shown_may_be_faster_too() -> None:
+    """Of eight solutions the second is the plan and one runner-up is shown: a kind that is not, and
+    may be faster than that, is named; one that may not is not; and of others no more is said.
+    """
+    every = solve(FEW_KINDS, 3)
+    first, second, third = every.solutions
+    step_s = first.step_time_s
+    third = replace(third, kind_bound_s=0.99 * step_s)
+    other = (16, 1, 1, 1)
+    named = ((other, 0.98 * step_s), ((8, 8, 8, 8), 1.0001 * step_s))
+    found = replace(
+        every, solutions=(first, second, third), open_kinds=named,
+        rest_bound_s=2 * step_s, kinds_bound_s=2 * step_s,
+    )  # fmt: skip
+    told = of_shown(found, [second, first])
+    assert told.open_kinds == (named[0], (kind_of_layout(third.layout), 0.99 * step_s))
+    assert told.rest_bound_s == told.kinds_bound_s == step_s
+    assert of_shown(found, [second]).rest_bound_s == second.step_time_s
+
+
+def test_what_was_not_counted_may_be_as_fast_as_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before kinds that fit by every moment alone are looked at."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    asked = replace(
+        question("qwen2.5-14b", 8, "native"), pins=parse_pins({"pipeline_parallel": "1"})
+    )
+    whole = solve(asked, 3)
+    monkeypatch.setattr(CountedKinds, "runners_up", interrupted)
+    found = solve(asked, 3)
+    assert whole.rest_bound_s == whole.solutions[-1].step_time_s
+    assert found.rest_bound_s == found.bound_s
+
+
+def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
+    """More are wanted than there are: what is open and slower is neither named nor bounded."""
+    (only,) = solve(FEW_KINDS, 1).solutions
+    known = OpenKinds(2 * only.step_time_s, {(16, 1, 1, 1): 1.5 * only.step_time_s})
+    assert not_shown([only], known, 0.0) == ((), only.step_time_s)
+
+
+def test_a_kind_is_no_slower_than_what_was_not_looked_at() -> None:
+    """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone."""
+    (only,) = solve(FEW_KINDS, 1).solutions
+    best, slow = replace(only, step_time_s=1.0), replace(only, step_time_s=1.6)
+    known = OpenKinds(1.05, {(16, 1, 1, 1): 1.3, (1, 16, 1, 1): 1.02})
+    assert not_shown([best, slow], known, 0.0) == ((((1, 16, 1, 1), 1.02),), 1.05)
+
+
+def test_what_is_open_of_a_kind_by_hand() -> None:
+    """What was not looked at, what is below the best of its kind, and other cuts; of a kind that
+    was looked at further that alone.
+    """
+    kind, other = (1, 2, 1, 1), (2, 1, 1, 1)
+    known = OpenKinds(1.05, {kind: 1.3})
+    assert (known.bound_s(kind), known.bound_s(other)) == (1.05, 1.05)
+    assert known.with_cuts({kind: 1.01}).bound_s(kind) == 1.01
+    known.every_cut_s[kind] = 1.02
+    assert known.with_cuts({kind: 1.01, other: 1.03}).least_s == {kind: 1.02, other: 1.03}
+    known.settle(kind, 1.2, math.inf)
+    assert (known.bound_s(kind), known.bound_s(other)) == (1.2, 1.05)
+    assert known.with_cuts({kind: 1.01}).bound_s(kind) == 1.02
+
+
+def test_other_cuts_of_every_row_are_open(proof: Simulated) -> None:
+    """Where a list says how rows are cut: no lower than their bound and that of all."""
+    kind, bounds = proof.kind(proof.ranked()[0]), proof.open.row_bounds
+    rows = [row for row in range(len(bounds)) if kind_of(proof.space.layouts, row) == kind]
+    least_s = float(bounds[rows].min())
+    assert _of_every_cut(proof, math.inf, 0.0).least_s[kind] == least_s
+    assert _of_every_cut(proof, math.inf, 2 * least_s).least_s[kind] == 2 * least_s
+    assert not _of_every_cut(proof, float(bounds.min()), 0.0).least_s
+
+
 def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
     """From each chunk to each."""
     for at, to in permutations(range(len(stages)), 2):
@@ -244,17 +324,39 @@ def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]
         )
 
 
-def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
-    """From one with a layer at the wrong place something is faster."""
+def spoilt(proof: Simulated) -> tuple[Kind, float]:
+    """The kind of the best, whose cut has a layer at the wrong place now; and its step before."""
     best = proof.ranked()[0]
     problem, _ = proof.problem(proof.row_of(best), best.variant)
     plans = (evaluate(problem, each) for each in with_a_layer_moved(best.plan.stages))
-    spoilt = next(filter(None, plans))
-    kind = proof.kind(best)
+    kind, plan = proof.kind(best), next(filter(None, plans))
     proof.best[kind] = best._replace(step_s=math.inf)
-    spoilt_s = proof.judged_s(proof.row_of(best), best.variant, spoilt)
+    assert proof.judged_s(proof.row_of(best), best.variant, plan) > best.step_s
+    return kind, best.step_s
+
+
+def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
+    """From one with a layer at the wrong place something is faster."""
+    kind, _ = spoilt(proof)
+    before_s = proof.best[kind].step_s
     shake(proof, proof.best[kind])
-    assert proof.best[kind].step_s < spoilt_s
+    assert proof.best[kind].step_s < before_s
+
+
+def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
+    """By less than a cut that is known, and by more than its rows; of no other kind's cuts."""
+    kind, step_s = spoilt(proof)
+    rows = np.array([kind_of(proof.space.layouts, row) == kind for row in range(len(proof.kept))])
+    assert not rows.all()
+    cuts = KindCuts(proof, kind)
+    proof.best[1, 1, 1, 64] = proof.best[kind]._replace(step_s=1.0)
+    assert KindCuts(proof, kind).limit_s == cuts.limit_s > proof.best_s
+    del proof.best[1, 1, 1, 64]
+    bound_s = cuts.offered_s()
+    assert (cuts._some == rows).all()
+    assert proof.open.row_bounds[rows].min() * 1.001 < bound_s <= step_s * (1 + 2e-6)
+    proof.best[kind] = proof.best[kind]._replace(step_s=proof.open.row_bounds[rows].min())
+    assert math.isinf(KindCuts(proof, kind).offered_s())
 
 
 @pytest.fixture(name="proof")

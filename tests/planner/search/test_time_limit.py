@@ -156,7 +156,7 @@ def test_nothing_is_looked_for_once_the_proof_was_interrupted(
 
     question = asking("llama-3.1-8b", "dgx-h100", "native", (8, 16, 4096))
     whole = solve(question, 3)
-    monkeypatch.setattr(Simulated, "_settle_longer", interrupted)
+    monkeypatch.setattr(Simulated, "_settle_exactly", interrupted)
     monkeypatch.setattr(Simulated, "find_runners_up", looked)
     result = solve(question, 3)
     assert late == [True]
