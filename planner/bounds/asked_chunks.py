@@ -144,8 +144,8 @@ class AskedChunks(ScaledPrices):
         seconds = np.where(cuts.runs[..., None], cuts.seconds, 0.0)
         found = np.einsum("rlkm,ls->mksr", cuts.late_s, self._reduces())[:, :, None]
         for at in range(3):  # a product of matrices of each layout would take longer
-            found = found + _rows_last(seconds[..., at])[:, :, None, None] * often[:, :, at]
-        found = np.where(_rows_last(cuts.runs)[:, :, None, None], found, np.inf)
+            found = found + _transposed(seconds[..., at])[:, :, None, None] * often[:, :, at]
+        found = np.where(_transposed(cuts.runs)[:, :, None, None], found, np.inf)
         return found.reshape(*found.shape[:2], -1, found.shape[-1])
 
     def _fixed_s(self) -> Floats:
@@ -155,8 +155,8 @@ class AskedChunks(ScaledPrices):
 
     def _kib_s(self) -> Floats:
         cuts = self.cuts
-        state = self._standing.price.sum(axis=0)[:, None] * _rows_last(cuts.state_kib)[:, None]
-        saved = _rows_last(cuts.saved_kib)[:, :, None, None]
+        state = self._standing.price.sum(axis=0)[:, None] * _transposed(cuts.state_kib)[:, None]
+        saved = _transposed(cuts.saved_kib)[:, :, None, None]
         found: Floats = saved * self._stand.held + state[:, None]
         return found.reshape(*found.shape[:2], -1, found.shape[-1])
 
@@ -171,6 +171,6 @@ class AskedChunks(ScaledPrices):
         return found
 
 
-def _rows_last(each: Floats) -> Floats:
+def _transposed(each: Floats) -> Floats:
     """[row, kind, mode] as [mode, kind, row]; [row, kind] as [kind, row]."""
     return np.ascontiguousarray(each.T)

@@ -109,7 +109,7 @@ class AskedPrices(ScaledPrices):
         np.add.at(reduces, (like.late, like.ranks), weights[counted])
         hops = float(weights[counted] @ like.hops)
         each, fixed = self.cuts.weighed(often, hops, reduces)
-        return rows_last(np.where(self.cuts.runs[:, None], each, np.inf)), fixed
+        return _rows_last(np.where(self.cuts.runs[:, None], each, np.inf)), fixed
 
     def _priced(self, price: Floats) -> Floats:
         """[mode, kind, chunk, row] seconds of a layer's memory."""
@@ -123,10 +123,10 @@ class AskedPrices(ScaledPrices):
         if late is not None:
             waits = np.einsum("ncj,cj->nj", late[at], of_chunk)[which]
             found += waits[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
-        return rows_last(found)
+        return _rows_last(found)
 
 
-def rows_last(each: Floats) -> Floats:
+def _rows_last(each: Floats) -> Floats:
     """[row, chunk, kind, mode] as [mode, kind, chunk, row]: the least along a short last axis would
     take several times as long.
     """

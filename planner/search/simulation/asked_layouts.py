@@ -3,12 +3,13 @@
 Each function returns the units of work that it took.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.asked_chunks import AskedChunks, Group
 from meshplan.planner.bounds.asked_prices import AskedPrices, ScaledPrices
@@ -57,24 +58,22 @@ def _ask_others(
     some = [np.flatnonzero(~each.solved & (each.bounds < aim_s)) for each in alike]
     rows = np.concatenate([each.rows[at] for each, at in zip(alike, some, strict=True)])
     groups = [Group(*each.shape[2:], len(at)) for each, at in zip(alike, some, strict=True)]
-    first = alike[0]
-    if first.shape[0] in V_SHAPED:
-        cuts = layouts.cuts(first.variant, rows)
-    else:
-        vpps = np.repeat([each.vpp for each in groups], [each.layouts for each in groups])
-        cuts = layouts.cuts(first.variant, rows, vpps)
-    if price.shape != cuts.room_kib.shape[1:]:
-        return GROUP
-    asked: ScaledPrices
-    if first.shape[0] in V_SHAPED:
-        asked = AskedPrices(cuts, by.lines, price)
-    else:
-        asked = AskedChunks(cuts, groups, by.lines, price)
+    asked = _asked(layouts, alike[0].variant, rows, groups)(by.lines, price)
     bounds = np.split(asked.bounds_s(aim_s), np.cumsum([len(at) for at in some])[:-1])
     for each, at, own in zip(alike, some, bounds, strict=True):
         each.bounds[at] = np.clip(own, each.bounds[at], aim_s)
         each.changed()
     return GROUP + asked.seconds.size
+
+
+def _asked(
+    layouts: ListedLayouts, variant: Variant, rows: Ints, groups: Sequence[Group]
+) -> Callable[[Floats, Floats], ScaledPrices]:
+    """What takes weights and prices of memory."""
+    if variant.schedule in V_SHAPED:
+        return partial(AskedPrices, layouts.cuts(variant, rows))
+    vpps = np.repeat([each.vpp for each in groups], [each.layouts for each in groups])
+    return partial(AskedChunks, layouts.cuts(variant, rows, vpps), groups)
 
 
 def ask(layouts: ListedLayouts, every: Sequence[Alike], asked: Asked, aim_s: float) -> int:
