@@ -19,7 +19,7 @@ from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 from meshplan.planner.space.legal_layouts import Variant
 
 GROUP = 8_000  # units of work of layouts that are asked at once
-AT_ONCE = 8_192  # layouts
+AT_ONCE = 16_384  # their ranks
 
 
 def ask_others(
@@ -40,13 +40,13 @@ def ask_others(
 
 def _in_blocks(every: Sequence[Alike]) -> Iterator[list[Alike]]:
     """As many at once as one array should hold."""
-    some, layouts = list[Alike](), 0
+    some, ranks = list[Alike](), 0
     for each in every:
         some.append(each)
-        layouts += len(each.rows)
-        if layouts >= AT_ONCE:
+        ranks += each.shape[1] * len(each.rows)
+        if ranks >= AT_ONCE:
             yield some
-            some, layouts = [], 0
+            some, ranks = [], 0
     if some:
         yield some
 
