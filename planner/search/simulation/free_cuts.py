@@ -255,7 +255,8 @@ class FreeCutBounds:
         bound or at that of all bounds: the least one stays while others rise.
         """
         least = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
-        every = self._every.is_enough(self._more, self._lacks_s)
+        lacks_s = sum(float(np.maximum(0.0, self.aim_s - x.bounds).sum()) for x in self._alike)
+        every = self._every.is_enough(self._more, lacks_s)
         return (least or every) and self.aim_s >= self.limit_s * ENOUGH
 
     def _can_be_settled(self) -> bool:
@@ -268,11 +269,6 @@ class FreeCutBounds:
     def _lack_s(self) -> float:
         """What bounds of groups lack of what they are wanted up to."""
         return sum(max(0.0, self.aim_s - each.open_s) for each in self._alike)
-
-    @property
-    def _lacks_s(self) -> float:
-        """What bounds of layouts lack of what they are wanted up to."""
-        return sum(float(np.maximum(0.0, self.aim_s - x.bounds).sum()) for x in self._alike)
 
     @property
     def _ended(self) -> bool:
