@@ -145,7 +145,7 @@ class AskedChunks(ScaledPrices):
         found = np.einsum("rlkm,ls->mksr", cuts.late_s, self._reduces())[:, :, None]
         for at in range(3):  # a product of matrices of each layout would take longer
             found = found + _transposed(seconds[..., at])[:, :, None, None] * often[:, :, at]
-        found = np.where(_transposed(cuts.runs)[:, :, None, None], found, np.inf)
+        found = np.where(cuts.runs.T[:, :, None, None], found, np.inf)
         return found.reshape(*found.shape[:2], -1, found.shape[-1])
 
     def _fixed_s(self) -> Floats:

@@ -136,7 +136,7 @@ def _once_per_step(
     return update, reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m), beside)
 
 
-def _extra_s(found: PassSeconds, rows: Ints | slice, vpp: Ints | int) -> Floats:
+def _extra_s(found: PassSeconds, rows: Ints | slice, vpp: Floats | int) -> Floats:
     extra: Floats = found.blocking_s[rows] + found.micro_batch_s / 2 / vpp
     return extra
 

@@ -89,9 +89,9 @@ class SamePipeline(Pipelines):
         return len(self.m)
 
     @property
-    def each_vpp(self) -> Ints | int:
+    def each_vpp(self) -> Floats | int:
         """Chunks of each rank, of each layout where they differ."""
-        return self.vpp if self.vpps is None else self.vpps
+        return self.vpp if self.vpps is None else self.vpps.astype(float)
 
     @cached_property
     def vectors(self) -> Ints:
