@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """The chunks that stand for all of one group; `end`: the first chunk of all, and the last.
+    """The chunks, [column], that stand for all of one group; `end`: the first chunk of all, and the last.
 
     often    [column, rank, pass] of the mean of chains; of_ends: [end, pass]
     passes   forwards and backwards of all chunks; hops: to the next rank
@@ -67,20 +67,17 @@ class Standing:
         ends, fewest = ([0, -1], [0, -1]), np.ones(held.shape)
         fewest[ends] = self._fewest_of_ends
         passes = often[..., :2].sum()
-        some = often, often[ends], passes, hops, held, held[ends], fewest
-        if group.vpp < MOST:
-            rows = np.minimum(np.arange(self.columns), group.vpp - 1)
-            fewest = fewest[rows] * (np.arange(self.columns) < group.vpp)[:, None]
-            return Stand(*some)._replace(often=often[rows], held=held[rows], fewest=fewest)
-        least, most = held[BETWEEN].min(axis=0), held[BETWEEN].max(axis=0)
-        apart = np.where(most > least, most - least, 1.0)
-        share = (most - held[BETWEEN].mean(axis=0)) / apart
-        each = (share * (group.vpp - 3), (1 - share) * (group.vpp - 3))
-        like = often[BETWEEN].min(axis=0)
-        return Stand(*some)._replace(
-            often=np.stack([*often[:2], like, like, often[-1]]),
-            held=np.stack([*held[:2], least, most, held[-1]]),
-            fewest=np.stack([*fewest[:2], *each, fewest[-1]]),
+        every = Stand(often, often[ends], passes, hops, held, held[ends], fewest)
+        return self._of_few(every) if group.vpp < MOST else _of_many(every)
+
+    def _of_few(self, every: Stand) -> Stand:
+        """Each chunk stands for itself; other columns for none."""
+        own = np.arange(self.columns) < len(every.often)
+        rows = np.minimum(np.arange(self.columns), len(every.often) - 1)
+        return every._replace(
+            often=every.often[rows],
+            held=every.held[rows],
+            fewest=every.fewest[rows] * own[:, None],
         )
 
     def held(self, vpp: int, m: int) -> Floats:
@@ -108,6 +105,20 @@ class Standing:
             mean = np.tensordot(self.weights, like.often, axes=1), self.weights @ like.hops
             self._means[vpp, m] = mean
         return self._means[vpp, m]
+
+
+def _of_many(every: Stand) -> Stand:
+    """Those between are shared out to two, so that the mean of what they hold stays."""
+    often, held, fewest = every.often, every.held, every.fewest
+    least, most = held[BETWEEN].min(axis=0), held[BETWEEN].max(axis=0)
+    apart = np.where(most > least, most - least, 1.0)
+    share = (most - held[BETWEEN].mean(axis=0)) / apart
+    between, like = fewest[BETWEEN].sum(axis=0), often[BETWEEN].min(axis=0)
+    return every._replace(
+        often=np.stack([*often[:2], like, like, often[-1]]),
+        held=np.stack([*held[:2], least, most, held[-1]]),
+        fewest=np.stack([*fewest[:2], between * share, between * (1 - share), fewest[-1]]),
+    )
 
 
 class AskedChunks(ScaledPrices):
