@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """The chunks, [column], that stand for all of one group; `end`: the first chunk of all, and the last.
+    """The chunks that stand for all of one group; `end`: the first chunk of all, and the last.
 
     often    [column, rank, pass] of the mean of chains; of_ends: [end, pass]
     passes   forwards and backwards of all chunks; hops: to the next rank
