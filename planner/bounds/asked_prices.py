@@ -23,7 +23,55 @@ TRIED = [*((False, each) for each in FACTORS), *((True, each) for each in NEARER
 MOST_KINDS = 4  # that multipliers of the fewest layers are made for, and those of all together
 
 
-class AskedPrices:
+class ScaledPrices:
+    """Multipliers of chains and of memory, of which each row scales those of memory by a factor.
+
+    seconds   [mode, kind, chunk, row] of a layer, infinite where none runs; fixed_s: [row] the rest
+    kib_s     [mode, kind, chunk, row] seconds of a layer's memory; room_s: [row] of all its room
+    fewest    [chunk], or [chunk, row], the fewest layers; counts: [kind] all of them
+    """
+
+    seconds: Floats
+    fixed_s: Floats
+    kib_s: Floats
+    room_s: Floats
+    fewest: Floats
+    counts: Floats
+
+    def bounds_s(self, limit_s: float) -> Floats:
+        """[row] the largest bound by the factors that are tried, until it reaches the limit."""
+        found = self._by(np.ones(len(self.fixed_s)), slice(None))
+        best, left = np.ones(len(found)), np.flatnonzero(found < limit_s)
+        for near, times in TRIED if self.kib_s.any() else ():
+            factor = best[left] * times if near else np.full(len(left), times)
+            bounds = self._by(factor, left)
+            better = bounds > found[left]
+            best[left[better]], found[left[better]] = factor[better], bounds[better]
+            left = left[found[left] < limit_s]
+        return found
+
+    def _by(self, factor: Floats, some: Ints | slice) -> Floats:
+        """[row] the bound of some rows with the prices of memory times a factor."""
+        each = np.full((*self.seconds.shape[1:3], len(factor)), ENDLESS_S)  # [kind, chunk, row]
+        for seconds, kib_s in zip(self.seconds, self.kib_s, strict=True):
+            paid = seconds[..., some] + factor * kib_s[..., some]
+            np.minimum(each, paid, out=each)
+        beyond = each - each.min(axis=1)[:, None]
+        fixed = self.fixed_s[some] - factor * self.room_s[some]
+        of_kinds = [beyond.min(axis=0), *beyond][: MOST_KINDS if len(self.counts) > 1 else 1]
+        fewest = self.fewest[..., some] if self.fewest.ndim > 1 else self.fewest[:, None]
+        layers: Floats = np.max([self._with_fewest(each, v, fewest) for v in of_kinds], axis=0)
+        layers += fixed
+        return layers * SAFETY
+
+    def _with_fewest(self, each: Floats, v: Floats, fewest: Floats) -> Floats:
+        """[row] what layers of each [kind, chunk, row] take, with multipliers of the fewest."""
+        found: Floats = (fewest * v).sum(axis=0)
+        found += self.counts @ (each - v).min(axis=1)
+        return found
+
+
+class AskedPrices(ScaledPrices):
     """Of layouts of one schedule with equally many ranks and chunks, `weights` [line] of the first
     lines, and seconds of a KiB [cover, rank]. Layouts with as many micro-batches may have other
     `lines`; with as many chunks also seconds of the `order` [chunk, mode, kind].
@@ -34,6 +82,7 @@ class AskedPrices:
         order: Floats | None = None,
     ) -> None:  # fmt: skip
         self.cuts, self.lines = cuts, lines
+        self.fewest, self.counts = cuts.fewest, cuts.counts
         self.seconds, self.fixed_s = self._weighed(weights / weights.sum())
         if order is not None and len(order) == cuts.same.chunks:
             of_order, ahead_s = cuts.drift.prices(order)
@@ -41,7 +90,6 @@ class AskedPrices:
             self.fixed_s = self.fixed_s + ahead_s
         self.kib_s = self._priced(price)
         self.room_s = np.einsum("rcs,cs->r", cuts.room_kib, price)
-        self.priced = bool(price.any())
 
     def _weighed(self, weights: Floats) -> tuple[Floats, Floats]:
         """[mode, kind, chunk, row] seconds of a layer, infinite where none runs; [row] the rest."""
@@ -76,38 +124,6 @@ class AskedPrices:
             waits = np.einsum("ncj,cj->nj", late[at], of_chunk)[which]
             found += waits[:, :, None, None] * cuts.deferred_kib[:, None, :, None]
         return _rows_last(found)
-
-    def bounds_s(self, limit_s: float) -> Floats:
-        """[row] the largest bound by the factors that are tried, until it reaches the limit."""
-        found = self._by(np.ones(len(self.fixed_s)), slice(None))
-        best, left = np.ones(len(found)), np.flatnonzero(found < limit_s)
-        for near, times in TRIED if self.priced else ():
-            factor = best[left] * times if near else np.full(len(left), times)
-            bounds = self._by(factor, left)
-            better = bounds > found[left]
-            best[left[better]], found[left[better]] = factor[better], bounds[better]
-            left = left[found[left] < limit_s]
-        return found
-
-    def _by(self, factor: Floats, some: Ints | slice) -> Floats:
-        """[row] the bound of some rows with the prices of memory times a factor."""
-        several = len(self.cuts.kinds) > 1
-        each = np.full((*self.seconds.shape[1:3], len(factor)), ENDLESS_S)  # [kind, chunk, row]
-        for seconds, kib_s in zip(self.seconds, self.kib_s, strict=True):
-            paid = seconds[..., some] + factor * kib_s[..., some] if self.priced else seconds
-            np.minimum(each, paid, out=each)
-        beyond = each - each.min(axis=1)[:, None]
-        fixed = self.fixed_s[some] - factor * self.room_s[some]
-        of_kinds = [beyond.min(axis=0), *beyond][: MOST_KINDS if several else 1]
-        layers: Floats = np.max([self._with_fewest(each, v) for v in of_kinds], axis=0)
-        layers += fixed
-        return layers * SAFETY
-
-    def _with_fewest(self, each: Floats, v: Floats) -> Floats:
-        """[row] what layers of each [kind, chunk, row] take, with multipliers of the fewest."""
-        found: Floats = self.cuts.fewest @ v
-        found += self.cuts.counts @ (each - v).min(axis=1)
-        return found
 
 
 def _rows_last(each: Floats) -> Floats:

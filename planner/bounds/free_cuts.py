@@ -161,12 +161,20 @@ class FreeCuts:
         passes = self.seconds.reshape(len(self.seconds), -1, 3).swapaxes(1, 2)
         late = np.broadcast_to(reduces[:, self.rank_of].T, (len(often), same.chunks, len(reduces)))
         each = np.concatenate([often, late], axis=2) @ np.concatenate([passes, late_s], axis=1)
-        rest = (p.embedding * often[:, 0] + p.head * often[:, -1]).sum(axis=1)
-        rest += p.extra * often[..., :2].sum(axis=(1, 2)) + p.hop * hops + p.once
-        rest += p.late.fixed @ reduces.sum(axis=1)
-        for end, (rank, _) in enumerate(same.ends):
-            rest += p.late.ends[:, :, end] @ reduces[:, rank]
+        extra_s = p.extra * often[..., :2].sum(axis=(1, 2))
+        rest = extra_s + self.rest_of(often[:, 0], often[:, -1], hops, reduces)
         return each.reshape(len(each), same.chunks, *self.runs.shape[1:]), rest
+
+    def rest_of(self, first: Floats, last: Floats, hops: Floats | float, reduces: Floats) -> Floats:
+        """[row] seconds of a mean of chains beside layers and what is added to each pass: `first`
+        and `last` are [row or 1, pass] how often it has those of the first and the last chunk.
+        """
+        p = self.passes
+        rest: Floats = (p.embedding * first + p.head * last).sum(axis=1)
+        rest += p.hop * hops + p.once + p.late.fixed @ reduces.sum(axis=1)
+        for end, (rank, _) in enumerate(self.same.ends):
+            rest += p.late.ends[:, :, end] @ reduces[:, rank]
+        return rest
 
     def seconds_of_each(
         self, lines: Sequence[Line], chunks: Sequence[int] | slice = slice(None)

@@ -91,7 +91,7 @@ class Passes:
             longer=each[:, :, -1] - layer,
             embedding=found.embedding_s[rows],
             head=found.head_s[rows],
-            extra=_extra_s(found, rows, same.vpp),
+            extra=_extra_s(found, rows, same.each_vpp),
             hop=found.hop_s[rows],
             update=update,
             once=update + found.step_s[rows],
@@ -121,7 +121,7 @@ class Passes:
 def passes_beside(found: PassSeconds, same: SamePipeline) -> Floats:
     """[row] `Beside.passes` of layouts run as `same`."""
     beside = beside_chunks(
-        found.beside_chunks, same.schedule, same.pp, same.vpp, same.m.astype(float)
+        found.beside_chunks, same.schedule, same.pp, same.each_vpp, same.m.astype(float)
     )
     return np.broadcast_to(np.asarray(beside.passes, float), len(same))
 
@@ -136,7 +136,7 @@ def _once_per_step(
     return update, reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m), beside)
 
 
-def _extra_s(found: PassSeconds, rows: Ints | slice, vpp: int) -> Floats:
+def _extra_s(found: PassSeconds, rows: Ints | slice, vpp: Floats | int) -> Floats:
     extra: Floats = found.blocking_s[rows] + found.micro_batch_s / 2 / vpp
     return extra
 

@@ -72,17 +72,26 @@ class Pipelines:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SamePipeline(Pipelines):
-    """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ."""
+    """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ.
+    Where `vpps` are said, [layout], chunks differ too, and all others speak of `vpp`.
+    """
 
     m: Ints
+    vpps: Ints | None = None
 
     def take(self, rows: "Ints | slice") -> "SamePipeline":
         """Some of them."""
         known: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
-        return SamePipeline(**known, prices=self.prices.take(rows), m=self.m[rows])
+        vpps = None if self.vpps is None else self.vpps[rows]
+        return SamePipeline(**known, prices=self.prices.take(rows), m=self.m[rows], vpps=vpps)
 
     def __len__(self) -> int:
         return len(self.m)
+
+    @property
+    def each_vpp(self) -> Floats | int:
+        """Chunks of each rank, of each layout where they differ."""
+        return self.vpp if self.vpps is None else self.vpps.astype(float)
 
     @cached_property
     def vectors(self) -> Ints:

@@ -91,6 +91,7 @@ class FreeCutBounds:
         self._some = np.ones(len(proof.kept), bool)
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
         self._left, self._kept, self._steps = BUDGET, 0, StepPace()
+        self._every = WorkPace(window=MORE)  # of schedules in turn: one alone says little
         self._last: WorkPace | None = None
         self._more, self._loose, self._loose_s = MORE, set[tuple[str, int]](), math.inf
         self._lines = dict[Shape, list[Line]]()
@@ -158,7 +159,7 @@ class FreeCutBounds:
         if can_be and enough and self._wide_s <= self._least_s < self.limit_s:
             self._again(min(self.found_s, self.aim_s), math.inf)
             self.found_s = self.aim_s = self.limit_s
-            self._left, self._last = LAST, WorkPace(LAST, self._lack_s)
+            self._left, self._last = LAST, WorkPace((LAST, self._lack_s))
             self._raise()
 
     def _close(self) -> None:
@@ -226,13 +227,11 @@ class FreeCutBounds:
         first.bounds[at] = np.clip(answer.bound_s, first.bounds[at], self.aim_s)
         first.begun[at] = True
         first.changed()
-        ways = dict[Variant, list[Alike]]()
-        for each in self._alike if answer.by else ():
-            if each.shape[:2] == first.shape[:2] and each.open_s < self.aim_s:
-                ways.setdefault(each.variant, []).append(each)
-        for alike in ways.values():
+        if answer.by:
+            like = [each for each in self._alike if each.shape[:2] == first.shape[:2]]
+            every = [each for each in like if each.open_s < self.aim_s]
             cap_kib = cuts.same.prices.cap_kib
-            self._left -= ask_others(self._layouts, alike, answer.by, cap_kib, self.aim_s)
+            self._left -= ask_others(self._layouts, every, answer.by, cap_kib, self.aim_s)
 
     @property
     def _open_s(self) -> float:
@@ -252,9 +251,13 @@ class FreeCutBounds:
         self._left, self._more = self._left + more, self._more - more
 
     def _has_hope(self, open_s: float) -> bool:
-        """Whether the gap would no longer be wide with all that is left."""
-        enough = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
-        return enough and self.aim_s >= self.limit_s * ENOUGH
+        """Whether the gap would no longer be wide with all that is left, at the pace of the least
+        bound or at that of all bounds: the least one stays while others rise.
+        """
+        least = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
+        lacks_s = sum(float(np.maximum(0.0, self.aim_s - x.bounds).sum()) for x in self._alike)
+        every = self._every.is_enough(self._more, lacks_s)
+        return (least or every) and self.aim_s >= self.limit_s * ENOUGH
 
     def _can_be_settled(self) -> bool:
         """Whether all can be, with what is left; true where that is not what is tried."""

@@ -1,6 +1,7 @@
 """The layouts whose cuts a list limits, in groups that the bound of every cut looks at together."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -61,9 +62,9 @@ class ListedLayouts:
         best = self.proof.ranked()[0]
         return alone(every, best.variant, self.proof.row_of(best))
 
-    def cuts(self, variant: Variant, rows: Ints) -> PackedCuts:
-        """The cuts of some rows that are run as one variant."""
-        same = run_as(self.proof.space, self._prices, rows, variant)
+    def cuts(self, variant: Variant, rows: Ints, vpps: Ints | None = None) -> PackedCuts:
+        """The cuts of some rows that are run as one variant; or but for the chunks of each rank."""
+        same = replace(run_as(self.proof.space, self._prices, rows, variant), vpps=vpps)
         return PackedCuts(same, self.proof.passes, rows)
 
     def _holds(self, rows: Ints, like: Alike, below_s: float) -> Bools:

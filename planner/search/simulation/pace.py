@@ -22,15 +22,17 @@ class StepPace:
 
 
 class WorkPace:
-    """Of what many bounds lack together, `lack_s` with `left` units of work."""
+    """Of what many bounds lack together, `lack_s` with `left` units of work: that of the last
+    `window` units.
+    """
 
-    def __init__(self, left: int, lack_s: float) -> None:
-        self._were = [(left, lack_s)]
+    def __init__(self, *known: tuple[int, float], window: int = ENOUGH_WORK) -> None:
+        self._were, self._window = list(known), window
 
     def is_enough(self, left: int, lack_s: float) -> bool:
         """Whether nothing lacks once that is spent; true of the first units of work."""
         self._were.append((left, lack_s))
-        while self._were[1][0] - left >= ENOUGH_WORK:
+        while len(self._were) > 1 and self._were[1][0] - left >= self._window:
             self._were.pop(0)
         was_left, lacked_s = self._were[0]
         spent = was_left - left

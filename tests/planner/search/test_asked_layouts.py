@@ -29,8 +29,9 @@ def of_all_micro_batches(
     layouts: ListedLayouts, alike: Alike, program: FreeCutProgram, aim_s: float
 ) -> int:
     """`ask_others` with the first ones."""
-    cap_kib = program.cuts.same.prices.cap_kib
-    return ask_others(layouts, [alike], program.answer().by, cap_kib, aim_s)
+    cap_kib, by = program.cuts.same.prices.cap_kib, program.answer().by
+    assert by
+    return ask_others(layouts, [alike], by, cap_kib, aim_s)
 
 
 @pytest.mark.parametrize("asked", [of_the_same_order, of_all_micro_batches])
