@@ -9,9 +9,8 @@ moved from there. Nothing is proved.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
-from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem
 from meshplan.planner.search.simulation.alike_layouts import Alike
@@ -21,30 +20,26 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.search.unlisted_cuts import any_cut
 from meshplan.planner.space.legal_layouts import Variant
 
-LOOKED, ASKED = 24, 3  # layouts whose lists are looked at; of which any cut is asked
+ASKED = 3  # layouts
 LIMIT_S, BUDGET = 0.2, 4_000_000  # deterministic seconds, and units of moves, of each
 
 
 def cuts_off_list(proof: Simulated, every: Sequence[Alike], below_s: float) -> Iterator[NearCut]:
-    """Cuts of layouts of `every` that are bounded below a limit and have no listed cut that fits,
-    the smallest bound and the fewest chunks first.
+    """Cuts of layouts of `every` that are bounded below a limit, the smallest bound and the fewest
+    chunks first.
     """
     ways = sorted(
-        (bound_s, each.shape[2], int(row), each.variant)
-        for each in every
+        (bound_s, each.shape[2], at, int(row))
+        for at, each in enumerate(every) if each.shape[0] not in V_SHAPED
         for row, bound_s in zip(each.rows.tolist(), each.bounds.tolist(), strict=True)
         if bound_s < below_s
-    )
-    problems = ((row, way, proof.problem(row, way)[0]) for _, _, row, way in ways[:LOOKED])
-    for row, way, problem in islice((each for each in problems if no_listed_fits(each[2])), ASKED):
+    )  # fmt: skip
+    for _, _, at, row in ways[:ASKED]:
+        way = every[at].variant
+        problem, _ = proof.problem(row, way)
         plan, _ = (None, False) if proof.tally.late else any_cut(problem, LIMIT_S)
         if plan is not None:
             yield _climbed(proof, row, way, problem, plan)
-
-
-def no_listed_fits(problem: StageProblem) -> bool:
-    """Whether no cut of the layout's list fits in any mix."""
-    return bool(problem.splits) and not some_mix_fits(problem).any()
 
 
 def _climbed(
