@@ -1,18 +1,12 @@
 """What whole layers in the order of the model prove of one layout whose chunks pass in rows.
 
-The cuts whose known chains are below a limit are listed (`planner.cuts.ordered_cuts`), and those of
-which a rank fits in no mix are left out; if they are few, the one whose longest known chain is
-shortest is played until none is faster (`planner.cuts.whole_cuts`).
+The cuts whose known chains are below a limit are listed (`planner.cuts.ordered_cuts`); if they are
+few, the one whose longest known chain is shortest is played until none is faster
+(`planner.cuts.whole_cuts`).
 """
 
-from dataclasses import replace
-
-from meshplan.costmodels.layouts import Bools, Ints
-from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.cuts.ordered_cuts import OrderedCuts
 from meshplan.planner.cuts.whole_cuts import WholeLayers
-from meshplan.planner.problem.same_pipeline import SamePipeline
-from meshplan.planner.problem.stage_problem import only_problem
 
 LISTED, SECONDS = 50_000, 4  # units of work of a list; seconds that cost one unit
 GAME, GAME_UNITS = 30, 300_000  # shortest paths at most; units of work of what is played
@@ -28,11 +22,4 @@ def ordered_bound_s(whole: WholeLayers) -> float:
     found_s, best = ordered.game(whole.below_s, min(GAME, 1 + GAME_UNITS // whole.step))
     layers = ordered.below([mean, best], whole.below_s) if found_s < whole.below_s else None
     whole.work += LISTED + ordered.work // SECONDS + whole.step * ordered.played
-    if layers is not None:
-        layers = layers[_may_fit(program.cuts.same, layers)]
     return whole.played_s(layers, [mean, best], found_s)
-
-
-def _may_fit(same: SamePipeline, layers: Ints) -> Bools:
-    """Which cuts, [cut, chunk] layers, every rank may hold at each of its moments."""
-    return some_mix_fits(replace(only_problem(same), splits=tuple(map(tuple, layers.tolist()))))

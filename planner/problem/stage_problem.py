@@ -204,11 +204,7 @@ class StageProblem(Pipelines):
 
 def stage_problem(space: Space, coefficients: Priced, row: int, variant: Variant) -> StageProblem:
     """The inner problem of `row` run as `variant`."""
-    return only_problem(run_as(space, coefficients, np.array([row]), variant))
-
-
-def only_problem(alone: SamePipeline) -> StageProblem:
-    """The inner problem of the only layout of `alone`."""
+    alone = run_as(space, coefficients, np.array([row]), variant)
     shared = {field.name: getattr(alone, field.name) for field in fields(Pipelines)}
     return StageProblem(**shared, m=_only(alone.m))
 

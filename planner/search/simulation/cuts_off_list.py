@@ -1,11 +1,12 @@
-"""Cuts of layouts of which no cut of a list fits.
+"""Cuts of layouts that leave the gap wide, from any cut that fits.
 
 A list is made for short steps (`planner.space.stage_splits`), so where ranks have little more room
-than all layers take, none of its cuts may fit, though others do: of a model with experts, whose
-layers hold far more than those between, ranks may need just so many of each kind. Nothing of such a
-layout is simulated, and moves of layers have nowhere to begin. So where one of them leaves the gap
-wide, CP-SAT is asked for any cut that fits (`planner.search.unlisted_cuts.any_cut`), and layers are
-moved from there. Nothing is proved.
+than all layers take, those of its cuts that fit may be far slower than others: of a model with
+experts, whose layers hold far more than those between, ranks must hold just so many of each kind.
+Moves of layers begin at cuts nearly as fast as the best plan, so not there. So where layouts whose
+chunks pass in rows leave the gap wide, CP-SAT is asked for any cut that fits
+(`planner.search.unlisted_cuts.any_cut`), and layers are moved from there. What it does not answer
+in little time ends this. Of V shapes the bound plays cuts itself. Nothing is proved.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,9 @@ def cuts_off_list(proof: Simulated, every: Sequence[Alike], below_s: float) -> I
     for _, _, at, row in ways[:ASKED]:
         way = every[at].variant
         problem, _ = proof.problem(row, way)
-        plan, _ = (None, False) if proof.tally.late else any_cut(problem, LIMIT_S)
+        plan, known = (None, False) if proof.tally.late else any_cut(problem, LIMIT_S)
+        if not known:
+            return
         if plan is not None:
             yield _climbed(proof, row, way, problem, plan)
 

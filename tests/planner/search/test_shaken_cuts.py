@@ -1,6 +1,7 @@
 """Cuts near the fastest one, from which layers are moved anew."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from chunked_cuts import climbs
@@ -49,6 +50,18 @@ def test_a_layer_that_is_moved_recomputes_as_much_as_it_may() -> None:
             cut = shaken_cut(problem, as_row(stages), random.Random(0))
             moved += cut is not None and as_stages(cut) != stages and cut[:, 2].sum() > 0
     assert moved > 0
+
+
+def test_fewer_layers_are_moved_where_no_more_fit() -> None:
+    """A cut of a layout that has no more room than it takes is shaken too."""
+    none = some = 0
+    for problem, _, stages in climbs(range(40)):
+        plan = evaluate(problem, stages)
+        assert plan is not None
+        tight = replace(problem, prices=replace(problem.prices, cap_kib=max(plan.peak_kib)))
+        cut = shaken_cut(tight, as_row(stages), random.Random(0))
+        none, some = none + (cut is None), some + (cut is not None)
+    assert none < some
 
 
 @pytest.mark.nightly
