@@ -43,6 +43,7 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
+from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import StepPace, WorkPace
 from meshplan.planner.search.simulation.shaken_cuts import near_the_fastest
@@ -174,11 +175,13 @@ class FreeCutBounds:
                 self._raise()
 
     def _shake(self) -> bool:
-        """Look for faster cuts near the fastest one; whether one was found. Nothing of `_left` is
-        for this.
+        """Look for faster cuts off the lists and near the fastest one; whether one was found.
+        Nothing of `_left` is for this.
         """
-        before_s, near = self.limit_s, near_the_fastest(self.proof)
-        if near:
+        before_s = self.limit_s
+        for each in cuts_off_list(self.proof, self._alike, self._wide_s):
+            self._offer(*each)
+        if near := near_the_fastest(self.proof):
             self._offer(*near)
         return self.limit_s < before_s
 

@@ -81,12 +81,12 @@ def shakes(
 
 
 def shaken_cut(problem: StageProblem, cut: Ints, draw: random.Random) -> Ints | None:
-    """[chunk, 3] with some layers moved, which recompute as much as they may; None if none that was
-    drawn fits.
+    """[chunk, 3] with some layers moved, which recompute as much as they may: fewer where none that
+    was drawn fits; None if none at all does.
     """
-    for _ in range(DRAWN):
+    for number in sorted(list(range(1, 1 + SHAKEN)) * DRAWN, reverse=True):
         moved = cut.copy()
-        for _ in range(SHAKEN):
+        for _ in range(number):
             _move(problem, moved, draw)
         if len(fitting(problem, moved[None])):
             return moved

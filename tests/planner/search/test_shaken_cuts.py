@@ -5,11 +5,12 @@ import random
 import pytest
 from chunked_cuts import climbs
 
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts.cut_lengths import as_row, as_stages
 from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.search.simulation import free_cuts
+from meshplan.planner.search.simulation import free_cuts, shaken_cuts
 from meshplan.planner.search.simulation.shaken_cuts import shaken_cut, shakes
 
 
@@ -49,6 +50,21 @@ def test_a_layer_that_is_moved_recomputes_as_much_as_it_may() -> None:
             cut = shaken_cut(problem, as_row(stages), random.Random(0))
             moved += cut is not None and as_stages(cut) != stages and cut[:, 2].sum() > 0
     assert moved > 0
+
+
+def test_fewer_layers_are_moved_where_no_more_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no cut fitted of which more than two layers were moved."""
+    moves = list[None]()
+
+    def fits_of_two(_: object, cuts: Ints) -> Ints:
+        few = len(moves) <= 2
+        moves.clear()
+        return cuts if few else cuts[:0]
+
+    monkeypatch.setattr(shaken_cuts, "_move", lambda *_: moves.append(None))
+    monkeypatch.setattr(shaken_cuts, "fitting", fits_of_two)
+    problem, _, stages = next(climbs(range(40)))
+    assert shaken_cut(problem, as_row(stages), random.Random(0)) is not None
 
 
 @pytest.mark.nightly
