@@ -20,11 +20,13 @@ Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
 
 
 class Solved(NamedTuple):
-    """A solved model; `objective` in the model's own unit."""
+    """A solved model: `bound` and `objective` in the model's own unit, deterministic `seconds`."""
 
     status: Status
     objective: int
+    bound: int
     solver: Any
+    seconds: float
 
     @property
     def found(self) -> bool:
@@ -86,4 +88,6 @@ def solve_model(model: "cp_model.CpModel", seconds: float) -> Solved:
         raise RuntimeError(f"CP-SAT refused the model: {model.validate()}")
     found = names[code] in ("OPTIMAL", "FEASIBLE")
     objective = round(solver.objective_value) if found else 0
-    return Solved(names[code], objective, solver)
+    bound = round(solver.best_objective_bound) if names[code] != "INFEASIBLE" else 0
+    spent_s = float(solver.response_proto.deterministic_time)
+    return Solved(names[code], objective, bound, solver, spent_s)
