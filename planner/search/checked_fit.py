@@ -44,9 +44,9 @@ from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.least_held import LeastHeld, rows_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, rows_of_kinds_may_fit
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.unlisted_cuts import any_cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import lists_all
+from meshplan.planner.stages.any_cut import any_cut
 from meshplan.planner.stages.path import Intervals, fullest_stages
 
 SIZES_TOGETHER, ROWS_TOGETHER = 8, 16_384  # at first, and about at most

@@ -15,15 +15,14 @@ import numpy as np
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.problem.stage_problem import stage_problem
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
 from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound, rows_beyond
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
-from meshplan.planner.stages.counts import solve_counts
-from meshplan.planner.stages.first_plan import first_plan
+from meshplan.planner.stages.any_cut import any_cut
 
-MOST, LIMIT_S = 8, 1.0  # ways to run a row that are asked; deterministic seconds of each
+MOST = 8  # ways to run a row that are asked
 LESS = (0.98, 0.95, 0.9, 0.8, 0.65, 0.5)  # parts of the memory with which rows may fit still
 
 
@@ -63,11 +62,3 @@ def _ways(run: BranchAndBound, rows: Ints) -> Iterator[tuple[int, Variant]]:
         for variant in run.space.variants(row):
             if not lists_all(run.space.model, run.space.legality, pp, variant.virtual_stages):
                 yield row, variant
-
-
-def any_cut(problem: StageProblem, limit_s: float = LIMIT_S) -> tuple[StagePlan | None, bool]:
-    """A plan of any cut, and whether there is none where none is found."""
-    free = replace(problem, splits=None)
-    if problem.vpp == 1:
-        return first_plan(free)[1], True
-    return solve_counts(free, limit_s)

@@ -5,7 +5,7 @@ than all layers take, those of its cuts that fit may be far slower than others: 
 experts, whose layers hold far more than those between, ranks must hold just so many of each kind.
 Moves of layers begin at cuts nearly as fast as the best plan, so not there. So where layouts whose
 chunks pass in rows leave the gap wide, CP-SAT is asked for any cut that fits
-(`planner.search.unlisted_cuts.any_cut`), and layers are moved from there. What it does not answer
+(`planner.stages.any_cut`), and layers are moved from there. What it does not answer
 in little time ends this. Of V shapes the bound plays cuts itself. Nothing is proved.
 """
 
@@ -18,8 +18,8 @@ from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.listed_layouts import layers_of
 from meshplan.planner.search.simulation.shaken_cuts import NearCut
 from meshplan.planner.search.simulation.simulated import Simulated
-from meshplan.planner.search.unlisted_cuts import any_cut
 from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.stages.any_cut import any_cut
 
 ASKED = 3  # layouts
 LIMIT_S, BUDGET = 0.2, 4_000_000  # deterministic seconds, and units of moves, of each

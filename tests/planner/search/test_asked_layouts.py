@@ -11,7 +11,7 @@ from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked
 from meshplan.planner.search.simulation.asked_layouts import ask, ask_others
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
-from meshplan.planner.search.unlisted_cuts import any_cut
+from meshplan.planner.stages.any_cut import any_cut
 
 Ask = Callable[[ListedLayouts, Alike, FreeCutProgram, float], int]
 

@@ -227,7 +227,8 @@ def test_a_picture_without_matplotlib_is_refused_first(
 )
 def test_a_mistake_is_one_line(change: tuple[str, ...], planner: Planner) -> None:
     """A user's mistake is said in one line before anything is planned; exit 2."""
-    result = run("sweep", "llama-3.1-8b", *JOB, *change)
+    job = () if "--cluster" in change else JOB
+    result = run("sweep", "llama-3.1-8b", *job, *change)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
