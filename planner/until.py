@@ -2,8 +2,9 @@
 
 What scans sizes or lifts pins one after the other looks at no clock. An alarm of the process ends
 it: `Ended` is raised in what runs then, which lets go of what it holds as it does when Ctrl-C is
-pressed. Where there are no such alarms (off Unix, outside the main thread) work is not ended, but
-nothing is begun after the deadline.
+pressed. Python drops what is raised in a finaliser or a callback of its garbage collector, so the
+alarm comes again until it is heard. Where there are no such alarms (off Unix, outside the main
+thread) work is not ended, but nothing is begun after the deadline.
 """
 
 import signal
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Generic, NamedTuple, TypeVar
+
+AGAIN_S = 0.5
 
 Done = TypeVar("Done")
 
@@ -53,7 +56,7 @@ def _ended_after(work: Callable[[], Done], left_s: float) -> Finished[Done] | No
     before = signal.signal(signal.SIGALRM, end)
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, left_s)
+            signal.setitimer(signal.ITIMER_REAL, left_s, AGAIN_S)
             return Finished(work())
         finally:
             running.clear()

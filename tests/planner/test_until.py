@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from meshplan.planner import until
 from meshplan.planner.second_core import done_until
 from meshplan.planner.until import Finished, done_by
 
@@ -53,6 +54,25 @@ def test_no_handler_of_failures_takes_the_end_for_one() -> None:
     assert done_by(stubborn, time.perf_counter() + SOON_S) is None
     with pytest.raises(ZeroDivisionError):
         done_by(lambda: 1 // 0, time.perf_counter() + FAR_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_end_that_python_drops_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised while an object is finalised is dropped: the work would go on for a minute."""
+    monkeypatch.setattr(until, "AGAIN_S", 4 * SOON_S)
+
+    class Lasting:
+        def __del__(self) -> None:
+            time.sleep(2 * SOON_S)
+
+    def work() -> None:
+        Lasting()
+        for _ in range(int(FAR_S / SOON_S)):
+            time.sleep(SOON_S)
+
+    begun = time.perf_counter()
+    assert done_by(work, begun + SOON_S) is None
+    assert time.perf_counter() - begun < 5.0
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 9])
