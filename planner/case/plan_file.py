@@ -173,9 +173,9 @@ class RunnerUp(Frozen):
                         (`hardware_profiles.errors.layout_ratios`)
     expected_slower     by which fraction it is expected to take longer than the chosen one, what is
                         predicted corrected for the choice; negative: less long
-    kind_bound_s        no layout of the same tp, cp, pp and ep is faster, however it is cut: its
-                        own step if it is the fastest of these; None where that is not known, and
-                        in older plan files
+    kind_bound_s        no layout of the space with the same tp, cp, pp and ep is faster, however it
+                        is cut: its own step if it is the fastest of these; None where that is not
+                        known, and in older plan files
     """
 
     layout: Layout

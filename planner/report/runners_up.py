@@ -65,12 +65,12 @@ AT_MOST = (
 
 
 PROVED = (
-    "no layout with the tp, cp, pp and ep of a runner-up is faster than that one, however its "
-    "layers are split"
+    "no layout of the space with the tp, cp, pp and ep of a runner-up is faster than that one, "
+    "however its layers are split"
 )
 AT_LEAST = (
-    "at least: no layout with the same tp, cp, pp and ep takes less, however its layers are split; "
-    "a runner-up without it is the fastest of these"
+    "at least: no layout of the space with the same tp, cp, pp and ep takes less, however its "
+    "layers are split; a runner-up without it is the fastest of these"
 )
 MOST_NAMED = 3  # kinds that are not shown
 

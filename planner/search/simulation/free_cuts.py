@@ -354,11 +354,9 @@ class FreeCutBounds:
         if folded:
             self._loose.add(alike.shape[:2])
         whole = WholeLayers(
-            program,
-            below_s,
-            lambda work: self._left - work <= self._kept or self.proof.tally.late,
+            program, below_s, lambda work: self._left - work <= self._kept or self.proof.tally.late,
             is_wide=self.aim_s <= self._wide_s,
-        )
+        )  # fmt: skip
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
         self._left -= whole.work
         for step_s, layers in sorted(whole.cuts, key=lambda each: each[0]):

@@ -1,28 +1,16 @@
 """Runners-up begin with what the proof knows, and are the best of their kinds."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import permutations
 
-import numpy as np
 import pytest
+from short_of_memory import question
 
-from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import case_at, plan_of, simulated_s, solve
-from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
-from meshplan.planner.bounds.any_split import bounds_of_any_split
-from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.search_report import OpenKind
 from meshplan.planner.cuts import budget
-from meshplan.planner.problem.same_pipeline import run_as
-from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.report.runners_up import (
     AT_LEAST,
     PROVED,
@@ -31,32 +19,14 @@ from meshplan.planner.report.runners_up import (
     open_runners_line,
     slower_text,
 )
-from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
-from meshplan.planner.search.near_kinds import shake
 from meshplan.planner.search.open_kinds import OpenKinds, not_shown, of_shown
 from meshplan.planner.search.result import NoLayoutFits
-from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.rows.rows_below import NEARLY
-from meshplan.planner.search.simulation.kind_cuts import KindCuts
-from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
-from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
-
-LONG_S = 1e6
-PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
-
-
-def question(model: str, gpus: int, engine: str) -> Question:
-    """A small one, short of memory."""
-    return Question(
-        model=read_model(model)[1], training=Training(seq_len=8192, global_batch_size=32),
-        cluster=load_cluster("dgx-a100"), engine=load_engine(engine), gpus=gpus,
-    )  # fmt: skip
-
 
 QUESTIONS = [
     pytest.param(question("qwen2.5-14b", 16, "megatron"), id="no layers mixed"),
@@ -302,137 +272,3 @@ def test_what_is_open_of_a_kind_by_hand() -> None:
     known.settle(kind, 1.2, math.inf)
     assert (known.bound_s(kind), known.bound_s(other)) == (1.2, 1.05)
     assert known.with_cuts({kind: 1.01}).bound_s(kind) == 1.02
-
-
-def test_other_cuts_of_every_row_are_open(proof: Simulated) -> None:
-    """Where a list says how rows are cut: no lower than their bound and that of all."""
-    kind, bounds = proof.kind(proof.ranked()[0]), proof.open.row_bounds
-    rows = [row for row in range(len(bounds)) if kind_of(proof.space.layouts, row) == kind]
-    least_s = float(bounds[rows].min())
-    assert _of_every_cut(proof, math.inf, 0.0).least_s[kind] == least_s
-    assert _of_every_cut(proof, math.inf, 2 * least_s).least_s[kind] == 2 * least_s
-    assert not _of_every_cut(proof, float(bounds.min()), 0.0).least_s
-
-
-def with_a_layer_moved(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
-    """From each chunk to each."""
-    for at, to in permutations(range(len(stages)), 2):
-        layers = [each.layers - (i == at) + (i == to) for i, each in enumerate(stages)]
-        yield tuple(
-            Stage(n, each.full_layers, each.selective_layers)
-            for n, each in zip(layers, stages, strict=True)
-        )
-
-
-def spoilt(proof: Simulated) -> tuple[Kind, float]:
-    """The kind of the best, whose cut has a layer at the wrong place now; and its step before."""
-    best = proof.ranked()[0]
-    problem, _ = proof.problem(proof.row_of(best), best.variant)
-    plans = (evaluate(problem, each) for each in with_a_layer_moved(best.plan.stages))
-    kind, plan = proof.kind(best), next(filter(None, plans))
-    proof.best[kind] = best._replace(step_s=math.inf)
-    assert proof.judged_s(proof.row_of(best), best.variant, plan) > best.step_s
-    return kind, best.step_s
-
-
-def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
-    """From one with a layer at the wrong place something is faster."""
-    kind, _ = spoilt(proof)
-    before_s = proof.best[kind].step_s
-    shake(proof, proof.best[kind])
-    assert proof.best[kind].step_s < before_s
-
-
-def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
-    """By less than a cut that is known, and by more than its rows; of no other kind's cuts."""
-    kind, step_s = spoilt(proof)
-    rows = np.array([kind_of(proof.space.layouts, row) == kind for row in range(len(proof.kept))])
-    assert not rows.all()
-    cuts = KindCuts(proof, kind)
-    proof.best[1, 1, 1, 64] = proof.best[kind]._replace(step_s=1.0)
-    assert KindCuts(proof, kind).limit_s == cuts.limit_s > proof.best_s
-    del proof.best[1, 1, 1, 64]
-    bound_s = cuts.offered_s()
-    assert (cuts._some == rows).all()
-    assert proof.open.row_bounds[rows].min() * 1.001 < bound_s <= step_s * (1 + 2e-6)
-    proof.best[kind] = proof.best[kind]._replace(step_s=proof.open.row_bounds[rows].min())
-    assert math.isinf(KindCuts(proof, kind).offered_s())
-
-
-@pytest.fixture(name="proof")
-def proof_fixture() -> Simulated:
-    """One that ended with a proof."""
-    found = simulated(PINNED)
-    assert math.isinf(found.prove(None))
-    return found
-
-
-def simulated(pinned: dict[str, str]) -> Simulated:
-    """Of `qwen3.5-9b` on 8 GPUs."""
-    asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(pinned))
-    space = space_of(asked)
-    return Simulated(
-        asked, space, price_space(asked, space, closed_form),
-        lambda layout: simulated_s(case_at(asked, layout)),
-        partial(layout_of_row, space.layouts), limit_s=LONG_S,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("open_part", "known_part"), [(None, 1.0), (0.95, 0.95), (0.8, 0.9)])
-def test_what_was_settled_is_no_faster_than_the_best(
-    proof: Simulated, open_part: float | None, known_part: float
-) -> None:
-    """Runners-up go on from there, not from its first bound; but from a cut that stays open."""
-    entry = proof._settled[0]._replace(bound_s=0.9 * proof.best_s)
-    proof._settled = [entry]
-    if open_part:
-        proof._left = [entry._replace(bound_s=open_part * proof.best_s)]
-    (known,) = proof._slower()
-    assert known.bound_s == known_part * proof.best_s
-
-
-@pytest.mark.parametrize(("proved", "part"), [(1.0, 1), (0.98, budget.OPEN)])
-def test_an_open_proof_leaves_runners_up_a_part_of_the_budget(
-    proof: Simulated, monkeypatch: pytest.MonkeyPatch, proved: float, part: int
-) -> None:
-    """The rest of it would go on with what the proof could not settle."""
-    left = list[int]()
-    monkeypatch.setattr(Simulated, "settle_below", lambda own, *_: left.append(own.tally.left))
-    proof.proved_s = proved * proof.best_s
-    proof.find_runners_up(3, None)
-    assert left == [budget.RUNNERS // part]
-
-
-def test_what_is_left_open_is_rows_crowds_and_layouts(proof: Simulated) -> None:
-    """Its least bound is that of all that is open, whichever of these holds it; and of what is not
-    below its own limit there is none.
-    """
-    opened, holders = OpenLayouts(proof.space, proof.prices, proof.passes), set[int]()
-    while math.isfinite(opened.least_s):
-        holders.add([opened._row_s, opened._crowd_s, opened.first_s].index(opened.least_s))
-        assert opened.asked()[1].min() == opened.least_s
-        if not opened.closer(math.inf):
-            opened.pop()
-    assert holders == {0, 1, 2}
-    anew = OpenLayouts(proof.space, proof.prices, proof.passes)
-    anew.reopen([], lambda rows: np.zeros(len(rows)))
-    assert not len(anew.asked()[0])
-    assert anew.least_s < math.inf
-
-
-def test_rows_bounded_roughly_together_are_bounded_as_alone() -> None:
-    """What is looked up once for all variants of the same rows is what each would look up."""
-    proof = simulated({"micro_batch_size": "1"})
-    opened = OpenLayouts(proof.space, proof.prices, proof.passes)
-    groups = proof.space.by_variant(np.arange(len(proof.space.layouts)))
-    parts = of_the_same_rows(groups)
-    assert sorted(at for part in parts for at in part) == list(range(len(groups)))
-    assert max(map(len, parts)) > 1
-    for part in parts:
-        together = opened._roughly([groups[at] for at in part], math.inf)
-        for at, bounds in zip(part, together, strict=True):
-            variant, rows = groups[at]
-            same = run_as(proof.space, proof.prices, rows, variant)
-            bound = bounds_of_any_split if variant.virtual_stages > 1 else mean_rank_bounds
-            alone = bound(same, Passes.of(proof.passes, rows, same))
-            assert (bounds == np.maximum(alone, opened.row_bounds[rows])).all()
