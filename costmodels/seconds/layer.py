@@ -296,7 +296,7 @@ class Pricer:
         return (self.groups["ep"].size > 1) | (not on_device)
 
     def _wait_at(self, operations: Sequence[Operation]) -> int | None:
-        """Before which of them the host reads the counts; None where no router chooses any."""
+        """Before which of them the host reads the counts; None where it reads none."""
         return None if self.fixed_capacity else wait_at(operations)
 
     def chains_s(self, operations: Sequence[Operation]) -> list[Number]:
