@@ -60,6 +60,11 @@ class Gpu(Frozen):
     power_w: Positive | None = None
     sources: dict[str, str]
 
+    @property
+    def format_16_bit(self) -> Literal["bf16", "fp16"]:
+        """The 16-bit format to train in: a V100 has no bf16."""
+        return "bf16" if "bf16" in self.peak_flops_per_s else "fp16"
+
     def without_units(self, held: int) -> "Gpu":
         """What is left to compute with where other kernels hold so many units all the time."""
         left = self.compute_units - held

@@ -315,7 +315,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     streams = site.model.streams
     if streams:
         yield from from_streams(site, streams.columns, "feed_forward_streams")
-    if not (site.model.parallel_blocks and kind.has_mixer) or site.model.norms_per_layer > 1:
+    if site.model.norms_per_layer > 1 or not kind.has_mixer:  # else it reads what the mixer reads
         apart = norm_module(site, apart=bool(kind.experts))
         yield remade(site.kernels, norm(site, "feed_forward_norm", apart or "mlp"))
     if kind.experts:

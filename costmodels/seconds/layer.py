@@ -291,17 +291,19 @@ class Pricer:
 
     @property
     def _reads_counts(self) -> Condition:
-        """Whether the host reads how many rows its experts get."""
-        if self.fixed_capacity:
-            return False
+        """Whether the host reads the counts of experts whose rows routers choose."""
         on_device = self.device.uses_grouped_mm and not self.products_apart
         return (self.groups["ep"].size > 1) | (not on_device)
+
+    def _wait_at(self, operations: Sequence[Operation]) -> int | None:
+        """Before which of them the host reads the counts; None where it reads none."""
+        return None if self.fixed_capacity else wait_at(operations)
 
     def chains_s(self, operations: Sequence[Operation]) -> list[Number]:
         """Seconds of the chains through host and device of which a forward pass takes the longest;
         none where the host does not wait (`expert_counts`).
         """
-        if self.fixed_capacity or wait_at(operations) is None:
+        if self._wait_at(operations) is None:
             return []
         each_s = [device_s(self.device, op, "forward") for op in operations]
         own = self._computing(operations, "forward", each_s)
@@ -319,8 +321,8 @@ class Pricer:
         """Of operations that compute for `each_s` and take the host `issued`; `exposed` of those
         that send.
         """
-        wait = wait_at(operations)
-        if self.fixed_capacity or wait is None:
+        wait = self._wait_at(operations)
+        if wait is None:
             return []
         seen = iter(exposed)
         lasting = [

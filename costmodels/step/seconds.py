@@ -92,13 +92,7 @@ def step_time(model: StageModel) -> StepTime:
     busy = model.by_rank(lambda rank: _busy(model, rank))
     worst = max(range(len(busy)), key=lambda rank: busy[rank].total_s)
     makespan, work = max(reduced), busy[worst]
-    crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
-    send = float(
-        2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hops.hop_s
-    )
-    held = model.stages_of_rank[worst]
-    outputs = sum(sum(model.sends_outputs[index]) for index in held)
-    send += float(outputs * model.m * model.hops.module_outputs_s)
+    send = _send_s(model, worst)
     overhead = model.m * model.setting.tuning.micro_batch_s
     data = model.m * work.data_s + left[worst]
     update = max(model.by_rank(lambda rank: update_s(model, rank)))
@@ -116,6 +110,17 @@ def step_time(model: StageModel) -> StepTime:
         bubble_s=bubble if bubble > 1e-12 * makespan else 0.0,
         optimizer_s=update,
         fixed_s=model.setting.tuning.step_s,
+    )
+
+
+def _send_s(model: StageModel, rank: int) -> float:
+    """Seconds of a step in which a pipeline rank sends to the next and nothing hides it."""
+    la, hops = model.layout, model.hops
+    crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
+    shown = 1 - model.setting.engine.overlap.pipeline
+    outputs = sum(sum(model.sends_outputs[index]) for index in model.stages_of_rank[rank])
+    return float(2 * crossings * model.m * shown * hops.hop_s) + float(
+        outputs * model.m * hops.module_outputs_s
     )
 
 

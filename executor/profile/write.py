@@ -209,8 +209,7 @@ def build_kernels(
 
 
 def _peak_16_bit(gpu: Gpu) -> float:
-    peaks = gpu.peak_flops_per_s
-    return peaks["bf16"] if "bf16" in peaks else peaks["fp16"]
+    return gpu.peak_flops_per_s[gpu.format_16_bit]
 
 
 def _longest(points: Sequence[AttentionPoint]) -> tuple[AttentionPoint, ...]:

@@ -158,8 +158,6 @@ def recognised(text: str, name: str, batch: Batch) -> Recognised:
     """
     bare, ranks = by_rank(plain(text))
     found = _of_text(bare, name, batch)
-    if not ranks or not found.log.steps:
-        return found
     kind = (found.format, found.log.whole)
     each = (_of_text(lines, name, batch) for lines in ranks)
     own = (read.log.steps for read in each if (read.format, read.log.whole) == kind)

@@ -67,15 +67,15 @@ def listing() -> Listing:
 
 
 def _gpu_summary(gpu: Gpu, kernels: Kernels) -> GpuSummary:
-    wide = "bf16" if "bf16" in gpu.peak_flops_per_s else "fp16"  # V100 has no bf16
-    peak = gpu.peak_flops_per_s[wide]  # type: ignore[index]
+    wide = gpu.format_16_bit
+    peak = gpu.peak_flops_per_s[wide]
     return {
         "name": gpu.name,
         "title": gpu.title,
         "memory_bytes": gpu.memory_bytes,
         "memory_bandwidth_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
         "peak_16bit_flops_per_s": peak,
-        "sustained_16bit_flops_per_s": peak * kernels.matmul_efficiency[wide],  # type: ignore[index]
+        "sustained_16bit_flops_per_s": peak * kernels.matmul_efficiency[wide],
         "power_w": gpu.power_w,
         "known_from": kernels.conditions.get("kind", "not stated"),
     }

@@ -130,9 +130,10 @@ def _fits(run: Run, model: StepModel) -> bool:
 
 
 def _simple_s(run: Run) -> float:
-    peaks = run.cluster.gpu.peak_flops_per_s
+    gpu = run.cluster.gpu
     flops = 6 * _active(run.model) * run.training.global_batch_tokens
-    return flops / (peaks.get("bf16", peaks["fp16"]) * SIMPLE_MFU * run.layout.world_size)
+    peak = gpu.peak_flops_per_s[gpu.format_16_bit]
+    return flops / (peak * SIMPLE_MFU * run.layout.world_size)
 
 
 @lru_cache(maxsize=MODELS_KEPT)

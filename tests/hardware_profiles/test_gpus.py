@@ -32,6 +32,14 @@ SPEC = {
 }
 
 
+@pytest.mark.parametrize(("name", "expected"), [("v100-32gb", "fp16"), ("a100-80gb-sxm", "bf16")])
+def test_a_card_without_bf16_trains_in_fp16(name: str, expected: str) -> None:
+    """Volta has no bf16 units; what comes after it has."""
+    gpu = load_gpu(name)
+    assert gpu.format_16_bit == expected
+    assert gpu.peak_flops_per_s[gpu.format_16_bit] > 1e14
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_every_number_has_a_source(name: str) -> None:
     """Each figure of a datasheet, and each fraction of its kernels, says where it was read."""

@@ -70,15 +70,14 @@ def _run(bench: Bench, groups: Groups) -> tuple[Record, ...]:
     compute = overlap(few, twice).compute_s / overlap(few, 0).compute_s
     communication = overlap(many, once).communication_s / overlap(0, once).communication_s
     rows = bench.everywhere([compute, communication])
+    most = map(max, zip(*rows, strict=True))
     return tuple(
         Record(
             key=f"interference/{name}",
             repeats=repeats,
-            result=Quantity(
-                name=f"interference.{name}", unit="ratio", value=max(row[column] for row in rows)
-            ),
+            result=Quantity(name=f"interference.{name}", unit="ratio", value=value),
         )
-        for column, name in enumerate(("compute", "communication"))
+        for name, value in zip(("compute", "communication"), most, strict=True)
     )
 
 

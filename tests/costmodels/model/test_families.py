@@ -23,6 +23,7 @@ from benchmarks.models.families import (
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
+from meshplan.costmodels.model.family_rules import lfm_width
 from meshplan.costmodels.model.hf_config import left_out, model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters_per_rank, model_parameters
 from meshplan.costmodels.model.unread_fields import CHANGES_COST
@@ -109,6 +110,20 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
     assert weights == pytest.approx(CONFIGS[name]["weight_flops"], rel=1e-3)
     if not has_state and CONFIGS[name]["other_flops"]:
         assert attention == pytest.approx(CONFIGS[name]["other_flops"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("stated", "width"),
+    [
+        pytest.param({"block_auto_adjust_ff_dim": False}, 900, id="as stated"),
+        pytest.param({}, 768, id="2/3 of it, 600, up to 3 x 256"),
+        pytest.param({"block_ffn_dim_multiplier": 1.5}, 1024, id="1.5 x 600 = 900, up to 4 x 256"),
+        pytest.param({"block_multiple_of": 100}, 600, id="6 x 100"),
+    ],
+)
+def test_width_of_lfm2_by_hand(stated: dict[str, Any], width: int) -> None:
+    """A stated width of 900."""
+    assert lfm_width(Fields({"intermediate_size": 900, **stated}, "lfm2")) == width
 
 
 def test_most_families_are_counted() -> None:

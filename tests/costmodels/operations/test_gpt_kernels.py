@@ -27,6 +27,7 @@ ATTENTION = Attention(
     heads=16, kv_heads=16, head_dim=64, v_head_dim=64, qkv_bias=True, out_bias=True
 )
 GPT_LAYER = Layer(attention=ATTENTION, ffn=4 * H)
+FEED_FORWARD = replace(GPT_LAYER, attention=replace(ATTENTION, heads=0, kv_heads=0))
 GPT = Model(
     name="gpt", hidden=H, vocab=V, pattern=(0,), kinds=(GPT_LAYER,), gated=False,
     norm="layernorm", bias=True, learned_positions=S,
@@ -48,6 +49,29 @@ def moved(at: Site, names: str) -> tuple[Number, Number]:
     numbers = S * H
     return (sum(op.forward_bytes for op in found) / numbers,
             sum(op.backward_bytes for op in found) / numbers)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("norms", "kind", "expected"),
+    [
+        pytest.param(2, GPT_LAYER, 2, id="each half has its own"),
+        pytest.param(1, GPT_LAYER, 1, id="both halves read one"),
+        pytest.param(1, FEED_FORWARD, 1, id="a feed-forward alone has its own"),
+        pytest.param(4, GPT_LAYER, 4, id="outputs are normalised too"),
+    ],
+)
+def test_norms_of_a_layer(norms: int, kind: Layer, expected: int) -> None:
+    """Each moves the stream in and out forward, and both gradients and the stream backward."""
+    model = replace(
+        GPT,
+        norms_per_layer=norms,
+        parallel_blocks=norms == 1,
+        kinds=(kind, GPT_LAYER),
+        pattern=(0, 1),
+    )
+    one = moved(where(replace(GPT, norms_per_layer=2)), "_norm")
+    found = moved(where(model), "_norm")
+    assert found == pytest.approx([expected * each / 2 for each in one])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,13 @@ from meshplan.executor.launch.preflight import (
 )
 from meshplan.executor.launch.rendezvous import endpoint, meeting_at
 from meshplan.executor.launch.report import print_result
-from meshplan.executor.launch.results import RunResult, measured_fields, read_records
+from meshplan.executor.launch.results import (
+    RankResult,
+    RunResult,
+    measured_fields,
+    memory_parts,
+    read_records,
+)
 from meshplan.executor.launch.run_row import row_of
 from meshplan.executor.launch.tournament import contenders, heats, tournament
 from meshplan.hardware_profiles.load import load_cluster
@@ -340,3 +346,43 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     assert read.diverged
     assert not tiny_step(1, 1.0).diverged
     assert measured_fields(tiny_plan(), [[read]], "cpu")["losses"] == (None,)
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "allocated", "expected"),
+    [
+        pytest.param("cuda", "native", 3.0, [("allocated", 3.0), ("reserved", 9.0)], id="GPU"),
+        pytest.param("cpu", "native", 3.0, [("allocated", 3.0), ("resident", 9.0)], id="processor"),
+        pytest.param("cpu", "native", 9.0, [("resident", 9.0)], id="which tells no tensors apart"),
+        pytest.param("cpu", "torchtitan", 3.0, [("resident (not compared)", 9.0)], id="another's"),
+    ],
+)
+def test_peaks_that_are_compared(
+    device: str, engine: str, allocated: float, expected: list[tuple[str, float]]
+) -> None:
+    """What the allocator reserved on a GPU; on a processor what is resident, the process' own
+    context with it. Of several ranks of a stage the fullest.
+    """
+    prediction = tiny_prediction(1.0)
+    plan = tiny_plan(prediction=prediction).model_copy(update={"engine": engine})
+    ranks = [
+        RankResult(rank=at, pipeline_rank=0, allocated_peak_bytes=allocated - at,
+                   reserved_peak_bytes=9.0 - at, **dict.fromkeys(SECONDS, 1.0))
+        for at in (0, 1)
+    ]  # fmt: skip
+    found = memory_parts(plan, ranks, device)
+    assert [(part.name, part.measured) for part in found] == [
+        (f"memory, stage 0, {name}", size) for name, size in expected
+    ]
+    stage = prediction.memory[0]
+    predicted = {
+        "allocated": stage.allocated, "reserved": stage.reserved,
+        "resident": stage.reserved + stage.context, "resident (not compared)": None,
+    }  # fmt: skip
+    assert [part.predicted for part in found] == [predicted[name] for name, _ in expected]
+
+
+SECONDS = (
+    "step_time_s", "forward_s", "backward_s", "optimizer_s", "waiting_s", "exposed_comm_s",
+    "processor_s",
+)  # fmt: skip

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -18,6 +19,8 @@ from tiny_runs import DP2, tiny_plan, tiny_prediction
 from typer.testing import CliRunner
 
 from meshplan.executor.cli.execute import execute
+from meshplan.executor.launch.preflight import CannotRun
+from meshplan.executor.launch.written import file_text
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster
 from meshplan.planner.case.plan_file import Plan, PlanCluster, write_plan
 
@@ -170,3 +173,10 @@ def test_its_own_parser_takes_it(
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == understood
+
+
+def test_a_profile_that_is_not_at_hand_is_named() -> None:
+    """A file asks for the GPU of the plan's profile, so it cannot be written without."""
+    nothing: Any = None
+    with pytest.raises(CannotRun, match="give its file with --cluster"):
+        file_text(tiny_plan(DP2), nothing, {}, None, Path())

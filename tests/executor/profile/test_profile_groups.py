@@ -101,6 +101,18 @@ def test_grouped_product_multiplies_every_group() -> None:
     assert out.shape == (64, 32)
 
 
+def test_what_is_measured_of_attention() -> None:
+    """Long sequences, wide heads and latent attention take minutes: not in a quick run."""
+    quick, whole = (list(attention.shapes(is_cuda=True, quick=each)) for each in (True, False))
+    assert {shape.seq_len for shape in quick} == {1024, 2048, 8192}
+    assert {shape.head_dim for shape in quick} == {128}
+    assert {shape.seq_len for shape in whole} >= {512, 32768}
+    assert {(shape.head_dim, shape.v_head_dim) for shape in whole} >= {(256, 256), (192, 128)}
+    on_cpu = [list(attention.shapes(is_cuda=False, quick=each)) for each in (True, False)]
+    assert [max(shape.head_dim for shape in found) for found in on_cpu] == [128, 128]
+    assert [min(shape.seq_len for shape in found) for found in on_cpu] == [128, 64]
+
+
 def test_attention_flops_by_hand() -> None:
     """Two products forward, five backward; half of them under the causal mask."""
     shape = attention.Shape(

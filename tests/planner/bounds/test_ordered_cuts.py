@@ -44,7 +44,7 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
     below several limits; the fastest cut is listed where it is below. Some bounds are close.
     """
     close, refused = 0, 0
-    for seed, each in in_rows(cases(16, nightly=150)):
+    for seed, each in in_rows(cases(10, nightly=150)):
         least_s, layers = each.least_s, each.layers
         reached_s = least_s if math.isfinite(least_s) else 100.0
         for limit_s in (reached_s * 0.97, reached_s * (1 + 1e-7), reached_s * 1.3):

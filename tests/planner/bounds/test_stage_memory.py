@@ -79,14 +79,14 @@ def test_what_a_stage_of_two_kinds_recomputes(
 
 
 def test_layouts_that_fit_in_no_cut_cost_no_budget() -> None:
-    """Jamba on 64 H100: layouts whose stages would fit if all their layers were the lightest, and
+    """Jamba on 16 H100: layouts whose stages would fit if all their layers were the lightest, and
     do not, were opened one by one until nothing of the budget was left, 12 % above the best.
     """
     answer = solve(
         Question(
             model=read_model("jamba-v0.1")[1],
-            training=Training(seq_len=4096, global_batch_size=2048),
-            gpus=64,
+            training=Training(seq_len=4096, global_batch_size=512),
+            gpus=16,
             cluster=load_cluster("dgx-h100"),
             engine=load_engine("native"),
         ),

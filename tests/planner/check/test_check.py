@@ -25,7 +25,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.check.check import Tools, check_paths
+from meshplan.planner.check.check import DEFECT, Tools, _defect, check_paths
 from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.verdicts import Limits
 
@@ -231,3 +231,17 @@ def test_illegal_points_to_the_line(
         assert finding.fix is None or finding.fix.startswith(
             ("micro_batch_size", "tensor_parallel")
         )
+
+
+def test_a_defect_is_told_with_its_place() -> None:
+    """The innermost line that raised, whatever called it."""
+
+    def raising() -> None:
+        raise RuntimeError("two\nlines")
+
+    try:
+        raising()
+    except RuntimeError as error:
+        said = _defect(error)
+        line = error.__traceback__.tb_next.tb_lineno  # type: ignore[union-attr]
+    assert said == f"{DEFECT}: RuntimeError in {Path(__file__).name}:{line}: two lines"

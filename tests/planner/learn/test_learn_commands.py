@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from random_plans import CLUSTER, plan_of
@@ -19,6 +20,7 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
+from meshplan.planner.learn import teach
 from meshplan.planner.learn.cases import LogSource, measured_run
 from meshplan.planner.learn.learn import learn
 
@@ -255,6 +257,24 @@ def test_which_runs_to_make(tmp_path: Path) -> None:
     assert f"would leave {further['doubt_after']:.1%}" in text
     code, _, error = _called("learn", *paths[:2], "--which")
     assert (code, "two are chosen of 3 or more" in error) == (2, True)
+
+
+def test_what_runs_leave_of_doubt_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Four layouts that share nothing and whose steps are known to 1, 2, 3 and 4: the mean is 2.5,
+    and a run leaves nothing but its noise of its own.
+    """
+    paths = [tmp_path / f"{at}.yaml" for at in range(4)]
+    for path, micro_batch in zip(paths, (1, 2, 4, 8), strict=True):
+        layout = replace(LAYOUTS[0], micro_batch_size=micro_batch)
+        write_plan(plan_of("llama-3.1-8b", layout, TRAINING), path)
+    monkeypatch.setattr(teach, "doubt_of", lambda *_: np.diag([1.0, 4.0, 9.0, 16.0]))
+    said = json.loads(_called("learn", *map(str, paths), "--which", "--json")[1])
+    assert said["run"] == [str(path) for path in paths[2:]]
+    means = (said["doubt_before"], said["doubt_after"], said["further"][0]["doubt_after"])
+    left = [(1 + 2 + 3 + 4) / 4, (1 + 2 + 2 * teach.NOISE) / 4, (1 + 3 * teach.NOISE) / 4]
+    assert means == pytest.approx(left, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ def test_what_a_rank_without_steps_prints_counts_too() -> None:
     assert (len(log.steps), log.allocated_peak_bytes) == (10, 40000 * 2**20)
 
 
+def test_deepspeeds_timer_counts_where_a_trainer_prints_too() -> None:
+    """Its timer knows each step, the Trainer's bar whole seconds: 8 sequences at 4 a second."""
+    timer = "RunningAvgSamplesPerSec=4.0, CurrSamplesPerSec=4.0, MemAllocated=1.0GB, "
+    lines = [f"micro_step=1/global_step={step}, {timer}MaxMemAllocated=2.0GB" for step in STEPS]
+    text = "\n".join((*map(_trainer, STEPS), "{'loss': 2.1, 'epoch': 0.1}"))
+    assert recognised(text, "train.log", BATCH).format == "Trainer"
+    found = recognised("\n".join((text, *lines)), "train.log", BATCH)
+    assert (found.format, found.log.steps[-1].step_time_s) == ("deepspeed", 2.0)
+
+
 def test_lines_without_a_label_are_a_log_too() -> None:
     """A node's own label comes before its rank's."""
     bare, ranks = by_rank("a\n0: [rank0]: b\n0: [rank1]: c\n0: [rank0]: d")

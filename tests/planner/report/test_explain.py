@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from explained_cases import LAYOUTS, case
+from tiny_runs import tiny_plan, tiny_prediction
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.alternatives import Alternative
 from meshplan.planner.answer.answer import case_at, reasons
 from meshplan.planner.answer.explain import (
     TimeParts,
@@ -28,9 +31,12 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.main import app
-from meshplan.planner.report.page.markup import round_step
+from meshplan.planner.report.page.facts import assumptions
+from meshplan.planner.report.page.markup import element, round_step
 from meshplan.planner.report.page.memory import ranks_picture
+from meshplan.planner.report.page.scatter import scatter
 from meshplan.planner.report.runners_up import ONE_CHANGE, OTHERS, SLOWER
 from meshplan.planner.report.tables import (
     CATEGORIES,
@@ -60,6 +66,37 @@ def test_lost_by_sums_to_the_difference() -> None:
     assert sum(lost.values()) == pytest.approx(other.total_s - one.total_s)
     assert next(iter(lost)) == "recompute_s"
     assert lost_by(one, one) == {}
+
+
+def test_a_legend_names_what_does_not_fit_where_it_is_shown() -> None:
+    """A hollow dot, and one line of the legend for all of them; none where all fit."""
+    layout = Layout(data_parallel=8, stages=even_stages(32, 1))
+    fits, lacks = (
+        Alternative(layout=layout, step_time_s=1.0, needed_bytes=60e9, fits=each)
+        for each in (True, False)
+    )
+    told = ("title", "label", "legend")
+    assert "hollow" not in scatter([fits, fits], 80e9)
+    assert scatter([fits, lacks], 80e9).count("does not fit") == len(told)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ("dgx-h100", "learnt from 19 runs on"),
+        ("local-cpu:2", "no constants were learnt for native"),
+    ],
+)
+def test_what_the_numbers_rest_on(cluster: str, said: str) -> None:
+    """Constants of an engine on a GPU family, or none: nobody publishes steps of a processor."""
+    plan = tiny_plan(prediction=tiny_prediction(1.0))
+    own = case_of(plan)
+    assert said in assumptions(plan, replace(own, cluster=load_cluster(cluster)))
+
+
+def test_an_attribute_that_is_none_is_left_out() -> None:
+    """A trailing underscore is for Python's own words."""
+    assert element("p", "x", title=None, class_="a") == '<p class="a">x</p>'
 
 
 def test_alternatives_agree_with_the_price() -> None:

@@ -12,9 +12,9 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.report.page.memory import saved_over_time
-from meshplan.planner.report.streams import Traffic
-from meshplan.planner.report.timeline import shortened, step_timeline
-from meshplan.planner.report.trace import chrome_trace, transfers
+from meshplan.planner.report.streams import Sent, Traffic
+from meshplan.planner.report.timeline import Event, shortened, step_timeline
+from meshplan.planner.report.trace import _ending, chrome_trace, transfers
 
 
 @pytest.mark.parametrize("given_case", LAYOUTS)
@@ -79,6 +79,13 @@ def test_exposed_communication_of_the_streams_is_that_of_the_step(given_case: Ca
             assert each.end_s <= each.beside.end_s + 1e-9
         assert each.exposed_s <= each.end_s - each.start_s + 1e-9
     assert any(seconds == pytest.approx(float(model.time().tensor_s)) for seconds in by_rank)
+
+
+def test_gathers_before_the_optimizer_end_with_what_is_shown() -> None:
+    """Of 3 s of which 1 s shows, at the end of an action at 10 s: from 7 s, or the last second."""
+    event, sent = Event(0, "O", -1, -1, 8.0, 10.0), Sent(whole_s=3.0, exposed_s=1.0)
+    began = [_ending(event, "weights", sent, 10.0, shown=each).start_s for each in (False, True)]
+    assert began == [7.0, 9.0]
 
 
 def test_saved_activations_come_and_go() -> None:

@@ -29,7 +29,14 @@ from meshplan.planner.runs.clusters import cluster_of, node_network_bytes_per_s
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow, row_of
 from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
-from meshplan.planner.runs.validate import Predicted, Skipped, predict_chunk, predict_rows
+from meshplan.planner.runs.validate import NUMBERS as PREDICTED
+from meshplan.planner.runs.validate import (
+    Predicted,
+    Skipped,
+    json_row,
+    predict_chunk,
+    predict_rows,
+)
 
 ROWS = list(read_runs(BUILT_IN))[::7]
 NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",
@@ -391,3 +398,9 @@ def test_a_chunk_leaves_the_search_for_garbage_as_it_was(on: bool) -> None:
         assert gc.isenabled() is on
     finally:
         (gc.enable if was_on else gc.disable)()
+
+
+def test_a_row_that_was_not_priced_has_no_numbers() -> None:
+    """In JSON its keys are those of a priced one."""
+    skipped = json_row(Skipped("a1", "no model"))
+    assert skipped == {"id": "a1", "skipped": "no model"} | dict.fromkeys(PREDICTED)

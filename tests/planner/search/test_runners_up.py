@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from short_of_memory import question
 
@@ -19,7 +21,7 @@ from meshplan.planner.report.runners_up import (
     open_runners_line,
     slower_text,
 )
-from meshplan.planner.search.found import KIND_AXES, Kind, kind_of, kind_of_layout
+from meshplan.planner.search.found import KIND_AXES, Kind, Timed, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.open_kinds import OpenKinds, not_shown, of_shown
@@ -179,6 +181,38 @@ def test_no_kind_is_faster_than_its_bound(
         assert bound_s <= step_s * (1 + 2e-6)
     best = [each for each in shown.values() if each.kind_bound_s == each.step_time_s]
     assert (len(best) == top) == proved
+
+
+def test_far_runners_up_are_bounded_by_a_budget_of_their_own(every_kind: dict[Kind, float]) -> None:
+    """More than 5 % behind the plan. Where a kind's own rows are settled it is proved to be the
+    best of them; where none of its rows may be faster, more is known of it than of the rest.
+    """
+    found = solve(FEW_KINDS, 10)
+    shown = {kind_of_layout(each.layout): each for each in found.solutions}
+    settled, without_rows = shown[2, 1, 1, 1], shown[4, 1, 1, 1]
+    for each in (settled, without_rows):
+        assert each.step_time_s >= NEARLY * found.solutions[0].step_time_s
+    assert settled.kind_bound_s == settled.step_time_s <= every_kind[2, 1, 1, 1] * (1 + 2e-6)
+    assert found.rest_bound_s is not None
+    assert without_rows.kind_bound_s is not None
+    assert found.rest_bound_s * 1.01 < without_rows.kind_bound_s <= every_kind[4, 1, 1, 1]
+
+
+def test_what_is_slower_than_the_best_of_its_kind_is_not_open() -> None:
+    """Of four rows of two kinds, of which the one is known to take 1 s: 1.2 s of it are not open,
+    0.9 s are, and of the other kind the less of both.
+    """
+    layouts = space_of(FEW_KINDS).layouts
+    kinds = [kind_of(layouts, row) for row in range(len(layouts))]
+    known = kinds[0]
+    other = next(each for each in kinds if each != known)
+    rows = np.array([kinds.index(known)] * 2 + [kinds.index(other)] * 2)
+    nothing: Any = None
+    timed = Timed(1.0, 0, nothing, nothing)
+    for bounds, of_known in (([1.2, 1.3, 1.5, 1.4], {}), ([1.2, 0.9, 1.5, 1.4], {known: 0.9})):
+        left = OpenKinds()
+        left.add({known: timed}, layouts, rows, np.array(bounds))
+        assert left.least_s == {other: 1.4} | of_known
 
 
 def test_what_may_be_faster_is_said() -> None:
