@@ -69,7 +69,7 @@ def _resolve(name: str, known: tuple[str, ...], aliases: dict[str, str], what: s
 def unknown(name: str, known: Iterable[str], what: str) -> UnknownProfile:
     """The error for a `name` that is no `what`, with the closest of the `known` ones."""
     known = tuple(known)
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
     return UnknownProfile(f"no {what} called {name!r}; {hint} (`meshplan profiles` lists all)")
 

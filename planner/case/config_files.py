@@ -14,6 +14,7 @@ from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
 from meshplan.planner.case.settings import FILE, PROJECT, one_line
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".sbatch", ".slurm", ".py", ".txt", ".bash")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "site-packages"))
 SKIPPED_FILES = frozenset((FILE, PROJECT, "package.json", "package-lock.json"))
 
@@ -87,6 +88,8 @@ def text_of(path: Path) -> str:
         if str(path) == "-" and isinstance(error, FileNotFoundError):
             reason = "standard input is not read; write it to a file and name that"
         raise UnreadableConfig(f"cannot be read: {reason or one_line(error)}") from None
+    if data[:2] in _UTF_16:
+        raise UnreadableConfig("UTF-16 text, which no framework reads; save it as UTF-8")
     if b"\0" in data:
         raise UnreadableConfig("a binary file; not text")
     try:

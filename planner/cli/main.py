@@ -21,7 +21,8 @@ import importlib
 import os
 import signal
 import sys
-from itertools import chain, pairwise
+from collections.abc import Container, Iterator
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -204,9 +205,8 @@ def _with_value(error: Any, args: list[str]) -> str:
     param = getattr(error, "param", None)
     names = param.opts if param is not None else []
     where = f"({error.ctx.command_path} -h)" if error.ctx is not None else ""
-    pairs = ((word, after) for word, after in pairwise([*args, ""]) if word in names)
-    joined = (word.split("=", 1) for word in args if word.split("=", 1)[0] in names and "=" in word)
-    name, value = next(chain(pairs, joined), ("", "")) if error.message else ("", "")
+    given = list(_given(args, names)) if error.message else []
+    name, value = given[0 if getattr(param, "multiple", False) else -1] if given else ("", "")
     if not name:
         return f"{_near_option(error)} {where}".rstrip()
     rule = error.message.removeprefix("Value error, ").removesuffix(".")
@@ -214,6 +214,14 @@ def _with_value(error: Any, args: list[str]) -> str:
         rule = "it is a whole number, such as 8"
         rule += "; --global-batch-tokens counts tokens (4M)" if name == "--global-batch" else ""
     return f"{name} {value}: {rule} {where}".rstrip()
+
+
+def _given(args: list[str], names: Container[str]) -> Iterator[tuple[str, str]]:
+    """The options of these names with their values, in the order of the command line."""
+    for word, after in pairwise([*args, ""]):
+        name, joined, value = word.partition("=")
+        if name in names:
+            yield name, value if joined else after
 
 
 _NO_INTEGER = "Input should be a valid integer"
@@ -263,9 +271,7 @@ def _note_repeated(command: Any, args: list[str]) -> None:
     for param in command.params:
         if getattr(param, "is_flag", True) or param.multiple:
             continue
-        split = (word.partition("=") for word in args if word.startswith("--"))
-        joined = [value for name, given, value in split if given and name in param.opts]
-        values = joined + [after for word, after in pairwise(args) if word in param.opts]
+        values = [value for _, value in _given(args, param.opts)]
         if len(set(values)) > 1:
             print(f"note: {param.opts[0]} is given {len(values)} times; the last counts",
                   file=sys.stderr)  # fmt: skip

@@ -7,7 +7,6 @@ what a log says of its run (`stated`) is looked for at its beginning too.
 import json
 import math
 import re
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from meshplan.planner.logs import console, records
 from meshplan.planner.logs.composer_console import read_composer
 from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars
 from meshplan.planner.logs.lines import by_rank, plain
+from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning
 from meshplan.planner.logs.nemo_console import read_nemo
 from meshplan.planner.logs.not_priced import not_priced
 from meshplan.planner.logs.pretraining_console import read_maxtext, read_nanochat, read_olmo
@@ -26,9 +26,6 @@ from meshplan.planner.logs.trainer_console import read_trainer
 from meshplan.planner.logs.training_log import TrainingLog, slowest_rank
 from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune, read_verl
 from meshplan.planner.logs.warned import warned
-
-MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
-BEGINNING_BYTES = 2**18
 
 
 class UnreadableLog(ValueError):
@@ -223,21 +220,9 @@ def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:
 def _text(path: Path) -> tuple[str, str]:
     """The end of the file, and its beginning where that is not in it."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UnreadableLog(f"{path}: not a file; name the log itself")
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            head = file.read(BEGINNING_BYTES) if size > MAX_LOG_BYTES else b""
-            file.seek(max(0, size - MAX_LOG_BYTES))
-            data = file.read(MAX_LOG_BYTES)
-    except OSError as error:
-        raise UnreadableLog(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        if isinstance(error, UnreadableLog):
-            raise
+        return end_and_beginning(path)
+    except NoText as error:
+        known = f"; {KNOWN}" if str(error) == "a binary file" else ""
+        raise UnreadableLog(f"{path}: {error}{known}") from None
+    except ValueError:
         raise UnreadableLog(f"{path!r}: no path of a file") from None
-    if b"\0" in data:
-        raise UnreadableLog(f"{path}: a binary file; {KNOWN}")
-    text, beginning = (each.decode("utf-8-sig", errors="replace") for each in (data, head))
-    return text, beginning

@@ -61,6 +61,7 @@ def test_aliases_are_the_profile_they_name() -> None:
     ("name", "said"),
     [
         pytest.param("dgx-h10", "did you mean dgx-h100", id="a slip: the close ones"),
+        pytest.param("DGX-H100", "did you mean dgx-h100", id="capitals"),
         pytest.param("zzz", "known: alps-gh200, aws-g5, aws-g6", id="nothing close: all of them"),
         pytest.param("local-cpu:none", "must be a positive number", id="processes not a number"),
         pytest.param("local-cpu:0", "must be a positive number", id="no process"),

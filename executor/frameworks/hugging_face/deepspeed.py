@@ -58,6 +58,10 @@ from meshplan.planner.case.reading import (
 FILE = "ds_config.json"
 LAUNCHER_FILE = "accelerate.yaml"
 _MARKS = re.compile(r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"')
+_COMMENTS = ("_", "//")
+"""How keys at the top begin that only explain: DeepSpeed asks for those that it knows by name
+(`deepspeed/runtime/config.py`).
+"""
 _OPTIMIZERS: dict[str, Optimizer] = {
     "AdamW": "adamw",
     "Adam": "adamw",
@@ -238,7 +242,8 @@ def reading_of(values: Values, path: str) -> Reading:
     unsaid = RECOMPUTE_IN_CODE
     if values.has("activation_checkpointing"):
         unsaid += ", whose checkpoints the section activation_checkpointing tunes"
-    not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
+    left = [each for each in unjudged(values, _KEYS) if not each[0].startswith(_COMMENTS)]
+    not_understood, noted = judged(left, _KEYS, "{}")
     return Reading(
         framework="deepspeed",
         engine="deepspeed",

@@ -314,8 +314,12 @@ def _apply_defaults(values: FlagArguments, facts: dict[str, Fact]) -> None:
 
 
 def _of_megatron(values: FlagArguments) -> list[tuple[str, Fact]]:
-    """The arguments that nobody read, without those of the launcher."""
-    return [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
+    """The arguments that nobody read, without those of the launcher, and the one that only counts
+    where a checkpoint's arguments are used (megatron/training/arguments.py,
+    `parse_and_validate_args`).
+    """
+    idle = () if "use_checkpoint_args" in values.found else ("use_mp_args_from_checkpoint_args",)
+    return [(name, fact) for name, fact in values.unasked() if name not in (*_LAUNCHING, *idle)]
 
 
 def _add_default_batch(command: _Command, facts: dict[str, Fact]) -> None:

@@ -1,4 +1,5 @@
-"""Whether a test of a shell script holds: `[ ... ]`, `test`, `[[ ... ]]`, `(( ... ))`.
+"""Whether a test of a shell script holds (`[ ... ]`, `test`, `[[ ... ]]`, `(( ... ))`), and
+which bodies of a `case` are followed.
 
 Files do not exist, as no file is looked at. Source: POSIX.1-2017, `test`; GNU Bash manual 5.2,
 6.4 Bash Conditional Expressions.
@@ -7,8 +8,9 @@ Files do not exist, as no file is looked at. Source: POSIX.1-2017, `test`; GNU B
 import fnmatch
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.variables import Text, is_unset, plain, shown_text
@@ -26,6 +28,21 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 MAX_WORDS = 200  # of one test
 MAX_NESTED = 40
 _UNARY = ("-z", "-n", "-v", *(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS"))
+
+
+def bodies_of(expander: Expander, node: syntax.Case) -> Iterator[syntax.Block]:
+    """The bodies of a `case` that are followed, one behind the other."""
+    subject = expander.text(node.subject)
+    if is_unset(subject):
+        expander.variables.guesses[node.line] = shown_text(subject)
+    entered = False
+    for patterns, body, end in node.clauses:
+        texts = (plain(expander.text(each)) for each in patterns)
+        if entered or any(fnmatch.fnmatchcase(plain(subject), text) for text in texts):
+            yield body
+            if end == ";;":
+                return
+            entered = end == ";&"
 
 
 def arithmetic_holds(expander: Expander, text: str, line: int) -> bool:

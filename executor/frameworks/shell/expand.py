@@ -9,9 +9,20 @@ Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than co
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell.atoms import (
+    Atom,
+    atoms_of,
+    joined,
+    length,
+    may_say,
+    of_items,
+    several,
+    split,
+    squeezed,
+    unknown,
+)
 from meshplan.executor.frameworks.shell.pipelines import printed
 from meshplan.executor.frameworks.shell.text import SPACED, change_of
 from meshplan.executor.frameworks.shell.variables import (
@@ -38,33 +49,26 @@ _DEFAULT = re.compile(r"(:?[-=+?])(.*)", re.S)
 _DOCUMENT = re.compile(r"\s*cat\s+(<<-?)\s*(['\"]?)(\w+)\2[ \t]*\n(.*\n|)[ \t]*\3\s*", re.S)
 
 
-@dataclass(frozen=True, slots=True)
-class _Atom:
-    """A part of a word: `splits` at blanks, or begins a word of its own (`part` None)."""
-
-    part: Part | None
-    splits: bool = False
-
-
 class Expander:
     """Expands words by `variables`; `called`, `printed`: what a function, or commands, print."""
 
     def __init__(self, variables: Variables) -> None:
         self.variables, self.work = variables, work_here()
         self.depth = self.status = 0  # no program is run: each is taken to have succeeded
+        self.statuses = [0]  # of the parts of the last pipeline
         self.called: Callable[[list[Text], int], Text | None] = lambda _words, _line: None
         self.printed: Callable[[str, int], Text | None] = lambda _command, _line: None
 
     def fields(self, word: Word) -> list[Text]:
         """The words that the shell makes of one: none, one or several."""
-        return _split(self._atoms(word))
+        return split(self._atoms(word))
 
     def text(self, word: Word) -> Text:
         """The word as one text, as an assignment takes it."""
-        return _joined(self._atoms(word))
+        return joined(self._atoms(word))
 
-    def _atoms(self, word: Word) -> list[_Atom]:
-        atoms: list[_Atom] = []
+    def _atoms(self, word: Word) -> list[Atom]:
+        atoms: list[Atom] = []
         for piece in word.pieces:
             atoms += self._piece(piece)
         characters = sum(len(a.part.text) for a in atoms if a.part)
@@ -73,24 +77,24 @@ class Expander:
         self.work.spend(len(atoms) + characters, word.line)
         return atoms
 
-    def _piece(self, piece: Piece) -> list[_Atom]:
+    def _piece(self, piece: Piece) -> list[Atom]:
         quoted = piece.quoting != "bare"
         if piece.quoting == "single":
-            return [_Atom(Part(piece.text, piece.line))]
-        atoms: list[_Atom] = []
+            return [Atom(Part(piece.text, piece.line))]
+        atoms: list[Atom] = []
         at = 0
         while at < len(piece.text):
             start = piece.text.find("$", at)
             start = len(piece.text) if start < 0 else start
             if start > at:
-                atoms.append(_Atom(Part(piece.text[at:start], piece.line)))
+                atoms.append(Atom(Part(piece.text[at:start], piece.line)))
             if start == len(piece.text):
                 break
             found, at = self._dollar(piece.text, start, piece.line, quoted=quoted)
             atoms += found
-        return atoms or ([_Atom(Part("", piece.line))] if quoted else [])
+        return atoms or ([Atom(Part("", piece.line))] if quoted else [])
 
-    def _dollar(self, text: str, at: int, line: int, *, quoted: bool) -> tuple[list[_Atom], int]:
+    def _dollar(self, text: str, at: int, line: int, *, quoted: bool) -> tuple[list[Atom], int]:
         """What the `$` at `at` stands for, and where it ends."""
         opener = text[at + 1 : at + 2]
         if opener in ("(", "{"):
@@ -104,7 +108,7 @@ class Expander:
             return self._braced(inner, line, quoted=quoted), end
         match = _NAME.match(text, at)
         if match is None:
-            return [_Atom(Part("$", line))], at + 1
+            return [Atom(Part("$", line))], at + 1
         name = match[1] or match[2]
         return self._value(name, match[0], line, quoted=quoted), match.end()
 
@@ -116,68 +120,69 @@ class Expander:
             index = int(name[:6])
             known = 0 < index <= len(self.variables.arguments)
             return [self.variables.arguments[index - 1]] if known else None
-        numbers = {"#": len(self.variables.arguments), "?": self.status}
+        numbers = {"#": [len(self.variables.arguments)], "?": [self.status]}
+        numbers["PIPESTATUS"] = self.statuses
         if name in numbers:
-            return [(Part(str(numbers[name]), 1),)]
+            return [(Part(str(number), 1),) for number in numbers[name]]
         name = self.variables.aliases.get(name, name)
         if name in self.variables.maps:
             return list(self.variables.maps[name].values())
         return self.variables.values.get(name)
 
-    def _value(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
+    def _value(self, name: str, raw: str, line: int, *, quoted: bool) -> list[Atom]:
         items = self.items(name)
         if items is None:
-            return _unknown(raw, line, quoted=quoted)
+            return unknown(raw, line, quoted=quoted)
         if name in ("@", "*"):
-            return _several(items, quoted=quoted and name == "@")
-        return _atoms(items[0] if items else (), quoted=quoted)
+            return several(items, quoted=quoted and name == "@")
+        return atoms_of(items[0] if items else (), quoted=quoted)
 
-    def _braced(self, inner: str, line: int, *, quoted: bool) -> list[_Atom]:
+    def _braced(self, inner: str, line: int, *, quoted: bool) -> list[Atom]:
         match = _BRACED.fullmatch(inner)
         raw = "${" + inner + "}"
         if match is None or self.depth > MAX_DEPTH:
-            return [_Atom(Part(raw, line, unset=True))]
+            return [Atom(Part(raw, line, unset=True))]
         mark, name, index, rest = match.groups()
         if mark == "!" and not rest and index is None:
             return self._indirect(name, raw, line, quoted=quoted)
         items = self.items(name)
         if mark == "!" and not rest and index in ("@", "*") and items:
             keys = self.variables.maps.get(name) or map(str, range(len(items)))
-            return _several([(Part(key, line),) for key in keys], quoted=quoted)
+            return several([(Part(key, line),) for key in keys], quoted=quoted)
         every = index in ("@", "*") or (index is None and name in ("@", "*"))
         if index is not None and not every and items is not None:
             items = self._element(name, items, index)
         if mark == "#":
-            return [_Atom(Part(str(_length(items, every=every)), line))]
+            return [Atom(Part(str(length(items, every=every)), line))]
         if mark or (default := _DEFAULT.fullmatch(rest)) is None:
             known = None if mark or items is None else self._changed(items, rest, every=every)
             if known is None:
-                return _unknown(raw, line, quoted=quoted)
-            return _of_items(known, every=every, quoted=quoted)
+                return unknown(raw, line, quoted=quoted)
+            return of_items(known, every=every, quoted=quoted)
         return self._with_default(name, items, default, raw, line, quoted=quoted, every=every)
 
     def _with_default(
         self, name: str, items: list[Text] | None, default: re.Match[str], raw: str, line: int,
         *, quoted: bool, every: bool,
-    ) -> list[_Atom]:  # fmt: skip
+    ) -> list[Atom]:  # fmt: skip
         sign, word = default[1], default[2]
-        nothing = items is None or (sign[0] == ":" and not any(map(_may_say, items)))
+        nothing = items is None or (sign[0] == ":" and not any(map(may_say, items)))
         if sign[-1] == "+":
             return [] if nothing else self._word(word, line, quoted=quoted)
         if not nothing:
             assert items is not None
-            return _of_items(items, every=every, quoted=quoted)
+            return of_items(items, every=every, quoted=quoted)
         if sign[-1] == "?":
             self.variables.demanded.setdefault(name, line)
-            return [_Atom(Part(raw, line, unset=True))]
+            return [Atom(Part(raw, line, unset=True))]
         atoms = self._word(word, line, quoted=quoted)
         if any(atom.part and atom.part.unset for atom in atoms):
-            atoms = _unknown(f"${{{name}}}", line, quoted=quoted)
+            atoms = unknown(f"${{{name}}}", line, quoted=quoted)
         if sign[-1] == "=":
-            self.variables.values[name] = [_joined(atoms)]
+            self.variables.values[name] = [joined(atoms)]
         return atoms
 
-    def _word(self, text: str, line: int, *, quoted: bool) -> list[_Atom]:
+    def _word(self, text: str, line: int, *, quoted: bool) -> list[Atom]:
         """The word after `:-`, which may be quoted and may hold variables itself."""
         self.depth += 1
         if quoted and '"' not in text:
@@ -185,18 +190,18 @@ class Expander:
         else:
             atoms = []
             for at, word in enumerate(split_words(text.replace("\n", " "), [(0, line)])):
-                atoms += [_Atom(Part(" ", line), splits=not quoted)] if at else []
+                atoms += [Atom(Part(" ", line), splits=not quoted)] if at else []
                 atoms += self._atoms(word)
         self.depth -= 1
         return atoms
 
-    def _indirect(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
+    def _indirect(self, name: str, raw: str, line: int, *, quoted: bool) -> list[Atom]:
         items = self.items(name)
         target = plain(items[0]) if items else ""
         known = self.items(target) if target else None
         if not known:
-            return _unknown(raw, line, quoted=quoted)
-        return _atoms(known[0], quoted=quoted)
+            return unknown(raw, line, quoted=quoted)
+        return atoms_of(known[0], quoted=quoted)
 
     def key(self, index: str) -> str | None:
         """The key of an element of an associative array; None where it is not known."""
@@ -231,11 +236,11 @@ class Expander:
             for text in items
         ]
 
-    def _arithmetic(self, expression: str, line: int) -> list[_Atom]:
+    def _arithmetic(self, expression: str, line: int) -> list[Atom]:
         try:
-            return [_Atom(Part(str(self.number(expression)), line))]
+            return [Atom(Part(str(self.number(expression)), line))]
         except NotArithmetic:
-            return [_Atom(Part(f"$(({self._waiting(expression)}))", line, unset=True))]
+            return [Atom(Part(f"$(({self._waiting(expression)}))", line, unset=True))]
 
     def _waiting(self, expression: str) -> str:
         """Arithmetic that waits for names, with the values of those that are known."""
@@ -249,7 +254,7 @@ class Expander:
     def number(self, expression: str) -> int:
         """The value of arithmetic; raises `NotArithmetic`, also for what is not set."""
         atoms = self._piece(Piece(expression, "double", 1))
-        return evaluate(self._known(_joined(atoms)), self._number_of, self._assign)
+        return evaluate(self._known(joined(atoms)), self._number_of, self._assign)
 
     def _known(self, text: Text) -> str:
         if is_unset(text):
@@ -269,11 +274,11 @@ class Expander:
     def _assign(self, name: str, value: int) -> None:
         self.variables.values[name] = [(Part(str(value), 1),)]
 
-    def _output(self, command: str, line: int, *, quoted: bool) -> list[_Atom]:
+    def _output(self, command: str, line: int, *, quoted: bool) -> list[Atom]:
         """The output of the few commands that only compute; of all others it is unknown."""
         if spaced := SPACED.fullmatch(command.strip()):
             parts = [atom.part for atom in self._word(spaced[1], line, quoted=False)]
-            return [_Atom(part and _spaced(part), splits=not quoted) for part in parts]
+            return [Atom(part and squeezed(part), splits=not quoted) for part in parts]
         self.depth += 1
         try:
             if self.depth > MAX_DEPTH:
@@ -283,8 +288,8 @@ class Expander:
         finally:
             self.depth -= 1
         if said is None:
-            return [_Atom(Part(f"$({command})", line, unset=True))]
-        return _atoms(said, quoted=quoted)
+            return [Atom(Part(f"$({command})", line, unset=True))]
+        return atoms_of(said, quoted=quoted)
 
     def _document(self, command: str, line: int) -> Text | None:
         """What `cat <<EOF` prints, less the line ends behind it."""
@@ -312,77 +317,6 @@ class Expander:
             return None
         text = printed([[plain(word) for word in stage] for stage in stages])
         return None if text is None else (Part(text, line),)
-
-
-def _may_say(text: Text) -> bool:
-    """Whether it is more than nothing, as the output of a command may be that is not run."""
-    return any(part.text and not (part.unset and part.text[:2] != "$(") for part in text)
-
-
-def _spaced(part: Part) -> Part:
-    """The part with each run of blanks and line ends as one space."""
-    return Part(re.sub(r"\s+", " ", part.text), part.line, part.unset)
-
-
-def _length(items: list[Text] | None, *, every: bool) -> int:
-    if items is None:
-        return 0
-    return len(items) if every else len(plain(items[0]) if items else "")
-
-
-def _atoms(text: Text, *, quoted: bool) -> list[_Atom]:
-    return [_Atom(part, splits=not quoted) for part in text] or (
-        [_Atom(Part("", 1))] if quoted else []
-    )
-
-
-def _unknown(raw: str, line: int, *, quoted: bool) -> list[_Atom]:
-    """Something that is not set; between quotes it is an empty word, else no word at all."""
-    atoms = [_Atom(Part(raw, line, unset=True), splits=not quoted)]
-    return [*atoms, _Atom(Part("", line))] if quoted else atoms
-
-
-def _several(items: list[Text], *, quoted: bool) -> list[_Atom]:
-    """The elements of an array, each a word of its own."""
-    atoms: list[_Atom] = []
-    for at, text in enumerate(items):
-        atoms += [_Atom(None)] if at else []
-        atoms += _atoms(text, quoted=quoted)
-    return atoms
-
-
-def _of_items(items: list[Text], *, every: bool, quoted: bool) -> list[_Atom]:
-    """All elements, or the first, which a name without an index stands for."""
-    if every:
-        return _several(items, quoted=quoted)
-    return _atoms(items[0] if items else (), quoted=quoted)
-
-
-def _joined(atoms: list[_Atom]) -> Text:
-    return tuple(atom.part or Part(" ", 1) for atom in atoms)
-
-
-def _split(atoms: list[_Atom]) -> list[Text]:
-    """Words out of parts: unquoted ones split at blanks, and vanish when they are empty."""
-    words: list[Text] = []
-    current: list[Part] | None = None
-    for atom in atoms:
-        part = atom.part
-        if part is None:
-            words += [tuple(current)] if current is not None else []
-            current = None
-        elif not atom.splits or part.unset:
-            current = current if current is not None else []
-            current.append(part)
-        else:
-            for text in re.split(r"([ \t\n]+)", part.text):
-                if text and not text.isspace():
-                    current = current if current is not None else []
-                    current.append(Part(text, part.line))
-                elif text and current is not None:
-                    words.append(tuple(current))
-                    current = None
-    return words + ([tuple(current)] if current is not None else [])
 
 
 def _check_depth(text: str, at: int, line: int) -> None:

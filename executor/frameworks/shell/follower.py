@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from fnmatch import fnmatchcase
 
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.asked import asks, notes_of
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
-from meshplan.executor.frameworks.shell.conditions import arithmetic_holds, double_holds, test_holds
+from meshplan.executor.frameworks.shell.conditions import (
+    arithmetic_holds,
+    bodies_of,
+    double_holds,
+    test_holds,
+)
 from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
-from meshplan.executor.frameworks.shell.expand import MAX_TOKENS, Expander
+from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
@@ -19,20 +23,18 @@ from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
     Variables,
-    is_unset,
-    line_of,
     plain,
     shown_text,
     without_line_ends,
 )
 from meshplan.executor.frameworks.shell.words import Word
 from meshplan.executor.frameworks.shell.work import COMMAND_WORK
-from meshplan.planner.case.reading import Fact, UnreadableConfig
+from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_STEPS = 20_000  # commands followed in one script
 MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
-OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
+_ENDS = ("exit", "return", "break", "continue")
 _NOBODYS = ("$@", "$*", "${@}", "${*}")  # arguments, where the script is started without any
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
@@ -52,6 +54,7 @@ class Follower:
         self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
         self.ended = 0  # the status that a function or a shell of its own just ended with
+        self.answered = 0  # the status of the last `$( )`
         self.conditional = 0  # inside so many `if`, `case`, `&&`, `||` that may be otherwise
 
     def run(self, node: syntax.Node) -> bool:
@@ -63,6 +66,8 @@ class Follower:
         self.ended = 0
         holds = self._run(node)
         self.expander.status = 0 if holds else self.ended or 1
+        if isinstance(node, syntax.Simple):
+            self.expander.statuses = [self.expander.status]
         return holds
 
     def _run(self, node: syntax.Node) -> bool:
@@ -88,16 +93,18 @@ class Follower:
     def _block(self, block: syntax.Block) -> bool:
         if block.alone:
             return self._until(("exit", "return"), lambda: self._list(block), self._own_shell())
-        said = self.printing if block.piped else None
-        return self._list(block) if said is None else self._pipe(block, said)
+        return self._pipe(block) if block.piped else self._list(block)
 
-    def _pipe(self, block: syntax.Block, said: list[Text | None]) -> bool:
-        """What all but the last of a pipeline print is not printed."""
-        printed, status = len(said), True
+    def _pipe(self, block: syntax.Block) -> bool:
+        """What all but the last of a pipeline print is not printed; each has a status."""
+        said = [] if self.printing is None else self.printing
+        printed, statuses, holds = len(said), list[int](), True
         for _, node in block.items:
             del said[printed:]
-            status = self.run(node)
-        return status
+            holds = self.run(node)
+            statuses.append(self.expander.status)
+        self.expander.statuses = statuses
+        return holds
 
     @contextmanager
     def _own_shell(self) -> Iterator[None]:
@@ -144,17 +151,9 @@ class Follower:
             self.conditional -= 1
 
     def _case(self, node: syntax.Case) -> bool:
-        subject = self.expander.text(node.subject)
-        if is_unset(subject):
-            self.variables.guesses[node.line] = shown_text(subject)
-        entered, status = False, True
-        for patterns, body, end in node.clauses:
-            texts = (plain(self.expander.text(each)) for each in patterns)
-            if entered or any(fnmatchcase(plain(subject), text) for text in texts):
-                status = self._maybe(body)
-                if end == ";;":
-                    break
-                entered = end == ";&"
+        status = True
+        for body in bodies_of(self.expander, node):
+            status = self._maybe(body)
         return status
 
     def _loop(self, node: syntax.For | syntax.While) -> bool:
@@ -214,9 +213,7 @@ class Follower:
     def _simple(self, node: syntax.Simple) -> bool:
         count = next((at for at, part in enumerate(node.parts) if not syntax.assigns(part)), None)
         if count is None:
-            for part in node.parts:
-                self.assignments.assign(part)
-            return True
+            return self._assigned(node.parts)
         first = node.parts[count]
         if isinstance(first, Word) and first.bare in DECLARES:
             self.assignments.declare(first.bare, node.parts[count + 1 :])
@@ -245,6 +242,14 @@ class Follower:
         finally:
             self.variables.restore(before if words else {})  # they hold for that command only
 
+    def _assigned(self, parts: Iterable[Word | syntax.Array]) -> bool:
+        """Nothing but assignments, whose status is that of the last `$( )` in them."""
+        self.answered = 0
+        for part in parts:
+            self.assignments.assign(part)
+        self.ended = self.answered
+        return not self.ended
+
     def _called(self, words: list[Text], line: int) -> Text | None:
         """What a function prints, where the words call one that only prints text."""
         if not words or (name := plain(words[0])) not in self.functions:
@@ -260,14 +265,15 @@ class Follower:
         """What is printed while `followed` runs; None where a program is started, or prints."""
         outer, recorded = self.printing, len(self.script.commands)
         self.printing = said = list[Text | None]()
+        self.answered = 0
         try:
-            with suppress(Exits, Stops), self._own_shell():
-                followed()
+            holds = self._until(_ENDS, followed, self._own_shell())
         except UnreadableConfig:  # more than a launch script does: as a program's
             said.append(None)
         self.printing = outer
         if self.script.forget(recorded) or any(each is None for each in said):
             return None
+        self.answered = 0 if holds else self.ended or 1
         return without_line_ends([part for each in said if each for part in each])
 
     def _command(self, words: list[Text], line: int) -> bool:
@@ -326,7 +332,7 @@ class Follower:
             raise UnreadableConfig(f"calls over {MAX_CALLS} deep", line)
 
     def _builtin(self, name: str, words: list[Text], line: int) -> bool:
-        if name in ("exit", "return", "break", "continue"):
+        if name in _ENDS:
             if name == "exit" and self.conditional:
                 return True
             status = status_of(words[1:], self.expander.status)
@@ -351,17 +357,9 @@ class Follower:
         elif (inner := commands.inline(words)) is not None:
             return self._in_shell(*inner, line)
         elif name not in _PRINTS:
-            facts = [Fact(shown_text(word), line_of(word, line)) for word in words]
-            self.script.commands.append(facts[:MAX_TOKENS])
-            held = ((name, self.variables.values.get(name)) for name in OF_LAUNCHERS)
-            self.script.beside.append({n: Fact(shown_text(v[0]), line) for n, v in held if v})
-            self.script.exported.append(self._environment())
+            inherited = self.variables.shown(self.exported | self.own)
+            self.script.record(words, self.variables.values, inherited, line)
         return True
-
-    def _environment(self) -> dict[str, str]:
-        """What the command that is recorded inherits: its own variables, and those exported."""
-        known, names = self.variables.values, self.exported | self.own
-        return {name: shown_text(known[name][0]) for name in names if known.get(name)}
 
     def _source(self, words: list[Text], line: int) -> bool:
         """Follow a file that lies beside the script, as if it stood there."""

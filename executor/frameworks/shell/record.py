@@ -1,9 +1,13 @@
 """What following a launch script found, and the same of all tasks of a job array."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshplan.executor.frameworks.shell.expand import MAX_TOKENS
+from meshplan.executor.frameworks.shell.variables import Text, line_of, shown_text
 from meshplan.planner.case.reading import Fact
+
+OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
 
 
 @dataclass(slots=True)
@@ -24,6 +28,17 @@ class Script:
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
+
+    def record(
+        self, words: Sequence[Text], known: Mapping[str, list[Text]], exported: dict[str, str],
+        line: int,
+    ) -> None:  # fmt: skip
+        """Add a command, with the variables that are `known` and those that it inherits."""
+        facts = [Fact(shown_text(word), line_of(word, line)) for word in words[:MAX_TOKENS]]
+        self.commands.append(facts)
+        held = ((name, known.get(name)) for name in OF_LAUNCHERS)
+        self.beside.append({name: Fact(shown_text(v[0]), line) for name, v in held if v})
+        self.exported.append(exported)
 
     def forget(self, count: int) -> bool:
         """Drop all commands but the first `count`; whether there were more."""

@@ -7,6 +7,7 @@ command).
 Source: GNU Bash manual 5.2, 3.4 Shell Parameters, 6.7 Arrays.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Self
 
@@ -63,6 +64,10 @@ class Variables:
                 self.values.pop(name, None)
             else:
                 self.values[name] = items
+
+    def shown(self, names: Iterable[str]) -> dict[str, str]:
+        """The values of those of the names that are set."""
+        return {name: shown_text(self.values[name][0]) for name in names if self.values.get(name)}
 
     def forget(self, name: str) -> None:
         """As `unset` does."""

@@ -36,6 +36,9 @@ though bash would take the text for a redirection, and what stands behind it for
 """
 _STARTS_OPERATOR = frozenset(operator[0] for operator in OPERATORS)
 _CLOSES = {"{": "}", "(": ")"}
+_CASE = re.compile(r"\b(?:case(?=\s)|esac\b)")
+_COMMAND_FOLLOWS = re.compile(r"(?:^|[(){;&|\n]|\b(?:if|then|else|elif|do|while|until|in))[ \t]*$")
+_LOOK_BACK = 20  # characters before a word that say whether a command begins there
 _BEFORE_COMMAND = ("if", "then", "else", "elif", "do", "while", "until", "!", "{")
 _ESCAPED = '$`"\\'  # what a backslash keeps literal inside double quotes
 
@@ -288,8 +291,11 @@ def closing(text: str, start: int) -> int:
     hide brackets.
     """
     at, depth, quote, opener = start, 0, "", text[start]
+    cases: list[int] = []  # the depths of the `case` commands that are open
     while at < len(text):
         if plain := _PLAIN["balanced"].match(text, at):
+            if opener == "(" and not quote:
+                _follow_cases(text, at, plain.end(), depth, cases)
             at = plain.end()
             continue
         char = text[at]
@@ -298,11 +304,25 @@ def closing(text: str, start: int) -> int:
             quote = "" if char == quote else quote
         elif char in "'\"":
             quote = char
-        else:
+        elif char != _CLOSES[opener] or depth not in cases[-1:]:
             depth += (char == opener) - (char == _CLOSES[opener])
         if depth == 0:
             return at
     return len(text) + 1
+
+
+def _follow_cases(text: str, start: int, end: int, depth: int, cases: list[int]) -> None:
+    """Notes the `case` that begin, and those that end, at `depth` in a run of plain text: within
+    one, `)` at its depth ends a pattern.
+    """
+    for match in _CASE.finditer(text, start, end):
+        before = text[max(0, match.start() - _LOOK_BACK) : match.start()]
+        if not _COMMAND_FOLLOWS.search(before):
+            continue
+        if match[0] == "case":
+            cases.append(depth)
+        elif depth in cases[-1:]:
+            cases.pop()
 
 
 def document(word: Word) -> Word:

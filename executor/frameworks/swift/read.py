@@ -8,7 +8,7 @@
     torch_dtype (the checkpoint's)          precision; without DeepSpeed or FSDP of the weights too
     gradient_checkpointing (on)             recompute full
     deepspeed zero0 ... zero3_offload       its own JSON of that name; a path, that file
-    fsdp fsdp2                              zero_stage 3, recompute full
+    fsdp fsdp2, or a file of JSON           zero_stage 3, recompute full; what the file says
     tuner_type, train_type before 4 (lora)  lora: rank 8 beside all-linear, dropout 0.05; full
     NPROC_PER_NODE, NNODES                  gpus: with either set `swift` starts torchrun
 
@@ -46,6 +46,7 @@ from meshplan.executor.frameworks.shell.launches import (
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
+from meshplan.executor.frameworks.swift.fsdp import fsdp_of
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
 
@@ -67,10 +68,6 @@ _ZERO: Mapping[str, Mapping[str, Any]] = {
     "zero3_offload": {"stage": 3, "offload_optimizer.device": "cpu", "offload_param.device": "cpu"},
 }
 """Of the JSON files that it brings along, what a price depends on."""
-_FSDP2: Mapping[str, Any] = {
-    "fsdp": "full_shard auto_wrap", "fsdp_config.reshard_after_forward": True,
-    "fsdp_config.activation_checkpointing": True,
-}  # fmt: skip
 _SAID_BY = {
     "model": "model", "per_device_train_batch_size": "micro_batch_size", "max_length": "seq_len",
     "gradient_accumulation_steps": "global_batch_size",
@@ -172,15 +169,13 @@ def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
         said = dtype or Fact("bfloat16", 1)
         word = _FORMATS.get(str(said.value))
         found |= {word: Fact(True, said.line)} if word else {"torch_dtype": said}
-    zero, fsdp = found.get("deepspeed"), found.get("fsdp")
+    zero = found.get("deepspeed")
     if zero is not None and str(zero.value) in _ZERO:
         del found["deepspeed"]
         for name, value in _ZERO[str(zero.value)].items():
             found[f"deepspeed.zero_optimization.{name}"] = Fact(value, zero.line)
         for name in ("bf16", "fp16"):
             found[f"deepspeed.{name}.enabled"] = Fact("auto", zero.line)
-    if fsdp is not None and str(fsdp.value) == "fsdp2":
-        found |= {name: Fact(value, fsdp.line) for name, value in _FSDP2.items()}
     return found
 
 
@@ -197,6 +192,8 @@ def _reading(
     if accumulated is None and gpus is not None and micro is not None:
         steps = -(-_SEQUENCES // (micro.value * gpus.value))
         values.found = {**values.found, "gradient_accumulation_steps": Fact(steps, 1)}
+    keys, unfound = fsdp_of(stated["fsdp"], near) if stated.get("fsdp") else ({}, [])
+    values.found = {**values.found, **keys}
     reading = read_values(_TRAINER, values, near, start.launched_by if start else "")
     facts = dict(reading.facts)
     notes = [*reading.notes]
@@ -207,7 +204,9 @@ def _reading(
     if accumulated is None and gpus is None:
         del facts["num_micro_batches"]
         notes.append("gradient_accumulation_steps is not stated: as many as make 16 sequences")
-    return replace(reading, facts=facts, notes=tuple(notes), unread=(*placed, *reading.unread))
+    return replace(
+        reading, facts=facts, notes=tuple(notes), unread=(*placed, *unfound, *reading.unread)
+    )
 
 
 def _processes(launch: Mapping[str, Fact], path: str) -> tuple[Fact | None, list[Fact]]:

@@ -141,6 +141,30 @@ def test_what_no_price_holds_is_named(arguments: str, named: str) -> None:
     assert named in _named(HEAD + MODEL + "    --max_length 2048 " + arguments)
 
 
+FSDP = """{"_note": "a word", "fsdp": "shard_grad_op auto_wrap",
+           "fsdp_config": {"reshard_after_forward": false, "activation_checkpointing": false}}"""
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["a file", "JSON"])
+def test_fsdp_is_a_file_or_json(tmp_path: Path, here: bool) -> None:
+    """Stage 2 by its words; layers recompute by the trainer's own default; keys that only explain
+    say nothing.
+    """
+    (tmp_path / "own.json").write_text(FSDP)
+    said = "own.json" if here else f"'{FSDP}'"
+    text = FULL.replace("--deepspeed zero3", f"--fsdp {said}")
+    off = _read(f"{text} --gradient_checkpointing false", f"{tmp_path}/train.sh")
+    assert (off.facts["zero_stage"].value, off.recompute.mode, off.unread) == (2, "none", ())
+    assert _read(text, f"{tmp_path}/train.sh").recompute.mode == "full"
+
+
+def test_an_fsdp_file_that_is_not_there_is_named() -> None:
+    """Once, by its path, not word by word of it."""
+    named = _named(FULL.replace("--deepspeed zero3", "--fsdp /opt/my_fsdp/own.json"))
+    assert named.startswith("fsdp '/opt/my_fsdp/own.json' (what is sharded is in that file")
+    assert named.count("fsdp '") == 1
+
+
 def test_yaml_leaves_the_processes_to_its_start() -> None:
     """GPUs and micro-batches are open, unless the file sets `NPROC_PER_NODE`."""
     text = "model: Qwen/Qwen3-8B\ntuner_type: full\ntorch_dtype: bfloat16\nmax_length: 2048\n"

@@ -319,6 +319,22 @@ def test_a_precision_that_is_switched_off(off: str, precision: str) -> None:
     assert read_config(text, "a.yaml").facts["precision"].value == precision
 
 
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ('"_description": "pinned off"', False),
+        ('"_context": {"host": "a", "ram": [1, 2]}', False),
+        ('"// why": 4', False),
+        ('"description": "pinned off"', True),
+        ('"bf16": {"enabled": true, "_own": 1}', True),
+    ],
+)
+def test_a_key_of_deepspeed_that_only_explains_says_nothing(key: str, named: bool) -> None:
+    """DeepSpeed looks at none that it does not know; here other new names are named."""
+    text = f'{{"train_batch_size": 8, "zero_optimization": {{"stage": 2}}, {key}}}'
+    assert bool(read_config(text, "ds.json").unread) == named
+
+
 @pytest.mark.parametrize("kind", ["OneBitAdam", "Lion", "ZeroOneAdam"])
 def test_an_optimizer_of_deepspeed_that_is_not_priced_is_legal(kind: str) -> None:
     """DeepSpeed runs it: it is named as not modelled, and is not called illegal."""

@@ -108,8 +108,12 @@ SCRIPT = (
 
 
 def test_what_megatron_takes_from_a_checkpoint_is_said() -> None:
-    """Its degrees are named; its sizes, which a script mostly repeats, are a note."""
-    degrees = read_config(SCRIPT.format("--use-mp-args-from-checkpoint-args"), "a.sh")
+    """Its degrees are named, where its arguments count at all; its sizes, which a script mostly
+    repeats, are a note.
+    """
+    alone, both = "--use-mp-args-from-checkpoint-args", "--use-checkpoint-args"
+    assert not read_config(SCRIPT.format(alone), "a.sh").unread
+    degrees = read_config(SCRIPT.format(f"{alone} {both}"), "a.sh")
     assert "the degrees are the checkpoint's" in " ".join(str(e.value) for e in degrees.unread)
     sizes = read_config(SCRIPT.format("--use-checkpoint-args"), "a.sh")
     assert not sizes.unread

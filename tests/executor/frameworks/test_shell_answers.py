@@ -27,6 +27,8 @@ def _read(text: str) -> tuple[str, list[str]]:
          " (echo 4)",
         "echo 4 && true", "false || echo 4", "{ echo 4; }", "echo 4 2>&1", "echo 2 >&2; echo 4",
         "for i in 1 2; do echo $i; done", "echo 2 | { echo 4; }", "cat <<< 4", ": ; true",
+        "case a in a) echo 4;; (b) echo 2;; esac", "echo case; echo esac",
+        "if true; then case a in\na) case b in b) echo ')4';; esac;; esac; fi",
     ],
 )  # fmt: skip
 def test_what_commands_print_is_what_bash_prints(command: str) -> None:
@@ -36,6 +38,31 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
     ran = [BASH, "-c", f'{text}\nprintf "%s" "$X"']
     printed = subprocess.run(ran, capture_output=True, text=True, timeout=20, check=True).stdout
     assert _read(text)[0] == printed
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X=$(g) || X=4", "X=$(echo 2) || X=4", "X=$(g; echo 3) || X=4", "X=$(false); X=$?",
+        "if X=$(echo 2; exit 7); then X=4; else X=$?; fi", "h() { local v=$(g); X=$?; }; h",
+        "g | true; X=${PIPESTATUS[0]}", "true | g; X=$?", "(exit 7) | true | g; X=${PIPESTATUS[*]}",
+        "true | g; true; X=$PIPESTATUS", "X=`case b in a) echo 2;; *) echo 4;; esac`",
+    ],
+)  # fmt: skip
+def test_the_status_of_what_is_followed_is_bashs(text: str) -> None:
+    """An assignment ends as the last `$( )` in it, a pipeline as its last part."""
+    assert BASH is not None
+    text = f"g() {{ return 3; }}\n{text}"
+    ran = [BASH, "-c", f'{text}\nprintf "%s" "$X"']
+    assert _read(text)[0] == subprocess.run(
+        ran, capture_output=True, text=True, timeout=20, check=True
+    ).stdout  # fmt: skip
+
+
+def test_a_program_is_taken_to_succeed_in_an_assignment_too() -> None:
+    """What it prints is not known, and the other value is not taken for it."""
+    assert _read("X=$(nproc) || X=4")[0] == "$(nproc)"
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_a_folder_is_walked_once_through_every_loop(tmp_path: Path) -> None:
         pytest.param(b"", "empty", id="empty"),
         pytest.param(b"\x00\x01", "binary", id="binary"),
         pytest.param(b"a: \xff\xfe", "not UTF-8", id="not text"),
+        pytest.param("a: 1".encode("utf-16"), "UTF-16 text", id="what PowerShell writes"),
         pytest.param(b"#" * (2 * 2**20 + 1), "larger than 2 MiB", id="huge"),
         pytest.param(b"hello: world\n", "no config format recognised", id="something else"),
         pytest.param(b"meshplan: 1\nmodel: [", "not YAML", id="a truncated plan"),

@@ -250,6 +250,22 @@ def test_an_option_with_two_values_is_noted(again: tuple[str, ...], said: bool) 
     assert ("note: --tp is given 2 times; the last counts" in result.stderr) == said
 
 
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        (("--global-batch", "0"), "error: --global-batch 0: "),
+        (("--global-batch=1.5", "--global-batch=4M"), "error: --global-batch 4M: "),
+        (("--global-batch=4M", "--global-batch", "0"), "error: --global-batch 0: "),
+    ],
+)
+def test_a_wrong_option_is_said_with_the_value_that_counts(
+    again: tuple[str, ...], said: str
+) -> None:
+    """Of several values the last, which is the one that was read."""
+    result = run(*SMALL, "--global-batch", "8", *again)
+    assert said in result.stderr
+
+
 def test_what_cannot_be_read_is_said_once(tmp_path: Path) -> None:
     """A model's file that is not there, and standard input, which no command reads."""
     missing = tmp_path / "model.yaml"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from meshplan.costmodels.units import GIB
+from meshplan.planner.logs.log_file import MAX_LOG_BYTES
 from meshplan.planner.logs.read import (
-    MAX_LOG_BYTES,
     Batch,
     Recognised,
     UnreadableLog,

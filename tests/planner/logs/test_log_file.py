@@ -1,0 +1,75 @@
+"""A log as its file holds it: in gzip, in UTF-16, cut, longer than what is kept."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from meshplan.planner.logs import log_file
+from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning
+from meshplan.planner.logs.read import Batch, read_log
+
+BATCH = Batch(sequences=16, tokens_per_gpu=1024, gpus=4)
+LOG = "".join(
+    f" iteration {at}/ 100 | elapsed time per iteration (ms): {4000 + at}.0 | loss \u2014 |\n"
+    for at in range(1, 9)
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_log_says_the_same_however_it_is_stored(
+    tmp_path: Path, encoding: str, packed: bool
+) -> None:
+    """PowerShell's `>` writes UTF-16, log rotation packs."""
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    data = (mark + LOG).encode(encoding)
+    path = tmp_path / "train.log"
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert end_and_beginning(path) == (LOG, "")
+    assert read_log(path, BATCH).log.steps[0].step_time_s == 4.001
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_of_a_long_log_the_end_and_the_beginning_are_kept(
+    tmp_path: Path, encoding: str, packed: bool
+) -> None:
+    """The end begins at a whole character, also where the length is odd."""
+    line = "0123456789abcde\n"
+    data = f"first\n{line * (MAX_LOG_BYTES // 8)}x".encode(encoding)
+    path = tmp_path / "train.log"
+    path.write_bytes(gzip.compress(data, 1) if packed else data)
+    end, beginning = end_and_beginning(path)
+    assert beginning.startswith(f"first\n{line}")
+    assert end.endswith(f"{line * 1000}x")
+    assert len(end.encode(encoding.replace("utf-16", "utf-16-le"))) in (
+        MAX_LOG_BYTES,
+        MAX_LOG_BYTES - 1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (gzip.compress(LOG.encode())[:-20], "gzip that is cut or damaged"),
+        (gzip.compress(LOG.encode())[:9], "gzip that is cut or damaged"),
+        (b"\x1f\x8bno gzip at all", "cannot be read: Unknown compression method"),
+        (gzip.compress(bytes(100)), "a binary file"),
+        (bytes(range(256)), "a binary file"),
+    ],
+    ids=["its end", "its head", "two bytes of it", "zeros in gzip", "zeros"],
+)
+def test_what_has_no_text_is_said(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(data)
+    with pytest.raises(NoText, match=said):
+        end_and_beginning(path)
+
+
+def test_gzip_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "MAX_UNPACKED", MAX_LOG_BYTES)
+    path = tmp_path / "train.log.gz"
+    path.write_bytes(gzip.compress(b"x" * 3 * MAX_LOG_BYTES, 1))
+    with pytest.raises(NoText, match="unpack it"):
+        end_and_beginning(path)
