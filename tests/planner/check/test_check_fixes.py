@@ -25,7 +25,7 @@ from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
-from meshplan.planner.check.fixes import Fix, Quote, changes
+from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes
 from meshplan.planner.cli.check import quoted, tools
 
 ALL_REPLICAS = " (ZeRO over all replicas)"
@@ -186,3 +186,24 @@ def test_a_fix_of_a_hundred_thousand_micro_batches_is_timed_once(tmp_path: Path)
     assert finding.verdict == "does not fit"
     assert finding.fix
     assert len(played) <= 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "schedule", "chunks", "stages"),
+    [
+        pytest.param(4, "interleaved_1f1b", 5, (4,) * 20, id="chunks stay, of 80 / 20 layers"),
+        pytest.param(1, "1f1b", 1, (80,), id="one rank has nothing to interleave"),
+    ],
+)
+def test_another_pipeline_keeps_its_schedule(
+    ranks: int, schedule: str, chunks: int, stages: tuple[int, ...]
+) -> None:
+    """And as many GPUs: 64, of which tensor parallelism takes 4."""
+    chunked = replace(
+        LAYOUT, schedule="interleaved_1f1b", virtual_stages=5, stages=even_stages(80, 10)
+    )
+    found = _with_degree(a_case(chunked), "pipeline_parallel", ranks)
+    assert found is not None
+    assert (found.schedule, found.virtual_stages) == (schedule, chunks)
+    assert tuple(stage.layers for stage in found.stages) == stages
+    assert (found.world_size, found.data_parallel) == (64, 16 // ranks)
