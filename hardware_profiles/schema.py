@@ -16,7 +16,8 @@ CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
 ]
 AttentionKernel = Literal[
-    "flash1", "triton", "efficient", "masked", "flash2", "flash3", "flash4", "cudnn", "cudnn_mxfp8"
+    "flash1", "triton", "efficient", "masked", "flex", "flash2", "flash3", "flash4", "cudnn",
+    "cudnn_mxfp8",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 OLDER_KERNELS = {
     "flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5),
     "efficient": (0.527, 0.591), "masked": (0.527, 0.591),
+    "flex": (0.9, 0.85),
 }  # fmt: skip
 """Rates over the second FlashAttention's on an A100, forward and backward.
 
@@ -23,6 +24,9 @@ efficient, masked  PyTorch's memory-efficient attention, which is xformers' of C
                    backward over 2,048 (NVIDIA/cutlass pull request 992: 10.06 ms for 8 sequences of
                    20 heads); the second by measured/a100-80gb-sxm.toml 204.5e12 and 144.5e12.
                    `masked` has a mask as a tensor and skips no key (`AttentionCore.masked_keys`)
+flex               FlexAttention, which PyTorch compiles to Triton: 90 % of the second forward, 85 %
+                   backward ("FlexAttention: The Flexibility of PyTorch with the Performance of
+                   FlashAttention", pytorch.org, 2024-08-07); on Blackwell below
 
 Other GPUs in proportion. An H100 was measured at 256 keys alone: 144.8e12 of 229.5e12
 (microsoft/onnxruntime pull request 21629).
@@ -43,6 +47,7 @@ NEWER_KERNELS = {
     IN_8_BITS: (OverCudnn(1.168, 0.886), OverCudnn(1.119, 1.792)),
     "flash3": (OverCudnn(1.19, 1.53), OverCudnn(1.31, 2.29)),
     "flash4": (OverCudnn(1.165, 1.0), OverCudnn(1.23, 1.0)),
+    "flex": (OverCudnn(0.515, 1.0), OverCudnn(0.596, 1.0)),
 }
 """Forward and backward.
 
@@ -58,6 +63,9 @@ flash4  on a B200, bf16, causal, 4 sequences of 8,192, 16 heads of 128: 1418e12 
         measured/b200.toml. Over flash3 on an H200 both together are then 2.20 and 1.92 times as
         fast at 8,192 and 32,768 tokens, measured apart 1.88 and 1.95 (stas00/ml-engineering@2943345
         insights/when-to-upgrade-gpus/README.md, bench_flash_attn.py)
+flex    on Blackwell alone: on a GB200 flash4 is 1.6 to 3.2 times as fast as what Triton compiles
+        forward, 1.85 to 2.3 times backward, with masks of documents alike ("FlexAttention +
+        FlashAttention-4: Fast and Flexible", pytorch.org, 2026); the geometric means, 2.26, 2.06
 """
 
 WIDE_IN_8_BITS = (OverCudnn(1.351, 0.886), OverCudnn(1.147, 0.832))
@@ -71,6 +79,13 @@ within 5 %, over that of bf16 with heads of 128 (measured/gb200.toml, gb300.toml
 tokens: 2829e12 and 1780e12 instead of 1825e12 and 1291e12. Other widths (GPT-OSS' 64) were not
 measured, nor were other GPUs.
 """
+
+
+def is_over_flash2(kernel: str, family: str) -> bool:
+    """Whether on GPUs of `family` the rate of `kernel` is known over FlashAttention-2's."""
+    if kernel in NEWER_KERNELS and family == "blackwell":
+        return False
+    return kernel == "flash2" or kernel in OLDER_KERNELS
 
 
 def over_cudnn(kernel: str, gpu: str, head_dim: int, *, backward: bool) -> OverCudnn:

@@ -58,7 +58,12 @@ from meshplan.costmodels.elementwise import (
 )
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
-from meshplan.costmodels.seconds.attention_kernels import NEWER_KERNELS, OLDER_KERNELS, over_cudnn
+from meshplan.costmodels.seconds.attention_kernels import (
+    NEWER_KERNELS,
+    OLDER_KERNELS,
+    is_over_flash2,
+    over_cudnn,
+)
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
@@ -291,7 +296,7 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
         narrow = min(1.0, op.narrowest / 128.0) ** NARROWNESS
         return kernels.sums16_backward * narrow, kernels.sums16_half_backward
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    flash = device.attention in ("flash2", *OLDER_KERNELS)
+    flash = is_over_flash2(device.attention, gpu_family(device.gpu.name))
     if flash:
         efficiency *= kernels.flash2_fraction * _of_flash2(device, backward)
     flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better

@@ -15,7 +15,7 @@ them, and its Table 4 measured as much. Neither used Transformer Engine, whose b
 FLASH_KERNELS = {
     "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "flash3",
     "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
-    "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8",
+    "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex",
 }  # fmt: skip
 """`sdpa` calls FlashAttention-2, or what a GPU has instead; with a mask as a tensor, `masked`,
 because no other kernel of PyTorch's takes one. Transformers of July to November 2025 makes such a

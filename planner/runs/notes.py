@@ -29,7 +29,7 @@ FACTS = {
     " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
     " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits;"
     " sdpa: PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel"
-    " for",
+    " for; flex: FlexAttention, compiled by Triton",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",

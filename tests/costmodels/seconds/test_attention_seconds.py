@@ -170,6 +170,32 @@ def test_newer_kernels_reach_their_published_rates(
 
 
 @pytest.mark.parametrize(
+    ("cluster", "other", "times_as_long"),
+    [
+        pytest.param("gb200-nvl72", "flash4", (2.26, 2.06), id="Blackwell: of the fourth's time"),
+        pytest.param("dgx-h100", "flash2", (1 / 0.9, 1 / 0.85), id="Hopper: of the second's time"),
+    ],
+)
+def test_flex_attention_takes_longer_by_its_authors_ratios(
+    cluster: str, other: str, times_as_long: tuple[float, float]
+):
+    """Forward and backward, heads of 128: two posts of pytorch.org, of 2024 and 2026."""
+    here = load_cluster(cluster)
+    assert here.kernels is not None
+    core = AttentionCore(
+        name="attention", queries=8192.0, keys=4096.0, all_keys=8192.0, heads=48, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    for ratio, backward in zip(times_as_long, (False, True), strict=True):
+        flex, known = (
+            float(attention_s(Device(here.gpu, here.kernels, Tuning(), RECIPES["bf16"], kernel),
+                              core, backward=backward)) - here.kernels.launch_s
+            for kernel in ("flex", other)
+        )  # fmt: skip
+        assert flex / known == pytest.approx(ratio, rel=0.01)
+
+
+@pytest.mark.parametrize(
     ("cluster", "widths", "times_as_fast"),
     [
         pytest.param("gb300-nvl72", (192, 128), (2829 / 1856, 1780 / 1435), id="V3, GB300"),
