@@ -52,7 +52,7 @@ class _More(NamedTuple):
 
     def added(self, before: Floats, until: Floats) -> Floats:
         """[.., cut] what was before [.., begun] and what the chunk adds to it: [.., place] the sum
-        of its layers up to a place. (`take` is several times faster than an index.)
+        of its layers up to a place. (`take` takes a quarter less than an index.)
         """
         found: Floats = before.take(self.of, axis=1)
         found += until.take(self.end, axis=1)
