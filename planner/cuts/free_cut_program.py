@@ -24,6 +24,7 @@ from meshplan.planner.bounds.free_cuts import Multipliers
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.cuts.known_chains import Shape, actions_of
+from meshplan.planner.cuts.linear_model import LinearModel
 from meshplan.planner.late_binding import bound_when_called
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
@@ -48,12 +49,13 @@ def _solvers() -> ModuleType:
     return found
 
 
-@cache
-def _protos() -> ModuleType:
-    from ortools.linear_solver import linear_solver_pb2
-
-    found: ModuleType = linear_solver_pb2
-    return found
+def _loaded(model: LinearModel) -> Any:
+    """A simplex solver with that model: at once, since to set one coefficient after the other takes
+    several times as long as to solve.
+    """
+    solver = _solvers().Solver.CreateSolver("GLOP")
+    solver.LoadModelFromProto(model)
+    return solver
 
 
 class _Row(NamedTuple):
@@ -111,21 +113,15 @@ class FreeCutProgram:
         self._memory_rows, self._line_rows = every[ends[3] : ends[4]], every[ends[4] :]
 
     def _loaded(self, rows: Sequence[_Row]) -> Any:
-        """The solver with all rows: at once, since to set one coefficient after the other takes
-        several times as long as to solve.
-        """
-        model = _protos().MPModelProto()
-        beyond = len(self._covers)
+        """The solver with all rows."""
+        model, beyond = LinearModel(), len(self._covers)
         for cost in [0.0] * self._parts + [1.0] + [TOO_MUCH] * beyond:
-            model.variable.add(lower_bound=0.0, upper_bound=math.inf, objective_coefficient=cost)
+            model.add_variable(0.0, math.inf, cost)
         for least, most, each, more in rows:
             at = np.flatnonzero(each)
             columns, values = [*at.tolist(), *more], [*each[at].tolist(), *more.values()]
-            model.constraint.add(
-                lower_bound=least, upper_bound=most, var_index=columns, coefficient=values
-            )
-        solver = _solvers().Solver.CreateSolver("GLOP")
-        solver.LoadModelFromProto(model)
+            model.add_row(least, most, columns, values)
+        solver = _loaded(model)
         solver.SetSolverSpecificParametersAsString(FROM_THE_LAST)
         return solver
 
@@ -352,23 +348,15 @@ def best_weights(seconds: Floats) -> tuple[float, Floats]:
     """The weights [line], which sum to 1, whose least sum of all cuts [cut, line] is largest, and
     that sum; infinite, and those of the first line, where the solver fails.
     """
-    model, unit = _protos().MPModelProto(maximize=True), float(np.abs(seconds).max())
+    model, unit = LinearModel(maximizes=True), float(np.abs(seconds).max())
     lines = list(range(seconds.shape[1]))
-    for at in (*lines, None):
-        model.variable.add(
-            lower_bound=-math.inf if at is None else 0.0, upper_bound=math.inf,
-            objective_coefficient=float(at is None),
-        )  # fmt: skip
+    for _ in lines:
+        model.add_variable(0.0, math.inf, 0.0)
+    model.add_variable(-math.inf, math.inf, 1.0)
     for each in (seconds / unit).tolist():
-        model.constraint.add(
-            lower_bound=0.0, upper_bound=math.inf,
-            var_index=[*lines, len(lines)], coefficient=[*each, -1.0],
-        )  # fmt: skip
-    model.constraint.add(
-        lower_bound=1.0, upper_bound=1.0, var_index=lines, coefficient=[1.0] * len(lines)
-    )
-    solver = _solvers().Solver.CreateSolver("GLOP")
-    solver.LoadModelFromProto(model)
+        model.add_row(0.0, math.inf, [*lines, len(lines)], [*each, -1.0])
+    model.add_row(1.0, 1.0, lines, [1.0] * len(lines))
+    solver = _loaded(model)
     if solver.Solve() != solver.OPTIMAL:
         return math.inf, np.eye(len(lines))[0]
     *weights, most = (variable.solution_value() for variable in solver.variables())

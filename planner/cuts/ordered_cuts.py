@@ -52,10 +52,11 @@ class _More(NamedTuple):
 
     def added(self, before: Floats, until: Floats) -> Floats:
         """[.., cut] what was before [.., begun] and what the chunk adds to it: [.., place] the sum
-        of its layers up to a place.
+        of its layers up to a place. (`take` takes a quarter less than an index.)
         """
-        found: Floats = before[:, self.of] + until[:, self.end]
-        found -= until[:, self.end - self.n]
+        found: Floats = before.take(self.of, axis=1)
+        found += until.take(self.end, axis=1)
+        found -= until.take(self.end - self.n, axis=1)
         return found
 
     def where(self, holds: "Callable[[_More], Bools]") -> "_More":
@@ -132,9 +133,10 @@ class OrderedCuts(PathGame):
         found = [ahead]
         for chunk in range(len(until))[::-1]:
             own, least = until[chunk], np.full(ahead.shape, np.inf)
+            behind, places = ahead + own, self._layers + 1
             for n in self._held(chunk):
-                each = ahead[:, n:] + own[:, n:] - own[:, : self._layers + 1 - n]
-                np.minimum(least[:, : each.shape[1]], each, out=least[:, : each.shape[1]])
+                each = behind[:, n:] - own[:, : places - n]
+                np.minimum(least[:, : places - n], each, out=least[:, : places - n])
             ahead = least
             found.append(ahead)
         return found[::-1]
@@ -182,7 +184,7 @@ class OrderedCuts(PathGame):
                 return None
             self.work += seen
             more = more.where(partial(_below, begun.seconds[lines], own[lines], room[lines]))
-        kib = begun.kib[:, :, more.of]
+        kib = begun.kib.take(more.of, axis=2)
         rank = self.program.cuts.rank_of[chunk]
         kib[:, rank] = more.added(begun.kib[:, rank], self._kib_until[chunk])
         layers = np.concatenate([begun.layers[more.of], more.n[:, None]], axis=1, dtype=np.int16)
@@ -198,5 +200,5 @@ class OrderedCuts(PathGame):
 
 def _below(before: Floats, until: Floats, room: Floats, more: _More) -> Bools:
     """Of which of these all chains are below what is left to them."""
-    found: Bools = np.all(more.added(before, until) < room[:, more.end], axis=0)
+    found: Bools = np.all(more.added(before, until) < room.take(more.end, axis=1), axis=0)
     return found

@@ -330,7 +330,9 @@ def reachable_sizes(
     open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
     inner = each_once(inner_ranks(funnel))
     replicas = np.array(divisors(training.global_batch_size), np.int64)
-    return np.intersect1d(sizes, inner[:, None] * replicas)
+    both = np.sort(np.concatenate([each_once(sizes), each_once(inner[:, None] * replicas)]))
+    found: Ints = both[1:][both[1:] == both[:-1]]  # `numpy.intersect1d` would import `numpy.ma`
+    return found
 
 
 def _priced_apart(

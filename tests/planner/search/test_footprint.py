@@ -102,6 +102,23 @@ def test_sizes_priced_together_have_the_layouts_of_each(question: Questions) -> 
     assert layouts(legal) == set().union(*map(layouts, legal))
 
 
+def test_sizes_that_are_reached_need_no_masked_arrays(
+    question: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sizes in any order, some of them twice, each once and ascending; 97, a prime, has no
+    layout of 12 layers and 32 sequences. Sets of numpy's would import `numpy.ma`.
+    """
+    q = question(PATTERN, 32, 12)
+
+    def asked(_: object) -> bool:
+        raise AssertionError("numpy.ma")
+
+    monkeypatch.setattr(np.ma, "is_masked", asked)
+    some, none = np.array([8, 97, 4, 8]), np.array([], np.int64)
+    assert reachable_sizes(q.model, q.training, some, q.engine, q.pins, 8).tolist() == [4, 8]
+    assert reachable_sizes(q.model, q.training, none, q.engine, q.pins, 8).tolist() == []
+
+
 def test_sizes_are_counts_within_a_node_and_then_nodes(question: Questions) -> None:
     """Nodes of eight: 1 to 8, then 16, 24, 32."""
     assert list(sizes(question(PATTERN, 32, 8), 35)) == [*range(1, 9), 16, 24, 32]
