@@ -21,7 +21,7 @@ from meshplan.planner.cuts.folded_paths import FoldedPaths, Sums
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.whole_cuts import least_seconds
 
-LISTED, AT_ONCE = 40, 2_000_000  # chains by which cuts are listed at least; their sums at once
+LISTED, AT_ONCE = 40, 1_000_000  # chains by which cuts are listed at least; their sums at once
 NO_LONGER = 1 + 1e-9
 
 

@@ -109,7 +109,7 @@ def test_what_a_list_proves_needs_no_game_while_a_wide_gap_is_closed(
 
     monkeypatch.setattr(MixedPaths, "game", game)
     monkeypatch.setattr(MixedPaths, "cuts_s", cuts_s)
-    for _, _, program, limit_s in islice(mixing(32), 3):
+    for _, _, program, limit_s in islice(mixing(32), 6):
         for is_wide, ends, expected in (
             (True, False, {"list"}),
             (False, False, {"game", "list"}),
