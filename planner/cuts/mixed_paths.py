@@ -56,7 +56,7 @@ class MixedPaths(FoldedPaths):
         edges = self.below(sums, limit_s, AT_ONCE // len(sums.fixed))
         if edges is None:
             return 0.0
-        return self._least_s(edges, means, sums, (limit_s, rounds)) if len(edges) else limit_s
+        return self._least_s(edges, [(means, sums)], limit_s, rounds) if len(edges) else limit_s
 
     def _likely(self, by: Multipliers) -> MeanOfRows:
         """Chains, those with the largest multipliers first, then the newest."""
@@ -65,14 +65,17 @@ class MixedPaths(FoldedPaths):
         return self._alone([self.program.lines[line] for line in known])
 
     def _least_s(
-        self, edges: Ints, means: MeanOfRows, sums: Sums, until: tuple[float, int]
+        self, edges: Ints, known: list[tuple[MeanOfRows, Sums]], limit_s: float, rounds: int
     ) -> float:
-        """A bound of cuts [cut, rank] below a limit by `means`, with so many of them played."""
-        (limit_s, rounds), longest = until, self._of_cuts(edges, sums).max(axis=0)
+        """A bound of cuts [cut, rank] below a limit by `known` means, with so many of them played;
+        what these teach is known then.
+        """
+        longest = self._of_cuts(edges, known[0][1]).max(axis=0)
         for _ in range(rounds):
             at, known_s = int(longest.argmin()), float(longest.min())
-            more = self._played(edges[[at]], means, sums)
-            longest = np.maximum(longest, self._of_cuts(edges, self.sums(more)).max(axis=0))
+            more = self._played(edges[[at]], known)
+            known.append((more, self.sums(more)))
+            longest = np.maximum(longest, self._of_cuts(edges, known[-1][1]).max(axis=0))
             if longest[at] <= known_s * NO_LONGER:
                 break
             some = longest * SAFETY < limit_s
@@ -81,14 +84,15 @@ class MixedPaths(FoldedPaths):
                 break
         return float(min(limit_s, longest.min(initial=np.inf) * SAFETY))
 
-    def _played(self, cut: Ints, means: MeanOfRows, sums: Sums) -> MeanOfRows:
+    def _played(self, cut: Ints, known: Sequence[tuple[MeanOfRows, Sums]]) -> MeanOfRows:
         """The chains that are learnt from a cut [1, rank] in the mixes that take least in the
-        longest of `means`.
+        longest of the `known` means.
         """
         first = len(self.program.lines)
-        longest = int(self._of_cuts(cut, sums)[:, 0].argmax())
+        each_s = np.concatenate([self._of_cuts(cut, sums)[:, 0] for _, sums in known])
+        often = np.concatenate([means.often for means, _ in known])[int(each_s.argmax())]
         places = [each[:, 0] for each in self.places(cut)]
-        self._learn(self.mixes_of(places, means.often[longest]))
+        self._learn(self.mixes_of(places, often))
         return self._alone(self.program.lines[first:])
 
     def _alone(self, lines: Sequence[Line]) -> MeanOfRows:

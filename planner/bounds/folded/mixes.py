@@ -122,10 +122,11 @@ class FoldedMixes:
         """
         (pair, added_s, _), starts = self.points[rank], self._starts[rank]
         found = np.full((len(often), len(pairs)), np.inf)
+        if not len(pair):
+            return found
         at = np.minimum(np.searchsorted(pair[starts], pairs), len(starts) - 1)
-        fits = np.flatnonzero(pair[starts][at] == pairs) if len(starts) else at[:0]
-        few = max(1, AT_ONCE // max(1, len(pair)))
-        for first in range(0, len(often) if len(fits) else 0, few):
+        fits, few = np.flatnonzero(pair[starts][at] == pairs), max(1, AT_ONCE // len(pair))
+        for first in range(0, len(often), few):
             some = slice(first, first + few)
             least = np.minimum.reduceat(often[some] @ added_s.T, starts, axis=1)
             found[some, fits] = least[:, at[fits]]
