@@ -86,12 +86,18 @@ class Drift(NamedTuple):
 
 class MeanOfRows(NamedTuple):
     """A mean of chains: [row, chunk, kind] seconds of a layer, and [row] the rest; where layers
-    are in their fastest modes, [chunk] how many backwards it has.
+    are in their fastest modes, [row, chunk] how many backwards it has. Rows may be several means of
+    one layout too.
     """
 
     layer: Floats
     fixed: Floats
-    often: Floats = np.zeros(0)
+    often: Floats = np.zeros((0, 0))
+
+    @classmethod
+    def together(cls, every: "Sequence[MeanOfRows]") -> "MeanOfRows":
+        """The rows of all."""
+        return cls(*(np.concatenate(each) for each in zip(*every, strict=True)))
 
 
 class FreeCuts:

@@ -43,8 +43,8 @@ def _paths_s(whole: WholeLayers, paths: FoldedPaths) -> float:
     found_s, mean = _game(whole, paths, whole.below_s, GAME)
     if found_s >= whole.below_s:
         return found_s
-    sums = [paths.sums(paths.mean), paths.sums(mean)]
-    edges = paths.below(sums, whole.below_s, MOST_CUTS)
+    both = MeanOfRows.together([paths.mean, mean])
+    edges = paths.below(paths.sums(both), whole.below_s, MOST_CUTS)
     layers = None if edges is None else paths.layers(edges)
     return whole.played_s(layers, [paths.mean, mean], found_s)
 
@@ -63,9 +63,7 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
         game_s = middle_s
         if ranks_s < middle_s:
             paths = MixedPaths(whole.program, mixed, by)
-            game_s, _ = _game(whole, paths, middle_s, ROUNDS)
-            if game_s < middle_s and not whole.ended(whole.work):
-                game_s = max(game_s, _listed_s(whole, paths, middle_s))
+            game_s = _proved_s(whole, paths, middle_s)
             whole.cuts.append((paths.step_s, paths.fastest))
         low_s = max(low_s, min(ranks_s, middle_s), game_s)
         if low_s < middle_s:
@@ -77,6 +75,22 @@ def _mixed_s(whole: WholeLayers, mixed: MixedFolds, by: Multipliers, low_s: floa
             break
         middle_s = (low_s + high_s) / 2
     return low_s
+
+
+def _proved_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
+    """What a game, and a list while there is budget, prove of cuts below a limit. While a wide gap
+    is closed limits are low and lists short, so they come first: mostly no game is needed then.
+    """
+    found_s = 0.0
+    for way in (_listed_s, _rounds_s) if whole.is_wide else (_rounds_s, _listed_s):
+        if found_s < below_s and not (way is _listed_s and whole.ended(whole.work)):
+            found_s = max(found_s, way(whole, paths, below_s))
+    return found_s
+
+
+def _rounds_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
+    """What a game of some rounds proves."""
+    return _game(whole, paths, below_s, ROUNDS)[0]
 
 
 def _listed_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
@@ -92,7 +106,9 @@ def _listed_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
 def _game(
     whole: WholeLayers, paths: FoldedPaths, below_s: float, most: int
 ) -> tuple[float, MeanOfRows]:
-    rounds = min(most, 1 + GAME_UNITS // (paths.work // WAYS + whole.step))
+    before, played = paths.work, paths.played
+    path = sum(len(edge.of) for edge in paths.edges)
+    rounds = min(most, 1 + GAME_UNITS // (path // WAYS + whole.step))
     found = paths.game(below_s, rounds)
-    whole.work += paths.work // WAYS + whole.step * paths.played
+    whole.work += (paths.work - before) // WAYS + whole.step * (paths.played - played)
     return found

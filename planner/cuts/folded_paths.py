@@ -5,7 +5,6 @@ every step has. A cut is a path through these ways, and a mean of chains is a su
 least sum is a bound of every cut, for any weights of the chains (`planner.cuts.path_game`).
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +20,13 @@ AT_ONCE = 1_500_000  # ways of one rank that are looked at
 
 
 class Sums(NamedTuple):
-    """Of each rank [edge] seconds, and [place] the least behind it; and the rest."""
+    """Of means of chains: of each rank [mean, edge] seconds, and [mean, place] the least behind it;
+    and [mean] the rest.
+    """
 
     seconds: list[Floats]
     ahead: list[Floats]
-    fixed: float
+    fixed: Floats
 
 
 class FoldedPaths(PathGame):
@@ -41,44 +42,46 @@ class FoldedPaths(PathGame):
         self._first = [np.flatnonzero(np.diff(edge.of, prepend=-1)) for edge in self.edges]
 
     def sums(self, mean: MeanOfRows) -> Sums:
-        """The sums of a mean of chains."""
-        seconds = self._seconds_of(mean)
-        left = [np.zeros(self.edges[-1].many)]
+        """The sums of means of chains, of which each is a row."""
+        seconds, rows = self._seconds_of(mean), len(mean.fixed)
+        left = [np.zeros((rows, self.edges[-1].many))]
+        self.work += rows * sum(len(edge.of) for edge in self.edges)
         for before, edge, first, each in zip(
             self.edges[-2::-1], self.edges[:0:-1], self._first[:0:-1], seconds[:0:-1], strict=True
         ):
-            least = np.full(before.many, np.inf)
-            least[edge.of[first]] = np.minimum.reduceat(each + left[-1][edge.to], first)
+            least = np.full((rows, before.many), np.inf)
+            every = each + left[-1][:, edge.to]
+            least[:, edge.of[first]] = np.minimum.reduceat(every, first, axis=1)
             left.append(least)
-        return Sums(seconds, left[::-1], float(mean.fixed[0]))
+        return Sums(seconds, left[::-1], mean.fixed)
 
     def _seconds_of(self, mean: MeanOfRows) -> list[Floats]:
-        """Of each rank [edge] seconds."""
+        """Of each rank [mean, edge] seconds."""
         return self.folded.seconds_of(self.edges, mean)
 
     def shortest(self, mean: MeanOfRows) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk] the layers of its path."""
-        self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))
         return total, self.layers(np.array([ways]))[0]
 
     def _least(self, sums: Sums) -> tuple[float, list[int]]:
-        """The least sum, and of each rank the edge of its path."""
+        """The least sum of the first mean, and of each rank the edge of its path."""
         at, total, ways = 0, 0.0, list[int]()
         for edge, each, ahead in zip(self.edges, sums.seconds, sums.ahead, strict=True):
             first, last = np.searchsorted(edge.of, [at, at + 1])
-            way = first + int((each[first:last] + ahead[edge.to[first:last]]).argmin())
-            total, at = total + float(each[way]), int(edge.to[way])
+            left = each[0, first:last] + ahead[0, edge.to[first:last]]
+            way = first + int(left.argmin())
+            total, at = total + float(each[0, way]), int(edge.to[way])
             ways.append(way)
-        return total + sums.fixed, ways
+        return total + float(sums.fixed[0]), ways
 
-    def below(self, every: Sequence[Sums], limit_s: float, most: int) -> Ints | None:
+    def below(self, every: Sums, limit_s: float, most: int) -> Ints | None:
         """[cut, rank] the edges of all cuts whose sums are below a limit; None where there are more
         than `most`.
         """
-        room = [limit_s / SAFETY - each.fixed for each in every]
+        room = limit_s / SAFETY - every.fixed
         at, edges = np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
-        sums = np.zeros((len(every), 1))
+        sums = np.zeros((len(room), 1))
         for rank, edge in enumerate(self.edges):
             first, last = (np.searchsorted(edge.of, at, side=s) for s in ("left", "right"))
             many = last - first
@@ -86,13 +89,14 @@ class FoldedPaths(PathGame):
                 return None
             before = np.repeat(np.arange(len(at)), many)
             way = np.arange(len(before)) - np.repeat(np.cumsum(many) - many - first, many)
-            for own, each, left in zip(sums, every, room, strict=True):
+            seconds, ahead = every.seconds[rank], every.ahead[rank]
+            for own, each, behind, left in zip(sums, seconds, ahead, room, strict=True):
                 self.work += len(way)
-                least = own[before] + each.seconds[rank][way] + each.ahead[rank][edge.to[way]]
+                least = own[before] + each[way] + behind[edge.to[way]]
                 before, way = before[least < left], way[least < left]
             if len(way) > most:
                 return None
-            sums = sums[:, before] + np.array([each.seconds[rank][way] for each in every])
+            sums = sums[:, before] + seconds[:, way]
             at, edges = edge.to[way], np.concatenate([edges[before], way[:, None]], axis=1)
         return edges
 

@@ -17,11 +17,11 @@ from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import INPUT_GRAD
 from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.cuts.folded_paths import FoldedPaths
+from meshplan.planner.cuts.folded_paths import FoldedPaths, Sums
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.whole_cuts import least_seconds
 
-LISTED, MOST_CUTS = 40, 50_000  # chains by which cuts are listed; cuts at most
+LISTED, AT_ONCE = 40, 1_000_000  # chains by which cuts are listed at least; their sums at once
 NO_LONGER = 1 + 1e-9
 
 
@@ -42,32 +42,40 @@ class MixedPaths(FoldedPaths):
 
     def shortest(self, mean: MeanOfRows) -> tuple[float, Ints]:
         """The least sum of a mean of chains, and [chunk, kind, mode] the layers of its path."""
-        self.work += sum(len(edge.of) for edge in self.edges)
         total, ways = self._least(self.sums(mean))
         places = [each[:, 0] for each in self.places(np.array([ways]))]
-        return total, self.mixes_of(places, mean.often)
+        return total, self.mixes_of(places, mean.often[0])
 
     def cuts_s(self, limit_s: float, by: Multipliers, rounds: int) -> float:
         """A bound of all cuts below a limit, which are listed by the program's chains with these
         multipliers, all together and each alone; the limit where there are none, 0 where there are
         too many. The cut whose longest chain is shortest is played until none is left.
         """
-        known = np.argsort(-by.lines, kind="stable")[:LISTED].tolist()
-        alone = self._alone([self.program.lines[line] for line in known])
-        means = [self._weighed(by.lines / by.lines.sum()), *alone]
-        edges = self.below([self.sums(mean) for mean in means], limit_s, MOST_CUTS)
+        means = MeanOfRows.together([self._weighed(by.lines / by.lines.sum()), self._likely(by)])
+        sums = self.sums(means)
+        edges = self.below(sums, limit_s, AT_ONCE // len(sums.fixed))
         if edges is None:
             return 0.0
-        return self._least_s(edges, means, limit_s, rounds) if len(edges) else limit_s
+        return self._least_s(edges, [(means, sums)], limit_s, rounds) if len(edges) else limit_s
 
-    def _least_s(self, edges: Ints, means: list[MeanOfRows], limit_s: float, rounds: int) -> float:
-        """A bound of cuts [cut, rank] below a limit by `means`, with so many of them played."""
-        longest = np.max([self._of_cuts(edges, mean) for mean in means], axis=0)
+    def _likely(self, by: Multipliers) -> MeanOfRows:
+        """Chains, those with the largest multipliers first, then the newest."""
+        most = max(LISTED, AT_ONCE // max(1, sum(len(edge.of) for edge in self.edges)))
+        known = np.lexsort((-np.arange(len(by.lines)), -by.lines))[:most].tolist()
+        return self._alone([self.program.lines[line] for line in known])
+
+    def _least_s(
+        self, edges: Ints, known: list[tuple[MeanOfRows, Sums]], limit_s: float, rounds: int
+    ) -> float:
+        """A bound of cuts [cut, rank] below a limit by `known` means, with so many of them played;
+        what these teach is known then.
+        """
+        longest = self._of_cuts(edges, known[0][1]).max(axis=0)
         for _ in range(rounds):
             at, known_s = int(longest.argmin()), float(longest.min())
-            more = self._played(edges[[at]], means)
-            longest = np.max([longest, *(self._of_cuts(edges, mean) for mean in more)], axis=0)
-            means = means + more
+            more = self._played(edges[[at]], known)
+            known.append((more, self.sums(more)))
+            longest = np.maximum(longest, self._of_cuts(edges, known[-1][1]).max(axis=0))
             if longest[at] <= known_s * NO_LONGER:
                 break
             some = longest * SAFETY < limit_s
@@ -76,30 +84,27 @@ class MixedPaths(FoldedPaths):
                 break
         return float(min(limit_s, longest.min(initial=np.inf) * SAFETY))
 
-    def _played(self, cut: Ints, means: Sequence[MeanOfRows]) -> list[MeanOfRows]:
+    def _played(self, cut: Ints, known: Sequence[tuple[MeanOfRows, Sums]]) -> MeanOfRows:
         """The chains that are learnt from a cut [1, rank] in the mixes that take least in the
-        longest of `means`.
+        longest of the `known` means.
         """
         first = len(self.program.lines)
-        longest = max(means, key=lambda mean: float(self._of_cuts(cut, mean)[0]))
+        each_s = np.concatenate([self._of_cuts(cut, sums)[:, 0] for _, sums in known])
+        often = np.concatenate([means.often for means, _ in known])[int(each_s.argmax())]
         places = [each[:, 0] for each in self.places(cut)]
-        self._learn(self.mixes_of(places, longest.often))
+        self._learn(self.mixes_of(places, often))
         return self._alone(self.program.lines[first:])
 
-    def _alone(self, lines: Sequence[Line]) -> list[MeanOfRows]:
+    def _alone(self, lines: Sequence[Line]) -> MeanOfRows:
         """Chains, each by itself."""
-        layer, fixed = least_seconds(self.mixed.cuts, lines)
-        return [
-            MeanOfRows(layer[at : at + 1], fixed[at : at + 1], line.often[:, INPUT_GRAD])
-            for at, line in enumerate(lines)
-        ]
+        often = np.array([line.often[:, INPUT_GRAD] for line in lines])
+        return MeanOfRows(*least_seconds(self.mixed.cuts, lines), often)
 
-    def _of_cuts(self, edges: Ints, mean: MeanOfRows) -> Floats:
-        """[cut] the sum of a mean of chains, of cuts [cut, rank]."""
-        self.work += edges.size
-        seconds = self._seconds_of(mean)
-        found: Floats = mean.fixed[0] + sum(
-            each[way] for each, way in zip(seconds, edges.T, strict=True)
+    def _of_cuts(self, edges: Ints, sums: Sums) -> Floats:
+        """[mean, cut] the sums of means of chains, of cuts [cut, rank]."""
+        self.work += edges.size * len(sums.fixed)
+        found: Floats = sums.fixed[:, None] + sum(
+            each[:, way] for each, way in zip(sums.seconds, edges.T, strict=True)
         )
         return found
 
@@ -118,9 +123,10 @@ class MixedPaths(FoldedPaths):
         return found
 
     def _seconds_of(self, mean: MeanOfRows) -> list[Floats]:
-        each = self.folded.seconds_of(self.edges, mean)
+        each, mixes = self.folded.seconds_of(self.edges, mean), self.mixed.mixes[0]
         more = [
-            self.mixed.added(rank, mean.often)[0, pairs] for rank, pairs in enumerate(self._pairs)
+            mixes.added(rank, mean.often[:, self.mixed.chunks(rank)], pairs)
+            for rank, pairs in enumerate(self._pairs)
         ]
         return [fastest + added for fastest, added in zip(each, more, strict=True)]
 
@@ -133,7 +139,7 @@ class MixedPaths(FoldedPaths):
         layer, fixed = least_seconds(self.mixed.cuts, lines)
         often = weights @ np.array([line.often[:, INPUT_GRAD] for line in lines])
         mean = np.tensordot(weights, layer, axes=1)[None]
-        return MeanOfRows(mean, np.array([weights @ fixed]), often)
+        return MeanOfRows(mean, np.array([weights @ fixed]), often[None])
 
     def _learn(self, path: Ints) -> None:
         self.played += 1

@@ -128,12 +128,12 @@ class FoldedCuts:
         return found
 
     def seconds_of(self, edges: "Sequence[Edges]", mean: MeanOfRows) -> list[Floats]:
-        """Of each rank [edge] what its layers take in a mean of chains of the only layout."""
-        found, first_s = list[Floats](), self._until(mean.layer[0])  # [chunk, place]
+        """Of each rank [row, edge] what its layers take in means of chains."""
+        found, until_s = list[Floats](), self._until(mean.layer)  # [row, chunk, place]
         for rank, each in enumerate(edges):
             (first, second), at = self.chunks(rank), each.places
-            seconds = first_s[first, at[1]] - first_s[first, at[0]]
-            found.append(seconds + first_s[second, at[3]] - first_s[second, at[2]])
+            seconds = until_s[:, first, at[1]] - until_s[:, first, at[0]]
+            found.append(seconds + until_s[:, second, at[3]] - until_s[:, second, at[2]])
         return found
 
     def _ways(self, reached: _Reached, rank: int, most: Ints) -> _Ways | None:

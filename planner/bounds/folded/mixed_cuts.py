@@ -56,8 +56,8 @@ class MixedFolds(FoldedCuts):
         """[row, pair of words] what a rank recomputes at least in a chain with so many backwards,
         [chunk].
         """
-        both = often[self.chunks(rank)].tolist()
-        return np.array([each.added(rank, *both) for each in self.mixes])
+        both, pairs = often[None, self.chunks(rank)], np.arange(self.listed.words**2)
+        return np.concatenate([each.added(rank, both, pairs) for each in self.mixes])
 
     def _terms_of(self, rank: int) -> Terms:
         """The chains of a rank in the modes that take least; what they recompute is added."""

@@ -24,6 +24,7 @@ from meshplan.planner.problem.pipeline_shape import pipeline_shape
 
 KIB = 1.0  # that a rank may lack by rounding alone
 INPUT_GRAD = 1  # the pass that replays
+AT_ONCE = 1_000_000  # sums of a chain and a pair of mixes
 
 
 class Words:
@@ -115,14 +116,20 @@ class FoldedMixes:
         self.points = [self._of_rank(rank) for rank in range(same.pp)]
         self._starts = [np.flatnonzero(np.diff(each.pair, prepend=-1)) for each in self.points]
 
-    def added(self, rank: int, first: float, second: float) -> Floats:
-        """[pair of words] the least seconds that a chain with so many backwards of the chunks of a
-        rank takes more; infinite where the rank does not fit.
+    def added(self, rank: int, often: Floats, pairs: Ints) -> Floats:
+        """[chain, pair] the least seconds that chains with so many backwards of the chunks of a
+        rank, [chain, chunk], take more with some pairs of words; infinite where these do not fit.
         """
         (pair, added_s, _), starts = self.points[rank], self._starts[rank]
-        found = np.full(self.listed.words**2, np.inf)
-        if len(pair):
-            found[pair[starts]] = np.minimum.reduceat(added_s @ [first, second], starts)
+        found = np.full((len(often), len(pairs)), np.inf)
+        if not len(pair):
+            return found
+        at = np.minimum(np.searchsorted(pair[starts], pairs), len(starts) - 1)
+        fits, few = np.flatnonzero(pair[starts][at] == pairs), max(1, AT_ONCE // len(pair))
+        for first in range(0, len(often), few):
+            some = slice(first, first + few)
+            least = np.minimum.reduceat(often[some] @ added_s.T, starts, axis=1)
+            found[some, fits] = least[:, at[fits]]
         return found
 
     def _of_rank(self, rank: int) -> Points:

@@ -65,7 +65,7 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
             paths = FoldedPaths(program, ways, mean)
             game_s, best = paths.game(limit_s, 10)
             assert game_s <= min(least_s, limit_s) * CLOSE, seed
-            edges = paths.below([paths.sums(best)], limit_s, 10_000)
+            edges = paths.below(paths.sums(best), limit_s, 10_000)
             assert edges is not None
             every = paths.layers(edges)
             if layers and least_s < limit_s:
@@ -151,7 +151,7 @@ def test_a_mean_of_no_seconds_lists_every_cut_below_the_limit() -> None:
         assert ways.bounds_s(endless, most)[0] < endless
         nothing = MeanOfRows(np.zeros((1, chunks, len(cuts_of.kinds))), np.zeros(1))
         paths = FoldedPaths(program, ways, nothing)
-        edges = paths.below([paths.sums(nothing)], endless, 100_000)
+        edges = paths.below(paths.sums(nothing), endless, 100_000)
         assert edges is not None
         every = paths.layers(edges)
         free = int(count - cuts_of.fewest.sum())

@@ -4,16 +4,20 @@ and by hand.
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
+import pytest
 from nightly import cases
 from played_layouts import Played, played
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import first_lines
+from meshplan.planner.bounds.folded import mixes
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import Words, _falling, _least_so_far
+from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
 from meshplan.planner.cuts.folded_bound import folded_bound_s
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.mixed_paths import MixedPaths
@@ -64,6 +68,58 @@ def test_no_cut_and_mix_of_a_v_shape_is_faster_than_its_bounds() -> None:
     assert above > 3
     assert close > 3
     assert listed > 1
+
+
+def test_chains_asked_together_are_those_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each adds to a rank, and the least behind it, some sums at once or one after the other;
+    and no list of cuts is another one for it.
+    """
+    asked = 0
+    for _, each, program, limit_s in islice(mixing(32), 24):
+        folds, answer = MixedFolds.of(each.cuts, program.most, limit_s), program.answer()
+        if not folds or not answer.by or folds.bounds_s(limit_s, program.most)[0] >= limit_s:
+            continue
+        paths = MixedPaths(program, folds, answer.by)
+        chains = paths._likely(answer.by)
+        together = paths.sums(chains)
+        monkeypatch.setattr(mixes, "AT_ONCE", 1)
+        for row in range(len(chains.fixed)):
+            alone = paths.sums(MeanOfRows(*(part[row : row + 1] for part in chains)))
+            for of_all, of_one in zip(together[:2], alone[:2], strict=True):
+                for every, one in zip(of_all, of_one, strict=True):
+                    assert every[row] == pytest.approx(one[0], rel=1e-12)
+        monkeypatch.undo()
+        asked += len(chains.fixed)
+    assert asked > 50
+
+
+def test_what_a_list_proves_needs_no_game_while_a_wide_gap_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lists come first then, elsewhere games; once the budget has ended nothing is listed."""
+    asked = list[str]()
+
+    def game(self: MixedPaths, limit_s: float, rounds: int) -> tuple[float, MeanOfRows]:
+        asked.append("game")
+        return 0.0, self.mean
+
+    def cuts_s(self: MixedPaths, limit_s: float, by: Multipliers, rounds: int) -> float:
+        asked.append("list")
+        return limit_s
+
+    monkeypatch.setattr(MixedPaths, "game", game)
+    monkeypatch.setattr(MixedPaths, "cuts_s", cuts_s)
+    for _, _, program, limit_s in islice(mixing(32), 6):
+        for is_wide, ends, expected in (
+            (True, False, {"list"}),
+            (False, False, {"game", "list"}),
+            (True, True, {"game"}),
+        ):
+            asked.clear()
+            whole = WholeLayers(program, limit_s, lambda _, ends=ends: ends, is_wide=is_wide)
+            folded_bound_s(whole)
+            assert not asked or set(asked) == expected
+    assert asked
 
 
 def test_words_and_their_mixes() -> None:
