@@ -16,7 +16,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints, Layouts
+from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.search.found import (
     KIND_AXES,
@@ -78,11 +78,11 @@ class OpenKinds:
 
 def least_of_kinds(layouts: Layouts, rows: Ints, bounds: Floats) -> dict[Kind, float]:
     """The least bound of each kind that some of the rows are of."""
-    columns = np.stack([getattr(layouts, axis)[rows] for axis in KIND_AXES])
-    kinds, place = np.unique(columns, axis=1, return_inverse=True)
-    least = np.full(kinds.shape[1], math.inf)
-    np.minimum.at(least, place.reshape(-1), bounds)
-    found = zip(kinds.T.tolist(), least.tolist(), strict=True)
+    columns = [getattr(layouts, axis)[rows] for axis in KIND_AXES]
+    first, place = distinct(columns)
+    least = np.full(len(first), math.inf)
+    np.minimum.at(least, place, bounds)
+    found = zip(np.stack(columns)[:, first].T.tolist(), least.tolist(), strict=True)
     return {(tp, cp, pp, ep): bound_s for (tp, cp, pp, ep), bound_s in found}
 
 

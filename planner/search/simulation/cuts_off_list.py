@@ -22,7 +22,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.stages.any_cut import any_cut
 
 ASKED = 3  # layouts
-LIMIT_S, BUDGET = 0.2, 4_000_000  # deterministic seconds, and units of moves, of each
+LIMIT_S, BUDGET = 0.05, 4_000_000  # deterministic seconds, and units of moves, of each
 
 
 def cuts_off_list(proof: Simulated, every: Sequence[Alike], below_s: float) -> Iterator[NearCut]:
