@@ -23,6 +23,7 @@ from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.held_memory.kinds_held import look_beyond_priced
 from meshplan.planner.search.held_memory.less_than_priced import source_of_rows
+from meshplan.planner.search.likely_kinds import settle_likely_kinds
 from meshplan.planner.search.near_kinds import settle_near_kinds
 from meshplan.planner.search.open_kinds import OpenKinds, bounded, least_of_kinds, not_shown
 from meshplan.planner.search.progress import Fastest, Progress
@@ -183,6 +184,7 @@ def _find_other_kinds(
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         proof.offer(*run.ranked()[:k])
+    settle_likely_kinds(proof, k)
     settle_far_kinds(proof, k)
 
 
