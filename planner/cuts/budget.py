@@ -25,7 +25,7 @@ KNAPSACKS = 14_000  # solving the knapsacks of all ranks once, for either
 EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; each deterministic second of CP-SAT
 
 # How the budget is shared out.
-RUNNERS, OPEN = 8_000_000, 8  # runners-up: at most so much; a part of it if the proof stays open
+RUNNERS, OPEN = 8_000_000, 4  # runners-up: at most so much; a part of it if the proof stays open
 RUNNERS_UP = 6  # runners-up: at least one part in so many, which is set apart
 CLOSER = 12  # set apart for closer bounds of what is left open: one part in so many
 WIDE, MORE = 0.97, 1_000_000  # while a bound is below so much of the best, so much more at a time,

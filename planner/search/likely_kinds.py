@@ -63,13 +63,12 @@ def _most_s(proof: Simulated, k: int) -> float:
 def _likely(proof: Simulated, most_s: float) -> Iterator[Likely]:
     """Open kinds that are expected to be near `most_s` or below it, the fastest first."""
     open_ = {kind for kind, bound_s in proof.open_kinds.least_s.items() if bound_s < most_s}
-    best = proof.kind(proof.ranked()[0])
-    if not open_ - {best}:
+    if not open_:
         return
-    every = _estimated(proof, most_s)
-    of_best = [each.expected_s for each in every if each.kind == best]
-    for each in every:
-        expected_s = each.expected_s * proof.best_s / of_best[0] if of_best else most_s
+    best, every = proof.kind(proof.ranked()[0]), _estimated(proof, most_s)
+    of_best = next((each.expected_s for each in every if each.kind == best), 0.0)
+    for each in every if of_best else ():  # else nothing says how long they take
+        expected_s = each.expected_s / of_best * proof.best_s
         if each.kind in open_ - {best} and expected_s < most_s * NEAR:
             yield each._replace(expected_s=expected_s)
 
@@ -86,6 +85,7 @@ def _estimated(proof: Simulated, most_s: float) -> list[Likely]:
 
 
 def _plan(proof: Simulated, each: Likely) -> None:
+    """Offer the proof a first plan of the likeliest way, if there is one."""
     problem, _ = proof.problem(each.row, each.variant)
     proof.judged_s(each.row, each.variant, first_plan(problem)[1])
 
