@@ -125,7 +125,7 @@ def not_shown(
 
 
 def has_others(layouts: Layouts, kinds: Collection[Kind], that_fit: Callable[[Ints], Ints]) -> bool:
-    """Whether a row that may fit is of none of these kinds; of very many rows one is taken to be."""
+    """Whether a row that may fit is of none of these kinds: of very many, one is taken to be."""
     if len(layouts) > MOST_ROWS:
         return True
     columns = [getattr(layouts, axis) for axis in KIND_AXES]

@@ -52,8 +52,11 @@ def test_a_likely_kind_without_a_plan_gets_one(proof: Simulated, is_open: bool) 
 
 
 @pytest.mark.parametrize(("slower", "settled"), [(1.5, True), (1.0, False)])
-def test_a_kind_with_a_stand_in_is_settled(proof: Simulated, slower: float, settled: bool) -> None:
+def test_a_kind_with_a_stand_in_is_settled(
+    proof: Simulated, monkeypatch: pytest.MonkeyPatch, slower: float, settled: bool
+) -> None:
     """Where what is known of it is far slower than expected: then nothing of it is open either."""
+    monkeypatch.setattr(likely_kinds, "STAND_IN", 1.1)
     kind, step_s = second(proof)
     proof.best[kind] = proof.best[kind]._replace(step_s=slower * step_s)
     proof.open_kinds.least_s = {kind: 0.9 * step_s}
