@@ -191,7 +191,6 @@ def _find_other_kinds(
     if len(proof.best) < k and run.best:
         run.find_runners_up(k, deadline)
         proof.offer(*run.ranked()[:k])
-    settle_likely_kinds(proof, k)
     settle_far_kinds(proof, k)
 
 
@@ -209,6 +208,7 @@ def _every_cut_s(
             proof.moves.go_on_near(proof.ranked()[1:k])
             carried.carry(k)
             settle_near_kinds(proof, k, every_cut_s)
+            settle_likely_kinds(proof, k)
     settled = every_cut_s >= proof.best_s * SETTLED  # runners-up may have been faster
     return math.inf if settled else every_cut_s
 

@@ -8,7 +8,7 @@ from short_of_memory import question
 
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.search import likely_kinds
-from meshplan.planner.search.found import Kind
+from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.likely_kinds import settle_likely_kinds
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
@@ -65,11 +65,12 @@ def test_a_kind_with_a_stand_in_is_settled(
     assert (proof.open_kinds.bound_s(kind) > step_s * (1 - 1e-6)) == settled
 
 
-def test_the_likeliest_kinds_come_first(proof: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two that have no plan the faster one gets the only plan that is made."""
-    monkeypatch.setattr(likely_kinds, "PLANNED", 1)
-    best, faster, slower = (proof.kind(each) for each in proof.ranked()[:3])
-    proof.best = {best: proof.best[best]}
-    proof.open_kinds.least_s = {slower: 0.0, faster: 0.0}
-    settle_likely_kinds(proof, TOP)
-    assert proof.best.keys() == {best, faster}
+def test_the_likeliest_kinds_come_first(proof: Simulated) -> None:
+    """Each kind once, but for that of the best."""
+    layouts = proof.space.layouts
+    kinds = {kind_of(layouts, row) for row in range(len(layouts))}
+    proof.open_kinds.least_s = dict.fromkeys(kinds, 0.0)
+    likely = list(likely_kinds._likely(proof, LONG_S))
+    assert {each.kind for each in likely} <= kinds - {proof.kind(proof.ranked()[0])}
+    assert len({each.kind for each in likely}) == len(likely) > 1
+    assert sorted(likely, key=lambda each: each.expected_s) == likely
