@@ -23,8 +23,15 @@ from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, taken_out
 from meshplan.planner.search.held_memory.kinds_held import look_beyond_priced
 from meshplan.planner.search.held_memory.less_than_priced import source_of_rows
+from meshplan.planner.search.likely_kinds import settle_likely_kinds
 from meshplan.planner.search.near_kinds import settle_near_kinds
-from meshplan.planner.search.open_kinds import OpenKinds, bounded, least_of_kinds, not_shown
+from meshplan.planner.search.open_kinds import (
+    OpenKinds,
+    bounded,
+    has_others,
+    least_of_kinds,
+    not_shown,
+)
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.result import (
     NoLayoutFits,
@@ -87,10 +94,10 @@ def best_simulated(
     all_degrees = math.isinf(beyond_s) and (not isinstance(rows, CountedRows) or rows.all_degrees)
     cuts = _cuts_beside(proof, solutions) if result.cuts == "all" else result.cuts
     result = replace(result, all_degrees=all_degrees, cuts=cuts)
-    return _with_kinds(result, proof, k) if k > 1 else result
+    return _with_kinds(result, proof, k, rows) if k > 1 else result
 
 
-def _with_kinds(result: SearchResult, proof: Simulated, k: int) -> SearchResult:
+def _with_kinds(result: SearchResult, proof: Simulated, k: int, source: Source) -> SearchResult:
     """The same with what is proved of other kinds than the best: of those that it has, and of
     those that it leaves out.
     """
@@ -101,7 +108,8 @@ def _with_kinds(result: SearchResult, proof: Simulated, k: int) -> SearchResult:
     if not (result.all_degrees and result.whole_space):
         return replace(result, kinds_bound_s=kinds_s)
     every = _of_every_cut(proof, solutions[-1].step_time_s, result.bound_s)
-    open_kinds, rest_s = not_shown(solutions, every, result.bound_s)
+    others = partial(has_others, proof.layouts, that_fit=source.that_fit)
+    open_kinds, rest_s = not_shown(solutions, every, result.bound_s, others)
     return replace(
         result, solutions=bounded(solutions, every, result.bound_s), kinds_bound_s=kinds_s,
         open_kinds=open_kinds, rest_bound_s=rest_s,
@@ -200,6 +208,7 @@ def _every_cut_s(
             proof.moves.go_on_near(proof.ranked()[1:k])
             carried.carry(k)
             settle_near_kinds(proof, k, every_cut_s)
+            settle_likely_kinds(proof, k)
     settled = every_cut_s >= proof.best_s * SETTLED  # runners-up may have been faster
     return math.inf if settled else every_cut_s
 

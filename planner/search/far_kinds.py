@@ -7,6 +7,7 @@ and layers are moved from its best cut.
 """
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -27,18 +28,24 @@ def settle_far_kinds(proof: Simulated, k: int) -> None:
     with suppress(KeyboardInterrupt):  # what was found until then is there
         for each in proof.ranked()[1:k]:
             if each.step_s >= proof.best_s * NEARLY and not proof.tally.late:
-                _settle(proof, proof.kind(each))
+                settle_kind(proof, proof.kind(each))
 
 
-def _settle(proof: Simulated, kind: Kind) -> None:
-    rows = _rows_of(proof, kind)
-    if not len(rows):
-        proof.open_kinds.settle(kind, proof.let_go_s, math.inf)
-        return
+def settle_kind(proof: Simulated, kind: Kind) -> None:
+    """Find what of a kind is faster than its best."""
 
     def limit_s(_: int = 0) -> float:
         return proof.best[kind].step_s
 
+    rows = _rows_of(proof, kind)
+    open_s = _settle(proof, rows, limit_s) if len(rows) else math.inf
+    proof.open_kinds.settle(kind, proof.let_go_s, open_s)
+    if len(rows):
+        proof.moves.around(proof.best[kind])
+
+
+def _settle(proof: Simulated, rows: Ints, limit_s: Callable[..., float]) -> float:
+    """Settle rows of one kind below its limit; the least bound of what stays open."""
     counts, first_s = proof.setting.engine.kernels.counts_passes, limit_s()
     before = proof.open, proof.tell
     proof.open = OpenLayouts(proof.space, proof.least, proof.passes, limit_s(), rows)
@@ -55,8 +62,7 @@ def _settle(proof: Simulated, kind: Kind) -> None:
         counted = CountedKinds(proof, rows, limit_s, COUNTED)
         counted.settle()
         _, bounds = counted.open_rows()
-    proof.open_kinds.settle(kind, proof.let_go_s, float(bounds.min(initial=math.inf)))
-    proof.moves.around(proof.best[kind])
+    return float(bounds.min(initial=math.inf))
 
 
 def _rows_of(proof: Simulated, kind: Kind) -> Ints:

@@ -10,7 +10,7 @@ what was not looked at, since its bound was not below the step of K and of the s
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import field, replace
 
@@ -29,6 +29,7 @@ from meshplan.planner.search.found import (
 from meshplan.planner.search.result import SearchResult, Solution
 
 MOST_OPEN = 20  # kinds that are told
+MOST_ROWS = 16_384  # rows that are looked through for kinds
 
 
 @dataclass(slots=True)
@@ -102,11 +103,14 @@ def bounded(
 
 
 def not_shown(
-    solutions: Sequence[Solution], known: OpenKinds, bound_s: float
+    solutions: Sequence[Solution],
+    known: OpenKinds,
+    bound_s: float,
+    others: Callable[[Collection[Kind]], bool] = lambda _: True,
 ) -> tuple[tuple[tuple[Kind, float], ...], float]:
     """Kinds of which none is among `solutions` but that may be faster than the slowest of them,
     the smallest bound first, each with it; and a bound of all other kinds, which says nothing of
-    what is slower.
+    what is slower, nor of anything if there are no `others` than some kinds.
     """
     shown = {kind_of_layout(each.layout) for each in solutions}
     most_s = solutions[-1].step_time_s
@@ -115,7 +119,21 @@ def not_shown(
         (max(each_s, bound_s), kind) for kind, each_s in known.least_s.items()
         if each_s < rest_s * SETTLED and kind not in shown
     )  # fmt: skip
+    if rest_s < most_s and not others(shown.union(kind for _, kind in left)):
+        rest_s = most_s
     return _fewer(left, rest_s)
+
+
+def has_others(layouts: Layouts, kinds: Collection[Kind], that_fit: Callable[[Ints], Ints]) -> bool:
+    """Whether a row that may fit is of none of these kinds: of very many, one is taken to be."""
+    if len(layouts) > MOST_ROWS:
+        return True
+    columns = [getattr(layouts, axis) for axis in KIND_AXES]
+    other = np.ones(len(layouts), bool)
+    for kind in kinds:
+        axes = zip(columns, kind, strict=True)
+        other &= ~np.logical_and.reduce([column == degree for column, degree in axes])
+    return len(that_fit(np.flatnonzero(other))) > 0
 
 
 def of_shown(result: SearchResult, shown: Sequence[Solution]) -> SearchResult:

@@ -21,10 +21,11 @@ from meshplan.planner.report.runners_up import (
     open_runners_line,
     slower_text,
 )
+from meshplan.planner.search import likely_kinds, open_kinds
 from meshplan.planner.search.found import KIND_AXES, Kind, Timed, kind_of, kind_of_layout
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
-from meshplan.planner.search.open_kinds import OpenKinds, not_shown, of_shown
+from meshplan.planner.search.open_kinds import OpenKinds, has_others, not_shown, of_shown
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.rows.rows_below import NEARLY
@@ -128,6 +129,7 @@ def test_what_is_missing_is_no_faster_than_is_said(
     """No kind that is left out, and no other layout of one that is shown; and that something may
     be missing is said, where it may.
     """
+    monkeypatch.setattr(likely_kinds, "SETTLED", 0)
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     assert found.kinds_bound_s is not None
@@ -166,6 +168,7 @@ def test_no_kind_is_faster_than_its_bound(
     work: int, top: int, proved: bool,
 ) -> None:  # fmt: skip
     """Of those that are shown, of those that are said to be left out, and of all others."""
+    monkeypatch.setattr(likely_kinds, "SETTLED", 0)
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     shown = {kind_of_layout(each.layout): each for each in found.solutions}
@@ -215,6 +218,17 @@ def test_what_is_slower_than_the_best_of_its_kind_is_not_open() -> None:
         assert left.least_s == {other: 1.4} | of_known
 
 
+def test_kinds_that_are_settled_apart_are_no_faster_than_their_bounds(
+    every_kind: dict[Kind, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the budget is too small for runners-up: these are the best of their kinds then."""
+    monkeypatch.setattr(budget, "RUNNERS", 30_000)
+    shown = solve(FEW_KINDS, 3).solutions
+    for each in shown:
+        assert each.kind_bound_s == each.step_time_s
+        assert each.step_time_s <= every_kind[kind_of_layout(each.layout)] * (1 + 2e-6)
+
+
 def test_what_may_be_faster_is_said() -> None:
     """Beside a runner-up, of degrees that are not shown, and of none where nothing may be."""
     found = solve(FEW_KINDS, 3)
@@ -240,6 +254,32 @@ def test_what_may_be_faster_is_said() -> None:
         " pp4 (at least -1.6%), any other (at least +0.1%)",
     ]
     assert Plan.from_yaml(said.to_yaml()) == said
+
+
+def test_nothing_is_said_of_others_where_there_are_none() -> None:
+    """Four kinds are legal on two GPUs: of four that are shown, though one is further off than is
+    looked for, nothing else is said; of three the fourth is named.
+    """
+    asked = ask(Arguments(
+        model="llama-3.2-1b", gpus=2, cluster="dgx-h100", engine="torchtitan", global_batch=16
+    )).question  # fmt: skip
+    every, three = solve(asked, 4), solve(asked, 3)
+    first, *_, last = every.solutions
+    assert last.step_time_s > NEARLY * first.step_time_s
+    assert (every.open_kinds, every.rest_bound_s) == ((), last.step_time_s)
+    assert [kind for kind, _ in three.open_kinds or ()] == [kind_of_layout(last.layout)]
+
+
+def test_which_rows_are_of_other_kinds() -> None:
+    """Those of none of the kinds; of these only what may fit counts, but of too many to look at."""
+    layouts = space_of(FEW_KINDS).layouts
+    _, *others = kinds = sorted({kind_of(layouts, row) for row in range(len(layouts))})
+    assert not has_others(layouts, kinds, lambda rows: rows)
+    assert has_others(layouts, others, lambda rows: rows)
+    assert not has_others(layouts, others, lambda rows: rows[:0])
+    assert has_others(layouts, others, lambda rows: rows[-1:])
+    many = layouts.take(np.zeros(open_kinds.MOST_ROWS + 1, np.int64))
+    assert has_others(many, kinds, lambda rows: rows)
 
 
 def test_what_is_left_out_of_the_shown_may_be_faster_too() -> None:

@@ -1,0 +1,99 @@
+"""Kinds that may be nearly as fast as the best, of which the search for runners-up found little.
+
+Where its budget ends, `Simulated.find_runners_up` has gone on with the smallest bounds. These know
+next to no memory: of a kind that must recompute nothing may have been looked at, or a first plan
+by rule of thumb alone. So of the kinds that are open the likeliest few are settled apart. How long
+a step of a kind takes is expected from an estimate that knows memory
+(`planner.search.closed_form.likely_ways`), the least of its ways to run a row:
+
+    expected(K) = estimate(K) / estimate(kind of the best) * step(best)
+
+It only decides which kinds are looked at, and in which order.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.planner.search.closed_form.likely_ways import likely_ways
+from meshplan.planner.search.far_kinds import settle_kind
+from meshplan.planner.search.found import Kind, kind_of
+from meshplan.planner.search.rows.rows_below import NEARLY
+from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.stages.first_plan import first_plan
+
+PLANNED, SETTLED = 6, 2  # kinds that get a first plan, and that are settled
+NEAR = 1.01  # times the slowest that is shown: what is expected at most where a plan is made
+STAND_IN = 1.005  # times what is expected: a known step above that may be far from the kind's best
+WAYS = 512  # ways to run rows that are looked through
+
+
+class Likely(NamedTuple):
+    """A kind, the likeliest way to run it, and how long that is expected to take."""
+
+    kind: Kind
+    row: int
+    variant: Variant
+    expected_s: float
+
+
+def settle_likely_kinds(proof: Simulated, k: int) -> None:
+    """Look further at the likeliest kinds that are open below the slowest of the best `k`."""
+    with suppress(KeyboardInterrupt):  # what was found until then is there
+        likely = list(_likely(proof, _most_s(proof, k)))
+        new = (each for each in likely if each.kind not in proof.best)
+        for each in islice(new, PLANNED):
+            if not proof.tally.late:
+                _plan(proof, each)
+        for each in list(islice(_stand_ins(proof, likely, k), SETTLED)):
+            if not proof.tally.late:
+                settle_kind(proof, each.kind)
+
+
+def _most_s(proof: Simulated, k: int) -> float:
+    """What a kind must be below to be shown, and nearly as fast as the best."""
+    ranked, nearly_s = proof.ranked(), proof.best_s * NEARLY
+    return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
+
+
+def _likely(proof: Simulated, most_s: float) -> Iterator[Likely]:
+    """Open kinds that are expected to be near `most_s` or below it, the fastest first."""
+    open_ = {kind for kind, bound_s in proof.open_kinds.least_s.items() if bound_s < most_s}
+    if not open_:
+        return
+    best, every = proof.kind(proof.ranked()[0]), _estimated(proof, most_s)
+    of_best = next((each.expected_s for each in every if each.kind == best), 0.0)
+    for each in every if of_best else ():  # else nothing says how long they take
+        expected_s = each.expected_s / of_best * proof.best_s
+        if each.kind in open_ - {best} and expected_s < most_s * NEAR:
+            yield each._replace(expected_s=expected_s)
+
+
+def _estimated(proof: Simulated, most_s: float) -> list[Likely]:
+    """The likeliest kinds that may be below `most_s`, in the scale of the estimate."""
+    rows, found = np.flatnonzero(proof.open.row_bounds < most_s), dict[Kind, Likely]()
+    ways = likely_ways(proof.space, proof.prices.take(rows), rows)
+    for place, variant, estimate in islice(ways, WAYS):
+        row = int(rows[place])
+        kind = kind_of(proof.space.layouts, row)
+        found.setdefault(kind, Likely(kind, row, variant, estimate))
+    return list(found.values())
+
+
+def _plan(proof: Simulated, each: Likely) -> None:
+    """Offer the proof a first plan of the likeliest way, if there is one."""
+    problem, _ = proof.problem(each.row, each.variant)
+    proof.judged_s(each.row, each.variant, first_plan(problem)[1])
+
+
+def _stand_ins(proof: Simulated, likely: list[Likely], k: int) -> Iterator[Likely]:
+    """Those of which something slower than expected is known, though they may be shown."""
+    most_s = _most_s(proof, k)
+    for each in likely:
+        known = proof.best.get(each.kind)
+        if known and each.expected_s < min(most_s, known.step_s / STAND_IN):
+            yield each
