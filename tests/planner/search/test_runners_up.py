@@ -188,7 +188,7 @@ def test_no_kind_is_faster_than_its_bound(
 
 def test_far_runners_up_are_bounded_by_a_budget_of_their_own(every_kind: dict[Kind, float]) -> None:
     """More than 5 % behind the plan. Where a kind's own rows are settled it is proved to be the
-    best of them; where none of its rows may be faster, it is known to be further off than near ones.
+    best of them; where none of its rows may be faster, it is known not to be near.
     """
     found = solve(FEW_KINDS, 10)
     shown = {kind_of_layout(each.layout): each for each in found.solutions}
