@@ -99,6 +99,8 @@ class KernelHabits(Frozen):
     remakes_outputs the backward passes of the norms before attention and feed-forward and of the
                     feed-forward's activation make their outputs again: only their inputs are kept
     pads_vocabulary its rows are a multiple of 8 for each rank, whatever the model's are
+    pads_products   a compiler makes products whose rows are not aligned so, where that is faster
+                    (`costmodels.seconds.padded_products`)
     biases          how biases of dense products are added up (`costmodels.operations.dense_biases`)
     own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
     drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
@@ -194,6 +196,7 @@ class KernelHabits(Frozen):
     keeps_listed: bool = False
     remakes_outputs: bool = False
     pads_vocabulary: bool = False
+    pads_products: bool = False
     biases: Literal["in_product", "summed", "apart"] = "in_product"
     own_gelu: tuple[float, ...] = ()
     drops_apart: bool = False

@@ -127,6 +127,12 @@ COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 framework that is not known, where its row says that nothing was compiled.
 """
 
+WHOLE_PROGRAM = {"pads_products": True}
+"""Where a row of a framework that is not known says `compiled`, the whole model was, its head too
+(nanoGPT and loops like it, litgpt). FSDP2's trainers compile layer by layer, and not the head
+(pytorch/torchtitan@018740b7 torchtitan/models/llama3/infra/parallelize.py, apply_compile).
+"""
+
 FSDP1 = "llm-foundry"
 """The engine that stands for loops around PyTorch's first FSDP."""
 
@@ -231,6 +237,8 @@ def engine_of(row: Row) -> Engine:
         )
         plain = PLAIN if engine.name in PLAIN_LOOPS else {}
         kernels = NOT_COMPILED | eager | plain | kernels
+    if row.facts.compiled and engine.name == "generic":
+        kernels |= WHOLE_PROGRAM
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     kernels |= issuing_said(row, engine) | _replay_said(row, engine)

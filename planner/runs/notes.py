@@ -32,7 +32,8 @@ FACTS = {
     " for; flex: FlexAttention, compiled by Triton",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
-    "compiled": "0: torch.compile was off",
+    "compiled": "0: torch.compile was off; 1: it was on, in a loop of one's own for the whole"
+    " model, head and all",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks,"
     " liger_loss: that loss alone; norm, rope: fused beside modules that nothing compiles;"
