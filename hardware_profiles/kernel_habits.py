@@ -80,7 +80,8 @@ class KernelHabits(Frozen):
     permutes_by_index
                     tokens come to their experts and back by PyTorch's index_select and index_add
     expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
-                    "repeated" for each row, or "looped" over experts
+                    "repeated" for each row, "looped" over experts, or
+                    "gathered" by row and summed by a product
     sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     own_token_latents
@@ -181,7 +182,7 @@ class KernelHabits(Frozen):
     counts_gradients: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False
-    expert_biases: Literal["in_product", "repeated", "looped"] = "in_product"
+    expert_biases: Literal["in_product", "repeated", "looped", "gathered"] = "in_product"
     sums_by_index: bool = False
     uses_grouped_mm: bool = False
     own_token_latents: bool = False

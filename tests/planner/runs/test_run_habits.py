@@ -119,18 +119,6 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
     assert slow > 1.03 * compiled
 
 
-def test_a_compiler_pads_the_head_that_it_compiles() -> None:
-    """A loop of one's own compiles the whole model, torchtitan its layers; nobody else pads."""
-    for framework, compiled, pads in (
-        ("nanoGPT (PyTorch, torch.compile)", "1", True),
-        ("nanoGPT", "0", False),
-        ("nanoGPT", "", False),
-        ("torchtitan", "1", False),
-    ):
-        row = {"framework": framework, "compiled": compiled}
-        assert engine_of(row).kernels.pads_products == pads
-
-
 def test_trainers_and_compilers_of_memory() -> None:
     """A Trainer has no gradients at the loss of one micro-batch; XLA's buffers have no slack."""
     trainer, xla, other = (
