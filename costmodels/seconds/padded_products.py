@@ -13,7 +13,7 @@ padded by the kernel that makes it.
 
 GPT-2 of 124M on an A100, 16 sequences of 1,024: 96 ms with 50,257 words and 93 with 50,304
 (Karpathy, "Let's reproduce GPT-2 (124M)", 2024, the lecture's list of contents); the three copies
-are 2.3 ms, and three unaligned products would be 30 ms more.
+are 2.1 ms, and three unaligned products would be 33 ms more.
 
 Leaves out: further copies where the loss is not compiled with the head.
 """
