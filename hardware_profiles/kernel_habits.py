@@ -80,7 +80,8 @@ class KernelHabits(Frozen):
     permutes_by_index
                     tokens come to their experts and back by PyTorch's index_select and index_add
     expert_biases   biases of experts are added in their products, or by kernels of PyTorch's:
-                    "repeated" for each row, or "looped" over experts
+                    "repeated" for each row, "looped" over experts, or
+                    "gathered" by row and summed by a product
     sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     own_token_latents
@@ -99,6 +100,8 @@ class KernelHabits(Frozen):
     remakes_outputs the backward passes of the norms before attention and feed-forward and of the
                     feed-forward's activation make their outputs again: only their inputs are kept
     pads_vocabulary its rows are a multiple of 8 for each rank, whatever the model's are
+    pads_products   a compiler makes products whose rows are not aligned so, where that is faster
+                    (`costmodels.seconds.padded_products`)
     biases          how biases of dense products are added up (`costmodels.operations.dense_biases`)
     own_gelu        numbers moved for one of GELU where it is no kernel, forward and backward
     drops_apart     dropout, and the bias and the residual sum around it, are kernels of their own
@@ -179,7 +182,7 @@ class KernelHabits(Frozen):
     counts_gradients: bool = False
     norms_in_products: bool = False
     permutes_by_index: bool = False
-    expert_biases: Literal["in_product", "repeated", "looped"] = "in_product"
+    expert_biases: Literal["in_product", "repeated", "looped", "gathered"] = "in_product"
     sums_by_index: bool = False
     uses_grouped_mm: bool = False
     own_token_latents: bool = False
@@ -194,6 +197,7 @@ class KernelHabits(Frozen):
     keeps_listed: bool = False
     remakes_outputs: bool = False
     pads_vocabulary: bool = False
+    pads_products: bool = False
     biases: Literal["in_product", "summed", "apart"] = "in_product"
     own_gelu: tuple[float, ...] = ()
     drops_apart: bool = False

@@ -147,6 +147,7 @@ EFFECTS: dict[str, Change] = {
     "rates by peak instead of power": _rates_of_peak,
     "without slow attention sinks": _engine("kernels", sink_token_s=0.0, sink_8bit_token_s=0.0),
     "with every framework compiled": _engine("kernels", **COMPILED),
+    "without products that a compiler pads": _engine("kernels", pads_products=False),
     "without graphs of a whole step": _engine("kernels", step_graph=False),
     "with some layers recomputed as if none were": _none_of_some,
     "without graphs of a part of a layer": _engine("kernels", graphed=()),

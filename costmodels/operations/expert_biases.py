@@ -10,11 +10,14 @@ number that the product puts out, in 16 bits:
     looped    the sum of one expert after the other 4, put together 4; behind the second product the
               bias times the router's weight is in 32 bits: 4, sum 10, put together 8, back 6.
               Backward rows are summed 2 and gradients put together 4, 4 and 6 behind the second
+    gathered  index_select writes 2 and the sum moves 6. Backward a product with a matrix that says
+              which row is whose reads 2, and adds nothing by number
 
 Source: pytorch/torchtitan@b5bcd76 torchtitan/models/gpt_oss/moe.py GptOssGroupedExperts,
-NVIDIA-NeMo/Automodel@77f11239 nemo_automodel/components/moe/experts.py _apply_bias. Counted in the
-code, not measured. Leaves out: what biases inside Transformer Engine's products cost, and that a
-loop over experts takes the host longer.
+NVIDIA-NeMo/Automodel@77f11239 nemo_automodel/components/moe/experts.py _apply_bias,
+whitecircle/halo@048dbeee src/distributed/expert_parallel/autograd.py MoEExpertBiasGather. Counted
+in the code, not measured. Leaves out: what biases inside Transformer Engine's products cost, and
+that a loop over experts takes the host longer.
 """
 
 from collections.abc import Iterator
@@ -33,6 +36,9 @@ def add_bias(site: Site, experts: Experts, numbers: Number, *, last: bool) -> It
     if how == "looped":
         forward, backward = (28.0, 10.0) if last else (8.0, 6.0)
         yield _moved("add_bias", forward * numbers, backward * numbers, 3)
+        return
+    if how == "gathered":
+        yield _moved("add_bias", 8.0 * numbers, 2.0 * numbers, 2)
         return
     compiled = site.kernels.fused_gated
     forward = 4.0 * last if compiled else 8.0

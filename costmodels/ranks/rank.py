@@ -132,6 +132,7 @@ class Rank:
             kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
             kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
             weight_gradient_bytes(setting.engine), kernels.sdpa_by_assembly,
+            kernels.pads_products,
         )  # fmt: skip
 
     @cached_property

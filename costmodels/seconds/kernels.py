@@ -30,7 +30,8 @@
              16-byte copies need that, so cuBLAS takes a kernel that loads single numbers. Netflix
              found such a head three times as long ("Scaling LLM Post-Training at Netflix", 2026);
              a vocabulary of 50,304 instead of 50,257 makes nanoGPT's steps a quarter shorter
-             (Karpathy, 2023), which is a head of 2 to 3 times on an A100
+             (Karpathy, 2023), which is a head of 2 to 3 times on an A100. A compiler
+             may pad it (`padded_products`)
     share    Kernels.scan_forward, scan_backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach; rows taken and
@@ -115,6 +116,7 @@ class Device:
     uses_grouped_mm: bool = False
     weight_gradient_bytes: float = 2.0
     sdpa_by_assembly: bool = False
+    pads_products: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:

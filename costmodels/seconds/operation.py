@@ -14,7 +14,8 @@ from meshplan.costmodels.operations.kinds import (
 )
 from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.cost import Computing
-from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
+from meshplan.costmodels.seconds.kernels import Device, attention_s, pointwise_s, scan_s
+from meshplan.costmodels.seconds.padded_products import product_s
 
 OPERATOR_S = 8e-6
 """Of the host for one operator of PyTorch's own: a sum of 512 x 512 numbers on an A100
@@ -33,10 +34,10 @@ def matmul_pass_s(device: Device, op: Operation, direction: Direction) -> Number
     if not isinstance(op, Matmul):
         return 0.0
     if direction == "forward":
-        return matmul_s(device, op, op.m, op.n, op.k)
+        return product_s(device, op, op.m, op.n, op.k)
     if direction == "input_grad":
-        return matmul_s(device, op, op.m, op.k, op.n, "NN")
-    return matmul_s(device, op, op.k, op.n, op.m, "NT")
+        return product_s(device, op, op.m, op.k, op.n, "NN")
+    return product_s(device, op, op.k, op.n, op.m, "NT")
 
 
 def attention_pass_s(device: Device, op: Operation, direction: Direction) -> Number:

@@ -50,6 +50,9 @@ KERNELS: dict[str, dict[str, Any]] = {
     "liger_loss": LIGER_LOSS,
     "norm": {"fused_norm": True},
     "rope": {"fused_rope": True},
+    "gated": {"fused_gated": True},
+    "permutes": {"permutes_by_index": False, "sums_by_index": False, "weighs_apart": False},
+    "gathers_biases": {"expert_biases": "gathered"},
     "no_norm": {"fused_norm": False},
     "no_gated": {"fused_gated": False},
     "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
@@ -125,6 +128,12 @@ OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
 COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
 framework that is not known, where its row says that nothing was compiled.
+"""
+
+WHOLE_PROGRAM = {"pads_products": True}
+"""Where a row of a framework that is not known says `compiled`, the whole model was, its head too
+(nanoGPT and loops like it, litgpt). FSDP2's trainers compile layer by layer, and not the head
+(pytorch/torchtitan@018740b7 torchtitan/models/llama3/infra/parallelize.py, apply_compile).
 """
 
 FSDP1 = "llm-foundry"
@@ -231,6 +240,8 @@ def engine_of(row: Row) -> Engine:
         )
         plain = PLAIN if engine.name in PLAIN_LOOPS else {}
         kernels = NOT_COMPILED | eager | plain | kernels
+    if row.facts.compiled and engine.name == "generic":
+        kernels |= WHOLE_PROGRAM
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     kernels |= issuing_said(row, engine) | _replay_said(row, engine)

@@ -32,10 +32,13 @@ FACTS = {
     " for; flex: FlexAttention, compiled by Triton",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
-    "compiled": "0: torch.compile was off",
+    "compiled": "0: torch.compile was off; 1: it was on, in a loop of one's own for the whole"
+    " model, head and all",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks,"
-    " liger_loss: that loss alone; norm, rope: fused beside modules that nothing compiles;"
+    " liger_loss: that loss alone; norm, rope, gated: fused beside modules that nothing compiles;"
+    " permutes: so is what brings rows to experts and back, weighed there; gathers_biases: a"
+    " product sums the gradients of their biases;"
     " no_norm: norms, no_gated: SwiGLU, no_rope: Megatron's rotation, no_routing: its router and"
     " permutation as kernels of PyTorch's, no_choosing: its router alone;"
     " no_grouping: each expert's products are kernels of their own;"

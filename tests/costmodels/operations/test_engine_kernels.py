@@ -263,6 +263,9 @@ def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
         pytest.param("in_product", True, (0, 0), (0, 0), 0, id="in the product: nothing"),
         pytest.param("repeated", False, (8, 0), (8, 0), 4, id="repeated 2, added 6"),
         pytest.param("repeated", True, (0, 0), (4, 0), 4, id="compiled: in the activation; a pass"),
+        pytest.param(
+            "gathered", True, (8, 2), (8, 2), 0, id="gathered 2, added 6; a product reads"
+        ),
         pytest.param("looped", True, (8, 6), (28, 10), 0, id="4 + 4; in 32 bits 4 + 10 + 8 + 6"),
     ],
 )
