@@ -9,8 +9,10 @@ the second's, Dao-AILab/flash-attention issue 1051).
 
 from typing import NamedTuple
 
+from meshplan.hardware_profiles.schema import AttentionKernel
+
 OLDER_KERNELS = {
-    "flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5),
+    "flash2": (1.0, 1.0), "flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5),
     "efficient": (0.527, 0.591), "masked": (0.527, 0.591),
     "flex": (0.9, 0.85),
 }  # fmt: skip
@@ -24,12 +26,24 @@ efficient, masked  PyTorch's memory-efficient attention, which is xformers' of C
                    backward over 2,048 (NVIDIA/cutlass pull request 992: 10.06 ms for 8 sequences of
                    20 heads); the second by measured/a100-80gb-sxm.toml 204.5e12 and 144.5e12.
                    `masked` has a mask as a tensor and skips no key (`AttentionCore.masked_keys`)
-flex               FlexAttention, which PyTorch compiles to Triton: 90 % of the second forward, 85 %
-                   backward ("FlexAttention: The Flexibility of PyTorch with the Performance of
-                   FlashAttention", pytorch.org, 2024-08-07); on Blackwell below
+flex               FlexAttention, which PyTorch compiles to Triton, causal (pytorch.org, 2024-08-07:
+                   pytorch/pytorch.github.io _posts/2024-08-07-flexattention.md)
 
 Other GPUs in proportion. An H100 was measured at 256 keys alone: 144.8e12 of 229.5e12
 (microsoft/onnxruntime pull request 21629).
+"""
+
+BY_FAMILY: dict[tuple[str, str], tuple[float, float] | None] = {
+    ("flex", "hopper"): (1.25, 1.03), ("flex", "blackwell"): None,
+}  # fmt: skip
+"""What was measured of a kernel on a GPU family itself: rates over the second FlashAttention's, or
+None where they are over cuDNN's.
+
+flex  on an H100 some 25 % faster forward and 3 % backward (its authors' talk at GTC 2025: "PyTorch
+      at GTC 2025", pytorch.org; without a mask 1.11 to 1.14 forward over 4,096 to 16,384 keys in
+      August 2024, pytorch/benchmark pull request 2443). The talk also has 0.85 and 0.76 of the
+      third's rates, by those below 1.8 of the second's: the second and third lie nearer to each
+      other there
 """
 
 
@@ -65,7 +79,10 @@ flash4  on a B200, bf16, causal, 4 sequences of 8,192, 16 heads of 128: 1418e12 
         insights/when-to-upgrade-gpus/README.md, bench_flash_attn.py)
 flex    on Blackwell alone: on a GB200 flash4 is 1.6 to 3.2 times as fast as what Triton compiles
         forward, 1.85 to 2.3 times backward, with masks of documents alike ("FlexAttention +
-        FlashAttention-4: Fast and Flexible", pytorch.org, 2026); the geometric means, 2.26, 2.06
+        FlashAttention-4: Fast and Flexible", pytorch.org, 2026); the geometric means, 2.26, 2.06.
+        Steps of Qwen3-4B on one B300 lie 0.305 and 1.217 s apart under both at 16,384 and 32,768
+        tokens (whitecircle/halo agent-docs/optimization/flash-attention.md), by these 0.310 and
+        1.215 s
 """
 
 WIDE_IN_8_BITS = (OverCudnn(1.351, 0.886), OverCudnn(1.147, 0.832))
@@ -81,11 +98,18 @@ measured, nor were other GPUs.
 """
 
 
-def is_over_flash2(kernel: str, family: str) -> bool:
-    """Whether on GPUs of `family` the rate of `kernel` is known over FlashAttention-2's."""
-    if kernel in NEWER_KERNELS and family == "blackwell":
-        return False
-    return kernel == "flash2" or kernel in OLDER_KERNELS
+def over_flash2(kernel: str, family: str) -> tuple[float, float] | None:
+    """The rates of `kernel` over FlashAttention-2's on GPUs of `family`, forward and backward; None
+    where they are known over cuDNN's.
+    """
+    return BY_FAMILY.get((kernel, family), OLDER_KERNELS.get(kernel))
+
+
+def measured_as(kernel: AttentionKernel, family: str) -> AttentionKernel:
+    """The kernel over which the rate of `kernel` is known."""
+    if over_flash2(kernel, family) is not None:
+        return "flash2"
+    return "cudnn" if kernel in NEWER_KERNELS else kernel
 
 
 def over_cudnn(kernel: str, gpu: str, head_dim: int, *, backward: bool) -> OverCudnn:

@@ -61,9 +61,9 @@ from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.attention_kernels import (
     NEWER_KERNELS,
-    OLDER_KERNELS,
-    is_over_flash2,
+    measured_as,
     over_cudnn,
+    over_flash2,
 )
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
@@ -174,8 +174,8 @@ class Device:
         key = ("attention", dtype, direction)
         if key not in self._measured:
             points = self.kernels.attention_points if self.kernels.is_measured else ()
-            kernel = None if self.attention == "unfused" else self.attention
-            kernel = "cudnn" if kernel in NEWER_KERNELS else kernel
+            own, family = self.attention, gpu_family(self.gpu.name)
+            kernel = None if own == "unfused" else measured_as(own, family)
             self._measured[key] = attentions(points, dtype, direction, kernel=kernel)
         return self._measured[key]
 
@@ -267,7 +267,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     surface = device.attention_surface(dtype, "backward" if backward else "forward")
     if surface is not None and op.fused:
         each = _measured_s(device, surface, op) * (2.5 if backward else 1.0)
-        return beside + each / _of_flash2(device, backward) * device.slowdown(dtype)
+        over = _over_measured(device, op, backward=backward)
+        return beside + each / over * device.slowdown(dtype)
     efficiency, half = _of_peak(device, op, backward=backward)
     rate = device.gpu.peak_flops_per_s[dtype] * efficiency * op.keys / (op.keys + half)
     flops = op.forward_flops * (2.5 if backward else 1.0)
@@ -298,10 +299,10 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
         narrow = min(1.0, op.narrowest / 128.0) ** NARROWNESS
         return kernels.sums16_backward * narrow, kernels.sums16_half_backward
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    flash = is_over_flash2(device.attention, gpu_family(device.gpu.name))
-    if flash:
-        efficiency *= kernels.flash2_fraction * _of_flash2(device, backward)
-    flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better
+    flash = over_flash2(device.attention, gpu_family(device.gpu.name))
+    if flash is not None:
+        efficiency *= kernels.flash2_fraction * flash[backward]
+    flash2 = flash is not None or kernels.flash2_fraction == 1.0  # nothing is better
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
     half = kernels.attention_half_backward if backward else kernels.attention_half_forward
     if device.attention in NEWER_KERNELS and not flash2:
@@ -343,8 +344,17 @@ def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
     return 2.0 * op.queries * op.heads * wide * apart
 
 
-def _of_flash2(device: Device, backward: bool) -> float:
-    return OLDER_KERNELS.get(device.attention, (1.0, 1.0))[backward]
+def _over_measured(device: Device, op: AttentionCore, *, backward: bool) -> Number:
+    """The rate of the engine's kernel over that of the kernel which its surface is of."""
+    flash = over_flash2(device.attention, gpu_family(device.gpu.name))
+    if flash is not None:
+        return flash[backward]
+    if device.attention not in NEWER_KERNELS:
+        return 1.0
+    kernels = device.kernels
+    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
+    over = over_cudnn(device.attention, device.gpu.name, op.head_dim, backward=backward)
+    return over.rate * (op.keys + half) / (op.keys + half * over.half)
 
 
 def scan_s(device: Device, op: Scan, *, backward: bool) -> Number:

@@ -85,8 +85,9 @@ def test_a_faulty_file_is_named_with_its_fault(own: Path, text: str, fault: str)
 def test_an_unknown_name_lists_ones_own_too(own: Path) -> None:
     """As what is close, and what is known."""
     (own / "ours.toml").write_text("")
-    with pytest.raises(UnknownEngine, match="did you mean ours"):
-        load_engine("our")
+    for name in ("our", "OURS"):
+        with pytest.raises(UnknownEngine, match="did you mean ours"):
+            load_engine(name)
 
 
 def test_a_folder_that_is_not_there_is_named(own: Path) -> None:

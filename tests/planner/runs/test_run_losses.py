@@ -54,7 +54,7 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert engine_of(row | {"attention_kernel": "cudnn"}).kernels.attention == "cudnn"
     assert engine_of(row | {"attention_kernel": "efficient"}).kernels.attention == "efficient"
     assert engine_of(row | {"attention_kernel": "masked"}).kernels.attention == "masked"
-    for kernel in ("flash4", "cudnn_mxfp8"):
+    for kernel in ("flash4", "cudnn_mxfp8", "flex"):
         assert engine_of(row | {"attention_kernel": kernel}).kernels.attention == kernel
     asked = engine_of({"framework": "a trainer", "attention_kernel": "sdpa"}).kernels
     assert (asked.attention, asked.uses_sdpa) == ("flash2", True)

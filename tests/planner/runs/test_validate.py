@@ -74,6 +74,14 @@ def test_one_published_row_is_within_a_tenth():
     assert abs(row.step_error) < 0.10, f"{row.step_error:+.1%}"
 
 
+def test_the_simple_model_by_hand() -> None:
+    """6 x 8.03e9 weights x 128 x 8,192 tokens, by eight cards at 42 % of 989e12."""
+    (found,) = predict_rows([ROW])
+    assert isinstance(found, Predicted)
+    by_hand = 6 * 8.03e9 * 128 * 8192 / (0.42 * 989e12 * 8)
+    assert found.simple_step_time_s == pytest.approx(by_hand, rel=1e-3)
+
+
 def test_memory_that_a_log_printed_in_bytes() -> None:
     """72,972,500,992 bytes are 67.96 GiB, whatever the cell (73.0, in 1e9 bytes) says."""
     note = "log prints peak_memory_usage 72972500992 bytes, memory_allocated 34466545664 bytes"

@@ -124,6 +124,15 @@ def test_parts_of_a_step_add_up_where_modules_are_apart() -> None:
     assert step.step_time_s == pytest.approx(parts)
 
 
+def test_twice_the_micro_batches_send_twice_as_long_where_modules_are_apart() -> None:
+    """The wider message is sent for each of them."""
+    sent = []
+    for batch in (16, 32):
+        asked = replace(setting(2), training=replace(TRAINING, global_batch_size=batch))
+        sent.append(step_time(StageModel(asked, layout(2, 2, 4, 0, apart=True))).send_s)
+    assert sent[1] == pytest.approx(2 * sent[0], rel=1e-12)
+
+
 def test_memory_goes_with_the_module() -> None:
     """Apart, the last rank loses the module's states and the one before it gains them."""
     together, apart = (
