@@ -1,5 +1,6 @@
 """Kinds that the search for runners-up left open, though they are nearly as fast as the best."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.likely_kinds import settle_likely_kinds
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
+from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 
@@ -46,7 +48,7 @@ def test_a_likely_kind_without_a_plan_gets_one(proof: Simulated, is_open: bool) 
     kind, step_s = second(proof)
     del proof.best[kind]
     proof.open_kinds.least_s = {kind: 0.9 * step_s} if is_open else {}
-    settle_likely_kinds(proof, TOP)
+    settle_likely_kinds(proof, TOP, math.inf)
     assert (kind in proof.best) == is_open
     assert not is_open or proof.best[kind].step_s <= step_s * 1.001
 
@@ -60,9 +62,28 @@ def test_a_kind_with_a_stand_in_is_settled(
     kind, step_s = second(proof)
     proof.best[kind] = proof.best[kind]._replace(step_s=slower * step_s)
     proof.open_kinds.least_s = {kind: 0.9 * step_s}
-    settle_likely_kinds(proof, TOP)
+    settle_likely_kinds(proof, TOP, math.inf)
     assert proof.best[kind].step_s <= step_s * (1 + 1e-6)
     assert (proof.open_kinds.bound_s(kind) > step_s * (1 - 1e-6)) == settled
+
+
+@pytest.mark.parametrize(("open_part", "looked_at"), [(0.9, True), (1.0, False)])
+def test_a_kind_whose_list_is_settled_may_be_cut_otherwise(
+    proof: Simulated, monkeypatch: pytest.MonkeyPatch, open_part: float, looked_at: bool
+) -> None:
+    """Layers of its stand-in are moved, and on from there, where the bound of every cut leaves
+    something faster than the best.
+    """
+    gone_on = list[Kind]()
+    monkeypatch.setattr(
+        LayerMoves, "go_on_near", lambda own, kinds: gone_on.extend(map(own.plans.kind, kinds))
+    )
+    kind, step_s = second(proof)
+    proof.best[kind] = proof.best[kind]._replace(step_s=1.5 * step_s)
+    proof.open_kinds.least_s = {}
+    settle_likely_kinds(proof, TOP, open_part * proof.best_s)
+    assert (proof.best[kind].step_s <= step_s * (1 + 1e-6)) == looked_at
+    assert (kind in gone_on) == looked_at
 
 
 def test_the_likeliest_kinds_come_first(proof: Simulated) -> None:
@@ -70,7 +91,7 @@ def test_the_likeliest_kinds_come_first(proof: Simulated) -> None:
     layouts = proof.space.layouts
     kinds = {kind_of(layouts, row) for row in range(len(layouts))}
     proof.open_kinds.least_s = dict.fromkeys(kinds, 0.0)
-    likely = list(likely_kinds._likely(proof, LONG_S))
+    likely = list(likely_kinds._likely(proof, LONG_S, any_cut=False))
     assert {each.kind for each in likely} <= kinds - {proof.kind(proof.ranked()[0])}
     assert len({each.kind for each in likely}) == len(likely) > 1
     assert sorted(likely, key=lambda each: each.expected_s) == likely

@@ -129,7 +129,7 @@ def test_what_is_missing_is_no_faster_than_is_said(
     """No kind that is left out, and no other layout of one that is shown; and that something may
     be missing is said, where it may.
     """
-    monkeypatch.setattr(likely_kinds, "SETTLED", 0)
+    monkeypatch.setattr(likely_kinds, "LOOKED_AT", 0)
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     assert found.kinds_bound_s is not None
@@ -168,7 +168,7 @@ def test_no_kind_is_faster_than_its_bound(
     work: int, top: int, proved: bool,
 ) -> None:  # fmt: skip
     """Of those that are shown, of those that are said to be left out, and of all others."""
-    monkeypatch.setattr(likely_kinds, "SETTLED", 0)
+    monkeypatch.setattr(likely_kinds, "LOOKED_AT", 0)
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     shown = {kind_of_layout(each.layout): each for each in found.solutions}
