@@ -326,11 +326,16 @@ def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
 
 
 def test_a_kind_is_no_slower_than_what_was_not_looked_at() -> None:
-    """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone."""
+    """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone. What is
+    named is none of the others.
+    """
     (only,) = solve(FEW_KINDS, 1).solutions
     best, slow = replace(only, step_time_s=1.0), replace(only, step_time_s=1.6)
     known = OpenKinds(1.05, {(16, 1, 1, 1): 1.3, (1, 16, 1, 1): 1.02})
     assert not_shown([best, slow], known, 0.0) == ((((1, 16, 1, 1), 1.02),), 1.05)
+    told = {kind_of_layout(only.layout), (1, 16, 1, 1)}
+    _, rest_s = not_shown([best, slow], known, 0.0, lambda kinds: set(kinds) != told)
+    assert rest_s == slow.step_time_s
 
 
 def test_what_is_open_of_a_kind_by_hand() -> None:
