@@ -51,10 +51,11 @@ def _solvers() -> ModuleType:
 
 def _loaded(model: LinearModel) -> Any:
     """A simplex solver with that model: at once, since to set one coefficient after the other takes
-    several times as long as to solve.
+    several times as long as to solve. A model that is not valid would be solved as an empty one.
     """
     solver = _solvers().Solver.CreateSolver("GLOP")
-    solver.LoadModelFromProto(model)
+    if refusal := solver.LoadModelFromProto(model):
+        raise ValueError(f"no linear program: {refusal}")
     return solver
 
 

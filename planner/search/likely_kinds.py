@@ -2,9 +2,11 @@
 
 Where its budget ends, `Simulated.find_runners_up` has gone on with the smallest bounds. These know
 next to no memory: of a kind that must recompute nothing may have been looked at, or a first plan
-by rule of thumb alone. So of the kinds that are open the likeliest few are settled apart. How long
-a step of a kind takes is expected from an estimate that knows memory
-(`planner.search.closed_form.likely_ways`), the least of its ways to run a row:
+by rule of thumb alone. Where any cut is legal a kind whose listed cuts are settled may have a
+faster one off the list. So of the kinds that are open the likeliest few are settled apart, and
+layers moved on from what is known of them. How long a step of a kind takes is expected from an
+estimate that knows memory (`planner.search.closed_form.likely_ways`), the least of its ways to run
+a row:
 
     expected(K) = estimate(K) / estimate(kind of the best) * step(best)
 
@@ -20,13 +22,14 @@ import numpy as np
 
 from meshplan.planner.search.closed_form.likely_ways import likely_ways
 from meshplan.planner.search.far_kinds import settle_kind
-from meshplan.planner.search.found import Kind, kind_of
+from meshplan.planner.search.found import SETTLED, Kind, kind_of
+from meshplan.planner.search.open_kinds import least_of_kinds
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.stages.first_plan import first_plan
 
-PLANNED, SETTLED = 6, 2  # kinds that get a first plan, and that are settled
+PLANNED, LOOKED_AT = 6, 2  # kinds that get a first plan, and that are settled
 NEAR = 1.01  # times the slowest that is shown: what is expected at most where a plan is made
 STAND_IN = 1.005  # times what is expected: a known step above that may be far from the kind's best
 WAYS = 512  # ways to run rows that are looked through
@@ -41,17 +44,22 @@ class Likely(NamedTuple):
     expected_s: float
 
 
-def settle_likely_kinds(proof: Simulated, k: int) -> None:
-    """Look further at the likeliest kinds that are open below the slowest of the best `k`."""
+def settle_likely_kinds(proof: Simulated, k: int, every_cut_s: float) -> None:
+    """Look further at the likeliest kinds that are open below the slowest of the best `k`; where
+    `every_cut_s`, the bound of all cuts, leaves something faster than the best, at those too that
+    only cuts of no list may bring there.
+    """
     with suppress(KeyboardInterrupt):  # what was found until then is there
-        likely = list(_likely(proof, _most_s(proof, k)))
+        any_cut = every_cut_s < proof.best_s * SETTLED
+        likely = list(_likely(proof, _most_s(proof, k), any_cut=any_cut))
         new = (each for each in likely if each.kind not in proof.best)
         for each in islice(new, PLANNED):
             if not proof.tally.late:
                 _plan(proof, each)
-        for each in list(islice(_stand_ins(proof, likely, k), SETTLED)):
+        for each in list(islice(_stand_ins(proof, likely, k), LOOKED_AT)):
             if not proof.tally.late:
                 settle_kind(proof, each.kind)
+                proof.moves.go_on_near([proof.best[each.kind]])
 
 
 def _most_s(proof: Simulated, k: int) -> float:
@@ -60,9 +68,11 @@ def _most_s(proof: Simulated, k: int) -> float:
     return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
 
-def _likely(proof: Simulated, most_s: float) -> Iterator[Likely]:
+def _likely(proof: Simulated, most_s: float, *, any_cut: bool) -> Iterator[Likely]:
     """Open kinds that are expected to be near `most_s` or below it, the fastest first."""
     open_ = {kind for kind, bound_s in proof.open_kinds.least_s.items() if bound_s < most_s}
+    if any_cut:
+        open_ |= _off_list(proof, most_s)
     if not open_:
         return
     best, every = proof.kind(proof.ranked()[0]), _estimated(proof, most_s)
@@ -71,6 +81,15 @@ def _likely(proof: Simulated, most_s: float) -> Iterator[Likely]:
         expected_s = each.expected_s / of_best * proof.best_s
         if each.kind in open_ - {best} and expected_s < most_s * NEAR:
             yield each._replace(expected_s=expected_s)
+
+
+def _off_list(proof: Simulated, most_s: float) -> set[Kind]:
+    """Kinds with a plan of which cuts that no list has may be below `most_s`, for all that rows
+    say.
+    """
+    bounds = proof.open.row_bounds
+    rows = proof.space.listed(np.flatnonzero(bounds < most_s))
+    return proof.best.keys() & least_of_kinds(proof.space.layouts, rows, bounds[rows]).keys()
 
 
 def _estimated(proof: Simulated, most_s: float) -> list[Likely]:

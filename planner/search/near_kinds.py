@@ -5,10 +5,11 @@ be near any of these. So every cut of a runner-up's kind is bounded, or, where t
 fastest plan is wide, layers of the runner-up's cut are shaken as those of the plan are.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.search.found import SETTLED, Timed
+from meshplan.planner.search.found import SETTLED, Kind, Timed
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.free_cuts import WIDE
 from meshplan.planner.search.simulation.kind_cuts import KindCuts
@@ -28,14 +29,26 @@ def settle_near_kinds(proof: Simulated, k: int, every_cut_s: float) -> None:
         return
     open_, bounded = every_cut_s < proof.best_s * SETTLED, every_cut_s > proof.best_s * WIDE
     with suppress(KeyboardInterrupt):  # of what is not looked at the bounds of rows are known
-        for found in proof.ranked()[1:k]:
-            if found.step_s >= proof.best_s * NEARLY or proof.tally.late:
-                return
-            kind, bound_s = proof.kind(found), 0.0
+        for kind in _behind_the_first(proof, k):
+            bound_s = 0.0
             if bounded:
                 proof.open_kinds.every_cut_s[kind] = bound_s = KindCuts(proof, kind).offered_s()
             if open_ and bound_s < proof.best[kind].step_s:
                 shake(proof, proof.best[kind])
+
+
+def _behind_the_first(proof: Simulated, k: int) -> Iterator[Kind]:
+    """Those of the best `k` kinds that are near the first, each once: that which was the first
+    until another one overtook it too.
+    """
+    seen = set[Kind]()
+    while not proof.tally.late:
+        near = (each for each in proof.ranked()[1:k] if each.step_s < proof.best_s * NEARLY)
+        kind = next((kind for kind in map(proof.kind, near) if kind not in seen), None)
+        if kind is None:
+            return
+        seen.add(kind)
+        yield kind
 
 
 def shake(proof: Simulated, found: Timed) -> None:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from meshplan.planner.cuts.free_cut_program import _loaded as loaded
 from meshplan.planner.cuts.linear_model import LinearModel
 
 COLUMNS = [0, 1, 127, 128, 300, 20_000]
@@ -47,3 +48,13 @@ assert abs(most - 0.75) < 1e-9 and np.allclose(weights, [0.25, 0.75]), (most, we
 sys.exit("google.protobuf" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("columns", "value"), [([0], math.nan), ([0, 0], 1.0), ([1], 1.0)])
+def test_a_program_that_is_none_is_refused(columns: list[int], value: float):
+    """The solver would take it for an empty one, and find that optimal."""
+    model = LinearModel()
+    model.add_variable(0.0, math.inf, 1.0)
+    model.add_row(1.0, math.inf, columns, [value] * len(columns))
+    with pytest.raises(ValueError, match="constraint"):
+        loaded(model)

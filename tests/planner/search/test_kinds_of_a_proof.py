@@ -19,7 +19,7 @@ from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import Kind, kind_of
-from meshplan.planner.search.near_kinds import shake
+from meshplan.planner.search.near_kinds import settle_near_kinds, shake
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
 from meshplan.planner.search.simulation.kind_cuts import KindCuts
@@ -103,6 +103,29 @@ def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
     assert proof.open.row_bounds[rows].min() * 1.001 < bound_s <= step_s * (1 + 2e-6)
     proof.best[kind] = proof.best[kind]._replace(step_s=proof.open.row_bounds[rows].min())
     assert math.isinf(KindCuts(proof, kind).offered_s())
+
+
+def test_a_kind_that_was_overtaken_is_bounded_too(
+    proof: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a runner-up, which it is then; each kind once, and none when it is late."""
+    proof.find_runners_up(2, None)
+    first, second = (proof.kind(each) for each in proof.ranked())
+    proof.best[first] = proof.best[first]._replace(step_s=1.0)
+    proof.best[second] = proof.best[second]._replace(step_s=1.01)
+    asked = list[Kind]()
+
+    def offered_s(own: KindCuts) -> float:
+        asked.append(kind := kind_of(proof.space.layouts, int(np.flatnonzero(own._some)[0])))
+        proof.best[kind] = proof.best[kind]._replace(step_s=0.99 - len(asked) / 1000)
+        return math.inf
+
+    monkeypatch.setattr(KindCuts, "offered_s", offered_s)
+    settle_near_kinds(proof, 2, 0.98)
+    assert asked == [second, first]
+    proof.tally.end()
+    settle_near_kinds(proof, 2, 0.98)
+    assert asked == [second, first]
 
 
 @pytest.mark.parametrize(("open_part", "known_part"), [(None, 1.0), (0.95, 0.95), (0.8, 0.9)])

@@ -129,7 +129,7 @@ def test_what_is_missing_is_no_faster_than_is_said(
     """No kind that is left out, and no other layout of one that is shown; and that something may
     be missing is said, where it may.
     """
-    monkeypatch.setattr(likely_kinds, "SETTLED", 0)
+    monkeypatch.setattr(likely_kinds, "LOOKED_AT", 0)
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     assert found.kinds_bound_s is not None
@@ -168,7 +168,7 @@ def test_no_kind_is_faster_than_its_bound(
     work: int, top: int, proved: bool,
 ) -> None:  # fmt: skip
     """Of those that are shown, of those that are said to be left out, and of all others."""
-    monkeypatch.setattr(likely_kinds, "SETTLED", 0)
+    monkeypatch.setattr(likely_kinds, "LOOKED_AT", 0)
     monkeypatch.setattr(budget, "RUNNERS", work)
     found = solve(FEW_KINDS, top)
     shown = {kind_of_layout(each.layout): each for each in found.solutions}
@@ -326,11 +326,16 @@ def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
 
 
 def test_a_kind_is_no_slower_than_what_was_not_looked_at() -> None:
-    """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone."""
+    """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone. What is
+    named is none of the others.
+    """
     (only,) = solve(FEW_KINDS, 1).solutions
     best, slow = replace(only, step_time_s=1.0), replace(only, step_time_s=1.6)
     known = OpenKinds(1.05, {(16, 1, 1, 1): 1.3, (1, 16, 1, 1): 1.02})
     assert not_shown([best, slow], known, 0.0) == ((((1, 16, 1, 1), 1.02),), 1.05)
+    told = {kind_of_layout(only.layout), (1, 16, 1, 1)}
+    _, rest_s = not_shown([best, slow], known, 0.0, lambda kinds: set(kinds) != told)
+    assert rest_s == slow.step_time_s
 
 
 def test_what_is_open_of_a_kind_by_hand() -> None:
