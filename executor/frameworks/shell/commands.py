@@ -31,6 +31,11 @@ def decides(condition: syntax.Block) -> bool:
     )
 
 
+def is_shell(node: syntax.Node) -> bool:
+    """Whether it runs in a shell of its own."""
+    return isinstance(node, syntax.Block) and node.alone
+
+
 def reads(condition: syntax.Block) -> bool:
     """Whether a condition is `read` of what the script does not say."""
     first = condition.items[0][1] if condition.items else None

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from meshplan.executor.frameworks.shell import commands, syntax
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.asked import asks, notes_of
+from meshplan.executor.frameworks.shell.asked import notes_of
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import (
     arithmetic_holds,
@@ -16,6 +15,8 @@ from meshplan.executor.frameworks.shell.conditions import (
 from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
+from meshplan.executor.frameworks.shell.loops import Rounds
+from meshplan.executor.frameworks.shell.options import set_options
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
@@ -32,10 +33,8 @@ from meshplan.executor.frameworks.shell.work import COMMAND_WORK
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_STEPS = 20_000  # commands followed in one script
-MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
 _ENDS = ("exit", "return", "break", "continue")
-_NOBODYS = ("$@", "$*", "${@}", "${*}")  # arguments, where the script is started without any
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
 
@@ -51,6 +50,7 @@ class Follower:
         self.assignments = Assignments(self.expander)
         self.printing: list[Text | None] | None = None  # what a function prints into `$( )`
         self.functions: dict[str, syntax.Node] = {}
+        self.rounds = Rounds(self.expander, self.script, self.functions, self.run)
         self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
         self.ended = 0  # the status that a function or a shell of its own just ended with
@@ -66,7 +66,7 @@ class Follower:
         self.ended = 0
         holds = self._run(node)
         self.expander.status = 0 if holds else self.ended or 1
-        if isinstance(node, syntax.Simple):
+        if isinstance(node, syntax.Simple | syntax.Test) or commands.is_shell(node):
             self.expander.statuses = [self.expander.status]
         return holds
 
@@ -104,16 +104,21 @@ class Follower:
             holds = self.run(node)
             statuses.append(self.expander.status)
         self.expander.statuses = statuses
+        if "pipefail" in self.variables.options:
+            self.ended = next(filter(None, reversed(statuses)), 0)
+            return not self.ended
         return holds
 
     @contextmanager
     def _own_shell(self) -> Iterator[None]:
         """What is set within it is gone behind it."""
-        held = self.variables.copied()
+        held, conditional = self.variables.copied(), self.conditional
         self.expander.work.spend(len(held.values), 1)
+        self.conditional = 0  # `exit` ends this one, whatever is around it
         try:
             yield
         finally:
+            self.conditional = conditional
             self.variables.become(held)
 
     def _list(self, block: syntax.Block) -> bool:
@@ -157,58 +162,27 @@ class Follower:
         return status
 
     def _loop(self, node: syntax.For | syntax.While) -> bool:
-        rounds = self._rounds(node)
+        """The rounds of a loop, whose status is that of the last one's last command."""
+        rounds, status = self.rounds.of(node), 0
         try:
-            for count, _ in enumerate(rounds):
-                if count >= MAX_ROUNDS:
-                    raise UnreadableConfig(f"a loop of over {MAX_ROUNDS} rounds")
-                try:
-                    self._maybe(node.body)
-                except Stops as stop:
-                    if stop.word != "continue":
-                        raise
+            for _ in rounds:
+                status = self._round(node.body)
         except Stops as stop:
             if stop.word != "break":
                 raise
-        return True
+            status = 0
+        self.ended = status
+        return not status
 
-    def _rounds(self, node: syntax.For | syntax.While) -> Iterable[None]:
-        """Once for each round of a loop, with its variable set."""
-        if isinstance(node, syntax.While):
-            while True:
-                recorded = len(self.script.commands)
-                if self.run(node.condition) == node.until:
-                    return
-                held = dict(self.variables.values)
-                yield
-                if held == self.variables.values and asks(node.condition, self.functions):
-                    return  # it waits for what no round changes
-                runs = len(self.script.commands) > recorded or commands.reads(node.condition)
-                if runs and not commands.decides(node.condition):
-                    return  # the condition is a command, whose answer is unknown: one round
-        elif node.arithmetic is not None:
-            yield from self._counted(node)
-        else:
-            yield from self._over(node)
-
-    def _over(self, node: syntax.For) -> Iterable[None]:
-        values = self.variables.arguments
-        if node.words is not None:
-            lists = (commands.braced(word) or self.expander.fields(word) for word in node.words)
-            values = [text for each in lists for text in each if shown_text(text) not in _NOBODYS]
-        for value in list(values):
-            self.variables.values[node.name] = [value]
-            yield
-
-    def _counted(self, node: syntax.For) -> Iterable[None]:
-        parts = [*(node.arithmetic or "").split(";"), "", "", ""][:3]
+    def _round(self, body: syntax.Block) -> int:
+        """The status of one round."""
         try:
-            self.expander.number(parts[0])
-            while not parts[1].strip() or self.expander.number(parts[1]):
-                yield
-                self.expander.number(parts[2])
-        except NotArithmetic:
-            self.variables.guesses[node.line] = f"(({node.arithmetic}))"
+            self._maybe(body)
+        except Stops as stop:
+            if stop.word != "continue":
+                raise
+            return 0
+        return self.expander.status
 
     def _simple(self, node: syntax.Simple) -> bool:
         count = next((at for at, part in enumerate(node.parts) if not syntax.assigns(part)), None)
@@ -236,8 +210,7 @@ class Follower:
             if self.printing is not None and name in _PRINTS:
                 self.printing += printed_by(self.expander, words, sent)
             if (inner := given_script(self.expander, self.script.files, words, sent)) is not None:
-                with suppress(Exits), self._own_shell():
-                    return self._nested([inner], node.line)
+                return self._own([inner], node.line)
             return self._command(words, node.line)
         finally:
             self.variables.restore(before if words else {})  # they hold for that command only
@@ -273,7 +246,7 @@ class Follower:
         self.printing = outer
         if self.script.forget(recorded) or any(each is None for each in said):
             return None
-        self.answered = 0 if holds else self.ended or 1
+        self.answered = self.expander.status = 0 if holds else self.ended or 1
         return without_line_ends([part for each in said if each for part in each])
 
     def _command(self, words: list[Text], line: int) -> bool:
@@ -333,7 +306,7 @@ class Follower:
 
     def _builtin(self, name: str, words: list[Text], line: int) -> bool:
         if name in _ENDS:
-            if name == "exit" and self.conditional:
+            if name == "exit" and self.conditional and self.printing is None:
                 return True
             status = status_of(words[1:], self.expander.status)
             raise (Exits if name == "exit" else Stops)(name, status)
@@ -345,8 +318,10 @@ class Follower:
             del self.variables.arguments[
                 : int(plain(words[1])) if commands.is_count(words[1:]) else 1
             ]
-        elif name == "set" and len(words) > 1 and plain(words[1]) == "--":
-            self.variables.arguments = words[2:]
+        elif name == "set":
+            set_options(self.variables, words[1:])
+        elif name == "let":
+            return self.assignments.let(words[1:], line)
         elif name == "unset":
             for word in words[1:]:
                 self.variables.forget(plain(word))
@@ -379,12 +354,21 @@ class Follower:
 
     def _in_shell(self, text: Text, arguments: list[Text], line: int) -> bool:
         """Follow what `bash -c` is given, in a shell that knows what is exported."""
-        with suppress(Exits), self._own_shell():
-            known, names = self.variables, self.exported | self.own
-            values = {name: known.values[name] for name in names & known.values.keys()}
-            known.become(Variables(values, arguments=arguments, guesses=known.guesses))
-            return self._nested([text], line)
-        return True
+        known, names = self.variables, self.exported | self.own
+        values = {name: known.values[name] for name in names & known.values.keys()}
+        given = Variables(values, arguments=arguments, guesses=known.guesses)
+        return self._own([text], line, given)
+
+    def _own(self, texts: list[Text], line: int, given: Variables | None = None) -> bool:
+        """Follow text in a shell of its own, which knows what is `given`; None: all that this one
+        does.
+        """
+
+        def followed() -> bool:
+            self.variables.become(given or self.variables)
+            return self._nested(texts, line)
+
+        return self._until(("exit", "return"), followed, self._own_shell())
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""

@@ -190,11 +190,15 @@ class _Parser:
 
     def _pipeline(self) -> Node:
         negated = False
-        while self._is("!"):
-            self._take()
-            negated = not negated
+        while self._is("!") or self._times():
+            negated ^= self._take().bare == "!"
         piped = self._piped()
         return Not(piped) if negated else piped
+
+    def _times(self) -> bool:
+        """Whether the shell's own word `time` is here: not the program, which takes options."""
+        behind = self.words[self.at + 1 : self.at + 2]
+        return self._is("time") and not any(word.raw.startswith("-") for word in behind)
 
     def _piped(self) -> Node:
         first = self._command()

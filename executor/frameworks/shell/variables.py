@@ -34,6 +34,7 @@ class Variables:
     integers names whose values are arithmetic (`declare -i`)
     guesses  line and name of each unknown value that decided a condition
     demanded names without which the shell ends (`${TP:?}`), and the line
+    options  what `set` switches on: `errexit`, `pipefail`, ...
     """
 
     values: dict[str, list[Text]] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Variables:
     integers: set[str] = field(default_factory=set)
     guesses: dict[int, str] = field(default_factory=dict)
     demanded: dict[str, int] = field(default_factory=dict)
+    options: set[str] = field(default_factory=set)
 
     def copied(self) -> Self:
         """The same, for a shell of its own; what decided conditions there is known here too."""
