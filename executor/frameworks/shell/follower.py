@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from meshplan.executor.frameworks.shell import commands, syntax
-from meshplan.executor.frameworks.shell.asked import notes_of
+from meshplan.executor.frameworks.shell.asked import notes_of, of_machine
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import (
     arithmetic_holds,
@@ -12,7 +12,7 @@ from meshplan.executor.frameworks.shell.conditions import (
     double_holds,
     test_holds,
 )
-from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
+from meshplan.executor.frameworks.shell.endings import Exits, Place, Stops, status_of
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.loops import Rounds
@@ -45,17 +45,17 @@ class Follower:
         self.path, self.sourced, self.exported = path, 0, set[str]()
         self.asked: dict[int, syntax.Node | None] = {}  # conditions that were looked at
         self.script, self.variables = Script(), Variables()
+        self.place = Place(self.variables.guesses, self.script.commands)
         self.expander = Expander(self.variables)
         self.expander.called, self.expander.printed = self._called, self._printed
         self.assignments = Assignments(self.expander)
         self.printing: list[Text | None] | None = None  # what a function prints into `$( )`
         self.functions: dict[str, syntax.Node] = {}
-        self.rounds = Rounds(self.expander, self.script, self.functions, self.run)
+        self.rounds = Rounds(self.expander, self.script, self.functions, self.place, self._asked)
         self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
         self.ended = 0  # the status that a function or a shell of its own just ended with
         self.answered = 0  # the status of the last `$( )`
-        self.conditional = 0  # inside so many `if`, `case`, `&&`, `||` that may be otherwise
 
     def run(self, node: syntax.Node) -> bool:
         """Follow `node`; whether its status is 0."""
@@ -63,12 +63,25 @@ class Follower:
         if self.steps > MAX_STEPS:
             raise UnreadableConfig(f"over {MAX_STEPS} commands; no launch script has as many")
         self.expander.work.spend(COMMAND_WORK, getattr(node, "line", 1))
-        self.ended = 0
+        self.ended, since = 0, self.place.guesses.made
         holds = self._run(node)
         self.expander.status = 0 if holds else self.ended or 1
         if isinstance(node, syntax.Simple | syntax.Test) or commands.is_shell(node):
             self.expander.statuses = [self.expander.status]
+        if isinstance(node, syntax.Simple | syntax.Test):
+            self._errexit(node, since, holds=holds)
         return holds
+
+    def _errexit(self, node: syntax.Simple | syntax.Test, since: int, *, holds: bool) -> None:
+        """`set -e` ends a shell behind what fails and is not asked for its status."""
+        place, status = self.place, self.expander.status
+        if (place.tested or not holds) and of_machine(node, self.functions):
+            place.guesses.made += 1
+        if holds or place.tested or "errexit" not in self.variables.options:
+            return
+        if self.printing is not None:
+            raise Exits("exit", status)
+        place.note_end(node.line, f"by `set -e`: this command's status is {status}", since)
 
     def _run(self, node: syntax.Node) -> bool:
         if isinstance(node, syntax.Simple):
@@ -80,7 +93,7 @@ class Follower:
                 return arithmetic_holds(self.expander, node.arithmetic, node.line)
             return double_holds(self.expander, node.words, node.line)
         if isinstance(node, syntax.Not):
-            return not self.run(node.inner)
+            return not self._asked(node.inner)
         if isinstance(node, syntax.Function):
             self.functions[node.name] = node.body
             return True
@@ -99,9 +112,10 @@ class Follower:
         """What all but the last of a pipeline print is not printed; each has a status."""
         said = [] if self.printing is None else self.printing
         printed, statuses, holds = len(said), list[int](), True
-        for _, node in block.items:
+        for at, (_, node) in enumerate(block.items, 1):
             del said[printed:]
-            holds = self.run(node)
+            with self.place.condition(asked=at < len(block.items)):
+                holds = self.run(node)
             statuses.append(self.expander.status)
         self.expander.statuses = statuses
         if "pipefail" in self.variables.options:
@@ -110,29 +124,28 @@ class Follower:
         return holds
 
     @contextmanager
-    def _own_shell(self) -> Iterator[None]:
+    def _own_shell(self, without: str = "") -> Iterator[None]:
         """What is set within it is gone behind it."""
-        held, conditional = self.variables.copied(), self.conditional
+        held, conditional = self.variables.copied(), self.place.conditional
         self.expander.work.spend(len(held.values), 1)
-        self.conditional = 0  # `exit` ends this one, whatever is around it
+        self.variables.options.discard(without)
+        self.place.conditional = 0  # `exit` ends this one, whatever is around it
         try:
             yield
         finally:
-            self.conditional = conditional
+            self.place.conditional = conditional
             self.variables.become(held)
 
     def _list(self, block: syntax.Block) -> bool:
-        status, before = True, None
-        for joint, node in block.items:
-            if joint != ";":
+        status, before, since = True, None, 0
+        for at, (joint, node) in enumerate(block.items, 1):
+            decided, asked = joint != ";", at < len(block.items) and block.items[at][0] != ";"
+            if decided:
                 self._note_asked(before, [node])
-            before = node
-            if joint == ";" or (joint == "&&") == status:
-                self.conditional += joint != ";"
-                try:
+            before, since = node, since if decided else self.place.guesses.made
+            if not decided or (joint == "&&") == status:
+                with self.place.condition(asked=asked), self.place.body(since, decided=decided):
                     status = self.run(node)
-                finally:
-                    self.conditional -= joint != ";"
         return status
 
     def _note_asked(self, condition: syntax.Node | None, bodies: Sequence[syntax.Node]) -> None:
@@ -142,31 +155,33 @@ class Follower:
             self.script.notes += notes_of(condition, bodies, self.functions, prints=prints)
 
     def _if(self, node: syntax.If) -> bool:
+        since = self.place.guesses.made
         for condition, body in node.clauses:
             self._note_asked(condition, [each for _, each in node.clauses])
-            if condition is None or self.run(condition):
-                return self._maybe(body)
+            if condition is None or self._asked(condition):
+                return self._maybe(body, since)
         return True
 
-    def _maybe(self, body: syntax.Block) -> bool:
-        self.conditional += 1
-        try:
+    def _asked(self, condition: syntax.Node) -> bool:
+        with self.place.condition():
+            return self.run(condition)
+
+    def _maybe(self, body: syntax.Block, since: int) -> bool:
+        with self.place.body(since):
             return self.run(body)
-        finally:
-            self.conditional -= 1
 
     def _case(self, node: syntax.Case) -> bool:
-        status = True
+        status, since = True, self.place.guesses.made
         for body in bodies_of(self.expander, node):
-            status = self._maybe(body)
+            status = self._maybe(body, since)
         return status
 
     def _loop(self, node: syntax.For | syntax.While) -> bool:
         """The rounds of a loop, whose status is that of the last one's last command."""
-        rounds, status = self.rounds.of(node), 0
+        rounds, status, since = self.rounds.of(node), 0, self.place.guesses.made
         try:
             for _ in rounds:
-                status = self._round(node.body)
+                status = self._round(node.body, since)
         except Stops as stop:
             if stop.word != "break":
                 raise
@@ -174,10 +189,10 @@ class Follower:
         self.ended = status
         return not status
 
-    def _round(self, body: syntax.Block) -> int:
+    def _round(self, body: syntax.Block, since: int) -> int:
         """The status of one round."""
         try:
-            self._maybe(body)
+            self._maybe(body, since)
         except Stops as stop:
             if stop.word != "continue":
                 raise
@@ -240,7 +255,7 @@ class Follower:
         self.printing = said = list[Text | None]()
         self.answered = 0
         try:
-            holds = self._until(_ENDS, followed, self._own_shell())
+            holds = self._until(_ENDS, followed, self._own_shell(without="errexit"))
         except UnreadableConfig:  # more than a launch script does: as a program's
             said.append(None)
         self.printing = outer
@@ -306,9 +321,11 @@ class Follower:
 
     def _builtin(self, name: str, words: list[Text], line: int) -> bool:
         if name in _ENDS:
-            if name == "exit" and self.conditional and self.printing is None:
-                return True
             status = status_of(words[1:], self.expander.status)
+            if name == "exit" and self.place.conditional and self.printing is None:
+                self.place.left += not status
+                self.place.note_end(line, f"with status {status}")
+                return True
             raise (Exits if name == "exit" else Stops)(name, status)
         if name in ("true", "false"):
             return name == "true"

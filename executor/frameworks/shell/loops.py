@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.asked import asks
+from meshplan.executor.frameworks.shell.endings import Place
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.variables import shown_text
@@ -20,11 +21,12 @@ _NOBODYS = ("$@", "$*", "${@}", "${*}")  # arguments, where the script is starte
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Loops over what `expander` knows; `run` follows a condition, `script` is what that adds to."""
+    """Loops over what `expander` knows; `run` follows a condition, which adds to `script`."""
 
     expander: Expander
     script: Script
     functions: Mapping[str, syntax.Node]
+    place: Place
     run: Callable[[syntax.Node], bool]
 
     def of(self, node: syntax.For | syntax.While) -> Iterable[None]:
@@ -42,11 +44,13 @@ class Rounds:
     def _while(self, node: syntax.While) -> Iterable[None]:
         variables = self.expander.variables
         while True:
-            recorded = len(self.script.commands)
+            recorded, left = len(self.script.commands), self.place.left
             if self.run(node.condition) == node.until:
                 return
             held = dict(variables.values)
             yield
+            if left != self.place.left:
+                return  # it repeats what failed
             if held == variables.values and asks(node.condition, self.functions):
                 return  # it waits for what no round changes
             runs = len(self.script.commands) > recorded or commands.reads(node.condition)

@@ -65,5 +65,5 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         f"line {line}: bash stops here where {name} is not set; --env {name}=VALUE sets it"
         for name, line in known.demanded.items()
     )
-    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends]))
+    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends, *follower.place.said()]))
     return script

@@ -190,15 +190,13 @@ class _Parser:
 
     def _pipeline(self) -> Node:
         negated = False
-        while self._is("!") or self._times():
+        while self._is("!") or (self._is("time") and not self._is_option(self.at + 1)):
             negated ^= self._take().bare == "!"
         piped = self._piped()
         return Not(piped) if negated else piped
 
-    def _times(self) -> bool:
-        """Whether the shell's own word `time` is here: not the program, which takes options."""
-        behind = self.words[self.at + 1 : self.at + 2]
-        return self._is("time") and not any(word.raw.startswith("-") for word in behind)
+    def _is_option(self, at: int) -> bool:
+        return any(word.raw.startswith("-") for word in self.words[at : at + 1])
 
     def _piped(self) -> Node:
         first = self._command()
