@@ -225,7 +225,7 @@ class Follower:
             if self.printing is not None and name in _PRINTS:
                 self.printing += printed_by(self.expander, words, sent)
             if (inner := given_script(self.expander, self.script.files, words, sent)) is not None:
-                return self._own([inner], node.line)
+                return self._in_shell(*inner, node.line, here=name != "ssh")
             return self._command(words, node.line)
         finally:
             self.variables.restore(before if words else {})  # they hold for that command only
@@ -347,7 +347,7 @@ class Follower:
         elif name in ("source", "."):
             return self._source(words[1:], line)
         elif (inner := commands.inline(words)) is not None:
-            return self._in_shell(*inner, line)
+            return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
         elif name not in _PRINTS:
             inherited = self.variables.shown(self.exported | self.own)
             self.script.record(words, self.variables.values, inherited, line)
@@ -369,21 +369,15 @@ class Follower:
             return True
         return self._until_return(words[1:] or None, lambda: self._inside(inner, line))
 
-    def _in_shell(self, text: Text, arguments: list[Text], line: int) -> bool:
-        """Follow what `bash -c` is given, in a shell that knows what is exported."""
-        known, names = self.variables, self.exported | self.own
+    def _in_shell(self, text: Text, arguments: list[Text], line: int, *, here: bool) -> bool:
+        """Follow a script in a shell of its own that knows what is exported, where it is `here`."""
+        known, names = self.variables, self.exported | self.own if here else set()
         values = {name: known.values[name] for name in names & known.values.keys()}
         given = Variables(values, arguments=arguments, guesses=known.guesses)
-        return self._own([text], line, given)
-
-    def _own(self, texts: list[Text], line: int, given: Variables | None = None) -> bool:
-        """Follow text in a shell of its own, which knows what is `given`; None: all that this one
-        does.
-        """
 
         def followed() -> bool:
-            self.variables.become(given or self.variables)
-            return self._nested(texts, line)
+            self.variables.become(given)
+            return self._nested([text], line)
 
         return self._until(("exit", "return"), followed, self._own_shell())
 

@@ -54,15 +54,16 @@ def printed_by(expander: Expander, words: list[Text], sent: Redirected) -> list[
 
 def given_script(
     expander: Expander, files: Mapping[str, str], words: list[Text], sent: Redirected
-) -> Text | None:
-    """The script that `bash` or `sbatch` is sent, or that this one wrote before, as `files` has it;
-    None where a command runs none.
+) -> tuple[Text, list[Text]] | None:
+    """The script that `bash` or `sbatch` is sent, or that this one wrote before, as `files` has it,
+    and its arguments; None where a command runs none.
     """
     name = plain(words[0]) if words else ""
     if name not in _STARTS:
         return None
-    written = next((files[n] for n in map(shown_text, words[1:]) if n in files), None)
-    if written is not None:
-        return (Part(written, line_of(words[0], 1)),)
+    at = next((at for at, word in enumerate(words) if at and shown_text(word) in files), None)
+    if at is not None:
+        return (Part(files[shown_text(words[at])], line_of(words[0], 1)),), words[at + 1 :]
     reads = name == "ssh" or all(plain(word).startswith("-") for word in words[1:])
-    return sent_text(expander, sent) if reads else None
+    text = sent_text(expander, sent) if reads else None
+    return None if text is None else (text, [])

@@ -4,6 +4,7 @@ several commands of `$( )` print, against bash.
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -194,6 +195,42 @@ def test_a_loop_until_it_worked_has_one_round() -> None:
         script = read_script(f"while true; do train --tp 2 && {end}; sleep 5; done")
         assert [str(fact.value) for fact in script.commands[0]] == ["train", "--tp", "2"]
         assert len(script.commands) <= 2
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X=4; {} <<'EOF'\n{}\nEOF", "X=4; export X; {} <<'EOF'\n{}\nEOF",
+        "X=4; {} <<EOF\n{}\nEOF", "X=4 {} <<'EOF'\n{}\nEOF",
+        "cat > a.sh <<'EOF'\nX=$2; {1}\nEOF\n{0} a.sh 2 4", "set -- 2; {} <<< 'X=$1; {}'",
+    ],
+)  # fmt: skip
+def test_a_script_that_is_sent_knows_what_is_exported(tmp_path: Path, text: str) -> None:
+    """And the arguments that it is given; not the variables of the one that sends it."""
+    assert BASH is not None
+    script = read_script(text.format("bash", 'train --x "$X"'))
+    said = str(script.commands[-1][-1].value)
+    ran = [BASH, "-c", text.format(BASH, 'printf "%s" "$X"')]
+    printed = subprocess.run(
+        ran, capture_output=True, text=True, timeout=20, check=True, cwd=tmp_path
+    ).stdout
+    assert ("" if said.startswith("$") else said) == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("ssh -p 22 -tt n1 'cd a; train --x 4'", "4"), ("ssh n1 'train --x $X'", "$X"),
+        ('ssh n1 "train --x $X"', "2"), ("pdsh -w n[0-3] -R ssh 'cd a && train --x 4'", "4"),
+        ("ssh n1 train --x $X", "2"), ("ssh -i 'my key' n1 train --x 4", "4"),
+    ],
+)  # fmt: skip
+def test_what_runs_on_other_machines_is_followed(words: str, value: str) -> None:
+    """Nothing is exported to them."""
+    command = read_script(f"export X=2; {words}").commands[-1]
+    assert str(command[-1].value) == value
+    assert "train" in [str(fact.value) for fact in command]
 
 
 def test_a_loop_over_no_arguments_has_no_round() -> None:
