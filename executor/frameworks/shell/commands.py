@@ -91,9 +91,9 @@ def _elsewhere(words: list[Text]) -> Text | None:
         takes = len(word) == 2 and word[1] in OTHER_MACHINES[name]
         left = left[2:] if takes else left[1:]
     left = left[1:] if name == "ssh" else left
-    if not any(" " in plain(word).strip() for word in left):
-        return None
-    return tuple(part for word in left for part in (*word, Part(" ", line_of(word, 1))))
+    text = tuple(part for word in left for part in (*word, Part(" ", line_of(word, 1))))
+    quoted = any(" " in plain(word).strip() for word in left)
+    return text if quoted and printing(plain(text), 1) else None  # else another shell's words
 
 
 def after_equals(word: Word, cut: int) -> Word:

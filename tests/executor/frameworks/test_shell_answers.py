@@ -223,7 +223,8 @@ def test_a_script_that_is_sent_knows_what_is_exported(tmp_path: Path, text: str)
     [
         ("ssh -p 22 -tt n1 'cd a; train --x 4'", "4"), ("ssh n1 'train --x $X'", "$X"),
         ('ssh n1 "train --x $X"', "2"), ("pdsh -w n[0-3] -R ssh 'cd a && train --x 4'", "4"),
-        ("ssh n1 train --x $X", "2"), ("ssh -i 'my key' n1 train --x 4", "4"),
+        ("ssh n1 'if ($x) { train --x 4'; train --x 2", "2"), ("ssh n1 train --x $X", "2"),
+        ("ssh -i 'my key' n1 train --x 4", "4"),
     ],
 )  # fmt: skip
 def test_what_runs_on_other_machines_is_followed(words: str, value: str) -> None:
