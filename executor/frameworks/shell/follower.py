@@ -206,8 +206,7 @@ class Follower:
         first = node.parts[count]
         if isinstance(first, Word) and first.bare in DECLARES:
             self.assignments.declare(first.bare, node.parts[count + 1 :])
-            if first.bare == "export":
-                self.exported |= exported_names(node.parts[count + 1 :])
+            self.exported |= exported_names(first.bare, node.parts[count + 1 :])
             return True
         stated = (part for part in node.parts[count:] if isinstance(part, Word))
         words = [text for part in stated for text in self.expander.fields(part)]
@@ -235,6 +234,8 @@ class Follower:
         self.answered = 0
         for part in parts:
             self.assignments.assign(part)
+            if "allexport" in self.variables.options:
+                self.exported.add(syntax.name_of(part))
         self.ended = self.answered
         return not self.ended
 

@@ -7,7 +7,7 @@ import re
 
 from meshplan.executor.frameworks.shell.variables import Part, Text, Variables, is_unset, plain
 
-_LETTERS = {"e": "errexit"}
+_LETTERS = {"a": "allexport", "e": "errexit"}
 _FIRST_LINE = re.compile(r"#!\S*sh[ \t]+(-[A-Za-z]+)\s")
 
 

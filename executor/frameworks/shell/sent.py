@@ -5,6 +5,7 @@ from standard input where none is named).
 """
 
 from collections.abc import Mapping
+from itertools import dropwhile
 
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.syntax import Redirected
@@ -58,12 +59,14 @@ def given_script(
     """The script that `bash` or `sbatch` is sent, or that this one wrote before, as `files` has it,
     and its arguments; None where a command runs none.
     """
-    name = plain(words[0]) if words else ""
-    if name not in _STARTS:
+    name, names = plain(words[0]) if words else "", [shown_text(word) for word in words]
+    if name not in _STARTS and not (name.startswith("./") and name[2:] in files):
         return None
-    at = next((at for at, word in enumerate(words) if at and shown_text(word) in files), None)
+    names = [each.removeprefix("./") for each in names]
+    at = next((at for at, each in enumerate(names) if each in files), None)
     if at is not None:
-        return (Part(files[shown_text(words[at])], line_of(words[0], 1)),), words[at + 1 :]
-    reads = name == "ssh" or all(plain(word).startswith("-") for word in words[1:])
+        return (Part(files[names[at]], line_of(words[0], 1)),), words[at + 1 :]
+    arguments = list(dropwhile(lambda word: plain(word).startswith("-"), words[1:]))
+    reads = name == "ssh" or not arguments or "-s" in names[: len(names) - len(arguments)]
     text = sent_text(expander, sent) if reads else None
-    return None if text is None else (text, [])
+    return None if text is None else (text, [] if name == "ssh" else arguments)

@@ -46,7 +46,7 @@ class Variables:
     integers names whose values are arithmetic (`declare -i`)
     guesses  what is unknown and decided a condition
     demanded names without which the shell ends (`${TP:?}`), and the line
-    options  what `set` switches on: `errexit`, `pipefail`, ...
+    options  what `set` switches on: `allexport`, `errexit`, `pipefail`, ...
     """
 
     values: dict[str, list[Text]] = field(default_factory=dict)
