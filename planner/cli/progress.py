@@ -60,10 +60,13 @@ class FilesLine(CurrentLine):
         self._looked = 0
 
     def __call__(self, path: Path) -> None:
-        """Count a file, and show it if there is reason to."""
+        """Count a file, and show it if there is reason to. The first one is where it begins."""
         self._looked += 1
+        if self._looked == 1:
+            self._started = time.monotonic()
         folder = "".join(each if each.isprintable() else "?" for each in str(path.parent)[-60:])
-        self.say(lambda elapsed_s: f"checking {elapsed_s:.0f} s: {self._looked:,} files looked at, "
+        files = counted(self._looked, "file")
+        self.say(lambda elapsed_s: f"checking {elapsed_s:.0f} s: {files} looked at, "
                                    f"now in {folder}; Ctrl-C stops")  # fmt: skip
 
 

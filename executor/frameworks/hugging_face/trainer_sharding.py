@@ -254,11 +254,16 @@ def _one_unit(values: Values, words: set[str], at: Fact) -> list[str]:
 
 
 def _strategy(values: Values, words: set[str]) -> Fact | None:
-    """FSDP1's word, in `fsdp_config` or, where that has none, in `fsdp`."""
+    """FSDP1's word, in `fsdp_config` or, where that has none, in `fsdp`; None where FSDP2 is told
+    whether to reshard, which counts before the words that stand for that.
+    """
     for name in ("reshard_after_forward", "sharding_strategy"):
         stated = values.get(name)
         if stated is not None and str(stated.value).lower() in _STAGES:
             return Fact(str(stated.value).lower(), stated.line)
+    version = values.found.get("version")
+    told = "reshard_after_forward" in values.found and (version is None or version.value != 1)
+    words = words - ({"full_shard", "shard_grad_op"} if told else set())
     return next((Fact(word, 1) for word in sorted(words & _STAGES.keys())), None)
 
 

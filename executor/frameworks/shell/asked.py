@@ -44,6 +44,14 @@ def notes_of(
     return [f"line {line}: `{shown}` decides what is set here; {taken}"]
 
 
+def of_machine(node: syntax.Simple | syntax.Test, functions: Container[str]) -> bool:
+    """Whether a command, a file, or how many arguments the script is started with decides it."""
+    words = node.words if isinstance(node, syntax.Test) else node.parts
+    raw = [word.raw for word in words if isinstance(word, Word)]
+    raw += [node.arithmetic or ""] if isinstance(node, syntax.Test) else []
+    return any("$#" in each for each in raw) or next(_asked(node, functions), None) is not None
+
+
 def asks(condition: syntax.Node, functions: Container[str]) -> bool:
     """Whether a command, a file or a function decides `condition`."""
     asked = next(_asked(condition, functions), None)

@@ -172,11 +172,7 @@ class Assignments:
         return at if 0 <= at < MAX_TOKENS else None
 
     def builtin(self, name: str, words: list[Text], line: int) -> bool:
-        """Whether `let` or `printf -v NAME` sets a variable here."""
-        if name == "let":
-            for word in words:
-                self._let(plain(word), line)
-            return True
+        """Whether `printf -v NAME` sets a variable here."""
         if name != "printf" or len(words) < 3 or plain(words[0]) != "-v":
             return False
         unknown = any(map(is_unset, words[2:]))
@@ -186,11 +182,16 @@ class Assignments:
         self.known.values[plain(words[1])] = [(said,)]
         return True
 
-    def _let(self, expression: str, line: int) -> None:
+    def let(self, words: list[Text], line: int) -> bool:
+        """`let A=1 B+=2`; whether the last is not zero, or not known."""
+        return [self._let(plain(word), line) for word in words][-1:] != [0]
+
+    def _let(self, expression: str, line: int) -> int | None:
         name, equals, _ = expression.partition("=")
         try:
-            self.expander.number(expression)
+            return self.expander.number(expression)
         except NotArithmetic:
             if equals and _NAME.fullmatch(name.strip()):
                 unknown = Part(f"$(({expression}))", line, unset=True)
                 self.known.values[name.strip()] = [(unknown,)]
+        return None

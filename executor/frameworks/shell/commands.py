@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.variables import Part, Text, plain
+from meshplan.executor.frameworks.shell.variables import Part, Text, line_of, plain
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import UnreadableConfig
 
@@ -14,6 +14,8 @@ MAX_BRACED = 1_001  # one more than a loop may have rounds
 _RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})(?:\.\.(\d{1,6}))?\}")
 _LIST = re.compile(r"\{([^{}$`,]+(?:,[^{}$`,]+)+)\}")
 _TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\s")
+OTHER_MACHINES = {"ssh": "BbcDEeFIiJLlmOoPpQRSWw", "pdsh": "wxgXlRMtuf"}
+"""What runs a command on other machines, and its options that take a value (ssh(1), pdsh(1))."""
 _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
 
 
@@ -29,6 +31,11 @@ def decides(condition: syntax.Block) -> bool:
         )
         for _, node in condition.items
     )
+
+
+def is_shell(node: syntax.Node) -> bool:
+    """Whether it runs in a shell of its own."""
+    return isinstance(node, syntax.Block) and node.alone
 
 
 def reads(condition: syntax.Block) -> bool:
@@ -59,8 +66,11 @@ def is_count(words: list[Text]) -> bool:
 
 def inline(words: list[Text]) -> tuple[Text, list[Text]] | None:
     """The script of `bash -c SCRIPT NAME A B` and its arguments, also behind a launcher such as
-    srun; of another program's `-c`, a text that begins as a command that trains does.
+    srun, and of `ssh HOST "A; B"`; of another program's `-c`, a text that begins as a command that
+    trains does.
     """
+    if (sent := _elsewhere(words)) is not None:
+        return sent, []
     for at, word in enumerate(words[:-2]):
         following = plain(words[at + 1])
         if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
@@ -68,6 +78,22 @@ def inline(words: list[Text]) -> tuple[Text, list[Text]] | None:
         if following == "-c" and _TRAINS.match(plain(words[at + 2])):
             return words[at + 2], []
     return None
+
+
+def _elsewhere(words: list[Text]) -> Text | None:
+    """What `ssh` or `pdsh` runs on other machines, where it is quoted; word by word it is a command
+    as it stands.
+    """
+    name, left = plain(words[0]) if words else "", words[1:]
+    if name not in OTHER_MACHINES:
+        return None
+    while left and (word := plain(left[0])).startswith("-"):
+        takes = len(word) == 2 and word[1] in OTHER_MACHINES[name]
+        left = left[2:] if takes else left[1:]
+    left = left[1:] if name == "ssh" else left
+    text = tuple(part for word in left for part in (*word, Part(" ", line_of(word, 1))))
+    quoted = any(" " in plain(word).strip() for word in left)
+    return text if quoted and printing(plain(text), 1) else None  # else another shell's words
 
 
 def after_equals(word: Word, cut: int) -> Word:

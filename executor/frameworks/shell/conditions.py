@@ -64,6 +64,8 @@ def test_holds(expander: Expander, words: list[Text], line: int) -> bool:
     compares = any(text in ("=", "==", "!=", *_NUMBERS) for text in texts)
     if compares and (unknown := next((word for word in words if is_unset(word)), None)):
         expander.variables.guesses[line] = shown_text(unknown)
+    elif any(map(is_unset, words)):
+        expander.variables.guesses.made += 1
     return result
 
 
@@ -91,6 +93,7 @@ def _posix(expander: Expander, texts: list[str]) -> bool:
 
 def _unary(expander: Expander, sign: str, text: str) -> bool:
     if sign == "-v":
+        expander.variables.guesses.made += expander.items(text) is None
         return expander.items(text) is not None
     return {"-n": bool(text), "-z": not text}.get(sign, False)
 
@@ -153,15 +156,19 @@ class _Double:
             return False
         first = self._take()
         if first.bare in _UNARY and self.at < len(self.words) and not self._ends():
-            text = plain(self.expander.text(self._take()))
-            return _unary(self.expander, first.bare, text)
-        left = self.expander.text(first)
+            return _unary(self.expander, first.bare, plain(self._text(self._take())))
+        left = self._text(first)
         if self.at >= len(self.words) or self._ends():
             return bool(plain(left))
         sign = self._take().raw
         if self.at >= len(self.words):
             return False
         return self._compared(left, sign, self._take())
+
+    def _text(self, word: Word) -> Text:
+        text = self.expander.text(word)
+        self.expander.variables.guesses.made += is_unset(text)
+        return text
 
     def _ends(self) -> bool:
         word = self.words[self.at]

@@ -1,8 +1,11 @@
 """How a function, a loop or a shell ends before its last command, and its status then."""
 
 import re
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from meshplan.executor.frameworks.shell.variables import Text, plain
+from meshplan.executor.frameworks.shell.variables import Guesses, Text, plain
 
 
 class Stops(Exception):
@@ -15,6 +18,61 @@ class Stops(Exception):
 
 class Exits(Stops):
     """`exit` was reached, which ends a shell."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a command stands, and where bash would have stopped.
+
+    end          the first such place, why, and how many commands were recorded before it
+    tested       inside so many conditions, which may fail
+    conditional  inside so many bodies that a condition decides
+    unsure       inside so many of these whose condition something unknown answered
+    left         how many `exit 0` were passed over, as a condition decides them
+    """
+
+    guesses: Guesses
+    commands: Sized
+    end: tuple[int, str, int] | None = None
+    tested: int = 0
+    conditional: int = 0
+    unsure: int = 0
+    left: int = 0
+
+    @contextmanager
+    def condition(self, *, asked: bool = True) -> Iterator[None]:
+        """What is asked for its status: `set -e` does not end a shell there."""
+        self.tested += asked
+        try:
+            yield
+        finally:
+            self.tested -= asked
+
+    @contextmanager
+    def body(self, since: int, *, decided: bool = True) -> Iterator[None]:
+        """What is followed by a condition, before which there were so many guesses."""
+        unsure = decided and self.guesses.made > since
+        self.conditional += decided
+        self.unsure += unsure
+        try:
+            yield
+        finally:
+            self.conditional -= decided
+            self.unsure -= unsure
+
+    def note_end(self, line: int, why: str, since: int | None = None) -> None:
+        """Keep the first place where bash stops, unless that is not sure; `since`: so many guesses
+        were made before what ends it.
+        """
+        if self.end is None and not self.unsure and since in (None, self.guesses.made):
+            self.end = line, why, len(self.commands)
+
+    def said(self) -> list[str]:
+        """A note of that place, where commands that are read stand behind it."""
+        if self.end is None or self.end[2] >= len(self.commands):
+            return []
+        line, why, _ = self.end
+        return [f"line {line}: bash stops here {why}; what is behind it is read too"]
 
 
 def status_of(words: list[Text], last: int) -> int:

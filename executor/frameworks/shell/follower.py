@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from meshplan.executor.frameworks.shell import commands, syntax
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.asked import asks, notes_of
+from meshplan.executor.frameworks.shell.asked import notes_of, of_machine
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import (
     arithmetic_holds,
@@ -13,9 +12,11 @@ from meshplan.executor.frameworks.shell.conditions import (
     double_holds,
     test_holds,
 )
-from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
+from meshplan.executor.frameworks.shell.endings import Exits, Place, Stops, status_of
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
+from meshplan.executor.frameworks.shell.loops import Rounds
+from meshplan.executor.frameworks.shell.options import set_options
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
@@ -32,10 +33,8 @@ from meshplan.executor.frameworks.shell.work import COMMAND_WORK
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_STEPS = 20_000  # commands followed in one script
-MAX_ROUNDS = 1_000  # of one loop
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
 _ENDS = ("exit", "return", "break", "continue")
-_NOBODYS = ("$@", "$*", "${@}", "${*}")  # arguments, where the script is started without any
 _PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
 
 
@@ -46,16 +45,17 @@ class Follower:
         self.path, self.sourced, self.exported = path, 0, set[str]()
         self.asked: dict[int, syntax.Node | None] = {}  # conditions that were looked at
         self.script, self.variables = Script(), Variables()
+        self.place = Place(self.variables.guesses, self.script.commands)
         self.expander = Expander(self.variables)
         self.expander.called, self.expander.printed = self._called, self._printed
         self.assignments = Assignments(self.expander)
         self.printing: list[Text | None] | None = None  # what a function prints into `$( )`
         self.functions: dict[str, syntax.Node] = {}
+        self.rounds = Rounds(self.expander, self.script, self.functions, self.place, self._asked)
         self.own: Set[str] = frozenset()
         self.steps = self.calls = 0
         self.ended = 0  # the status that a function or a shell of its own just ended with
         self.answered = 0  # the status of the last `$( )`
-        self.conditional = 0  # inside so many `if`, `case`, `&&`, `||` that may be otherwise
 
     def run(self, node: syntax.Node) -> bool:
         """Follow `node`; whether its status is 0."""
@@ -63,12 +63,25 @@ class Follower:
         if self.steps > MAX_STEPS:
             raise UnreadableConfig(f"over {MAX_STEPS} commands; no launch script has as many")
         self.expander.work.spend(COMMAND_WORK, getattr(node, "line", 1))
-        self.ended = 0
+        self.ended, since = 0, self.place.guesses.made
         holds = self._run(node)
         self.expander.status = 0 if holds else self.ended or 1
-        if isinstance(node, syntax.Simple):
+        if isinstance(node, syntax.Simple | syntax.Test) or commands.is_shell(node):
             self.expander.statuses = [self.expander.status]
+        if isinstance(node, syntax.Simple | syntax.Test):
+            self._errexit(node, since, holds=holds)
         return holds
+
+    def _errexit(self, node: syntax.Simple | syntax.Test, since: int, *, holds: bool) -> None:
+        """`set -e` ends a shell behind what fails and is not asked for its status."""
+        place, status = self.place, self.expander.status
+        if (place.tested or not holds) and of_machine(node, self.functions):
+            place.guesses.made += 1
+        if holds or place.tested or "errexit" not in self.variables.options:
+            return
+        if self.printing is not None:
+            raise Exits("exit", status)
+        place.note_end(node.line, f"by `set -e`: this command's status is {status}", since)
 
     def _run(self, node: syntax.Node) -> bool:
         if isinstance(node, syntax.Simple):
@@ -80,7 +93,7 @@ class Follower:
                 return arithmetic_holds(self.expander, node.arithmetic, node.line)
             return double_holds(self.expander, node.words, node.line)
         if isinstance(node, syntax.Not):
-            return not self.run(node.inner)
+            return not self._asked(node.inner)
         if isinstance(node, syntax.Function):
             self.functions[node.name] = node.body
             return True
@@ -99,35 +112,40 @@ class Follower:
         """What all but the last of a pipeline print is not printed; each has a status."""
         said = [] if self.printing is None else self.printing
         printed, statuses, holds = len(said), list[int](), True
-        for _, node in block.items:
+        for at, (_, node) in enumerate(block.items, 1):
             del said[printed:]
-            holds = self.run(node)
+            with self.place.condition(asked=at < len(block.items)):
+                holds = self.run(node)
             statuses.append(self.expander.status)
         self.expander.statuses = statuses
+        if "pipefail" in self.variables.options:
+            self.ended = next(filter(None, reversed(statuses)), 0)
+            return not self.ended
         return holds
 
     @contextmanager
-    def _own_shell(self) -> Iterator[None]:
+    def _own_shell(self, without: str = "") -> Iterator[None]:
         """What is set within it is gone behind it."""
-        held = self.variables.copied()
+        held, conditional = self.variables.copied(), self.place.conditional
         self.expander.work.spend(len(held.values), 1)
+        self.variables.options.discard(without)
+        self.place.conditional = 0  # `exit` ends this one, whatever is around it
         try:
             yield
         finally:
+            self.place.conditional = conditional
             self.variables.become(held)
 
     def _list(self, block: syntax.Block) -> bool:
-        status, before = True, None
-        for joint, node in block.items:
-            if joint != ";":
+        status, before, since = True, None, 0
+        for at, (joint, node) in enumerate(block.items, 1):
+            decided, asked = joint != ";", at < len(block.items) and block.items[at][0] != ";"
+            if decided:
                 self._note_asked(before, [node])
-            before = node
-            if joint == ";" or (joint == "&&") == status:
-                self.conditional += joint != ";"
-                try:
+            before, since = node, since if decided else self.place.guesses.made
+            if not decided or (joint == "&&") == status:
+                with self.place.condition(asked=asked), self.place.body(since, decided=decided):
                     status = self.run(node)
-                finally:
-                    self.conditional -= joint != ";"
         return status
 
     def _note_asked(self, condition: syntax.Node | None, bodies: Sequence[syntax.Node]) -> None:
@@ -137,78 +155,49 @@ class Follower:
             self.script.notes += notes_of(condition, bodies, self.functions, prints=prints)
 
     def _if(self, node: syntax.If) -> bool:
+        since = self.place.guesses.made
         for condition, body in node.clauses:
             self._note_asked(condition, [each for _, each in node.clauses])
-            if condition is None or self.run(condition):
-                return self._maybe(body)
+            if condition is None or self._asked(condition):
+                return self._maybe(body, since)
         return True
 
-    def _maybe(self, body: syntax.Block) -> bool:
-        self.conditional += 1
-        try:
+    def _asked(self, condition: syntax.Node) -> bool:
+        with self.place.condition():
+            return self.run(condition)
+
+    def _maybe(self, body: syntax.Block, since: int) -> bool:
+        with self.place.body(since):
             return self.run(body)
-        finally:
-            self.conditional -= 1
 
     def _case(self, node: syntax.Case) -> bool:
-        status = True
+        status, since = True, self.place.guesses.made
         for body in bodies_of(self.expander, node):
-            status = self._maybe(body)
+            status = self._maybe(body, since)
         return status
 
     def _loop(self, node: syntax.For | syntax.While) -> bool:
-        rounds = self._rounds(node)
+        """The rounds of a loop, whose status is that of the last one's last command."""
+        rounds, status, since = self.rounds.of(node), 0, self.place.guesses.made
         try:
-            for count, _ in enumerate(rounds):
-                if count >= MAX_ROUNDS:
-                    raise UnreadableConfig(f"a loop of over {MAX_ROUNDS} rounds")
-                try:
-                    self._maybe(node.body)
-                except Stops as stop:
-                    if stop.word != "continue":
-                        raise
+            for _ in rounds:
+                status = self._round(node.body, since)
         except Stops as stop:
             if stop.word != "break":
                 raise
-        return True
+            status = 0
+        self.ended = status
+        return not status
 
-    def _rounds(self, node: syntax.For | syntax.While) -> Iterable[None]:
-        """Once for each round of a loop, with its variable set."""
-        if isinstance(node, syntax.While):
-            while True:
-                recorded = len(self.script.commands)
-                if self.run(node.condition) == node.until:
-                    return
-                held = dict(self.variables.values)
-                yield
-                if held == self.variables.values and asks(node.condition, self.functions):
-                    return  # it waits for what no round changes
-                runs = len(self.script.commands) > recorded or commands.reads(node.condition)
-                if runs and not commands.decides(node.condition):
-                    return  # the condition is a command, whose answer is unknown: one round
-        elif node.arithmetic is not None:
-            yield from self._counted(node)
-        else:
-            yield from self._over(node)
-
-    def _over(self, node: syntax.For) -> Iterable[None]:
-        values = self.variables.arguments
-        if node.words is not None:
-            lists = (commands.braced(word) or self.expander.fields(word) for word in node.words)
-            values = [text for each in lists for text in each if shown_text(text) not in _NOBODYS]
-        for value in list(values):
-            self.variables.values[node.name] = [value]
-            yield
-
-    def _counted(self, node: syntax.For) -> Iterable[None]:
-        parts = [*(node.arithmetic or "").split(";"), "", "", ""][:3]
+    def _round(self, body: syntax.Block, since: int) -> int:
+        """The status of one round."""
         try:
-            self.expander.number(parts[0])
-            while not parts[1].strip() or self.expander.number(parts[1]):
-                yield
-                self.expander.number(parts[2])
-        except NotArithmetic:
-            self.variables.guesses[node.line] = f"(({node.arithmetic}))"
+            self._maybe(body, since)
+        except Stops as stop:
+            if stop.word != "continue":
+                raise
+            return 0
+        return self.expander.status
 
     def _simple(self, node: syntax.Simple) -> bool:
         count = next((at for at, part in enumerate(node.parts) if not syntax.assigns(part)), None)
@@ -217,8 +206,7 @@ class Follower:
         first = node.parts[count]
         if isinstance(first, Word) and first.bare in DECLARES:
             self.assignments.declare(first.bare, node.parts[count + 1 :])
-            if first.bare == "export":
-                self.exported |= exported_names(node.parts[count + 1 :])
+            self.exported |= exported_names(first.bare, node.parts[count + 1 :])
             return True
         stated = (part for part in node.parts[count:] if isinstance(part, Word))
         words = [text for part in stated for text in self.expander.fields(part)]
@@ -236,8 +224,7 @@ class Follower:
             if self.printing is not None and name in _PRINTS:
                 self.printing += printed_by(self.expander, words, sent)
             if (inner := given_script(self.expander, self.script.files, words, sent)) is not None:
-                with suppress(Exits), self._own_shell():
-                    return self._nested([inner], node.line)
+                return self._in_shell(*inner, node.line, here=name != "ssh")
             return self._command(words, node.line)
         finally:
             self.variables.restore(before if words else {})  # they hold for that command only
@@ -247,6 +234,8 @@ class Follower:
         self.answered = 0
         for part in parts:
             self.assignments.assign(part)
+            if "allexport" in self.variables.options:
+                self.exported.add(syntax.name_of(part))
         self.ended = self.answered
         return not self.ended
 
@@ -267,13 +256,13 @@ class Follower:
         self.printing = said = list[Text | None]()
         self.answered = 0
         try:
-            holds = self._until(_ENDS, followed, self._own_shell())
+            holds = self._until(_ENDS, followed, self._own_shell(without="errexit"))
         except UnreadableConfig:  # more than a launch script does: as a program's
             said.append(None)
         self.printing = outer
         if self.script.forget(recorded) or any(each is None for each in said):
             return None
-        self.answered = 0 if holds else self.ended or 1
+        self.answered = self.expander.status = 0 if holds else self.ended or 1
         return without_line_ends([part for each in said if each for part in each])
 
     def _command(self, words: list[Text], line: int) -> bool:
@@ -333,9 +322,11 @@ class Follower:
 
     def _builtin(self, name: str, words: list[Text], line: int) -> bool:
         if name in _ENDS:
-            if name == "exit" and self.conditional:
-                return True
             status = status_of(words[1:], self.expander.status)
+            if name == "exit" and self.place.conditional and self.printing is None:
+                self.place.left += not status
+                self.place.note_end(line, f"with status {status}")
+                return True
             raise (Exits if name == "exit" else Stops)(name, status)
         if name in ("true", "false"):
             return name == "true"
@@ -345,8 +336,10 @@ class Follower:
             del self.variables.arguments[
                 : int(plain(words[1])) if commands.is_count(words[1:]) else 1
             ]
-        elif name == "set" and len(words) > 1 and plain(words[1]) == "--":
-            self.variables.arguments = words[2:]
+        elif name == "set":
+            set_options(self.variables, words[1:])
+        elif name == "let":
+            return self.assignments.let(words[1:], line)
         elif name == "unset":
             for word in words[1:]:
                 self.variables.forget(plain(word))
@@ -355,7 +348,7 @@ class Follower:
         elif name in ("source", "."):
             return self._source(words[1:], line)
         elif (inner := commands.inline(words)) is not None:
-            return self._in_shell(*inner, line)
+            return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
         elif name not in _PRINTS:
             inherited = self.variables.shown(self.exported | self.own)
             self.script.record(words, self.variables.values, inherited, line)
@@ -377,14 +370,17 @@ class Follower:
             return True
         return self._until_return(words[1:] or None, lambda: self._inside(inner, line))
 
-    def _in_shell(self, text: Text, arguments: list[Text], line: int) -> bool:
-        """Follow what `bash -c` is given, in a shell that knows what is exported."""
-        with suppress(Exits), self._own_shell():
-            known, names = self.variables, self.exported | self.own
-            values = {name: known.values[name] for name in names & known.values.keys()}
-            known.become(Variables(values, arguments=arguments, guesses=known.guesses))
+    def _in_shell(self, text: Text, arguments: list[Text], line: int, *, here: bool) -> bool:
+        """Follow a script in a shell of its own that knows what is exported, where it is `here`."""
+        known, names = self.variables, self.exported | self.own if here else set()
+        values = {name: known.values[name] for name in names & known.values.keys()}
+        given = Variables(values, arguments=arguments, guesses=known.guesses)
+
+        def followed() -> bool:
+            self.variables.become(given)
             return self._nested([text], line)
-        return True
+
+        return self._until(("exit", "return"), followed, self._own_shell())
 
     def _nested(self, texts: list[Text], line: int) -> bool:
         """Follow text as a script of its own: `eval`, `bash -c`."""

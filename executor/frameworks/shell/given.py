@@ -40,8 +40,11 @@ def set_start(known: Variables, environment: Mapping[str, str]) -> None:
             known.values[name] = [(Part(value, 1),)]
 
 
-def exported_names(parts: Sequence[Word | Array]) -> set[str]:
-    """The names that `export A=1 B` exports."""
+def exported_names(word: str, parts: Sequence[Word | Array]) -> set[str]:
+    """The names that `export A=1 B` or `declare -x A=1` exports."""
+    flags = [part.raw for part in parts if isinstance(part, Word) and part.raw.startswith("-")]
+    if (word != "export" and "x" not in "".join(flags)) or "-n" in flags:
+        return set()
     return {
         part.raw if isinstance(part, Word) and not assigns(part) else name_of(part)
         for part in parts

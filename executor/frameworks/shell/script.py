@@ -20,6 +20,7 @@ from meshplan.executor.frameworks.shell.follower import Follower
 from meshplan.executor.frameworks.shell.given import set_start
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.jobs.arrays import array_tasks
+from meshplan.executor.frameworks.shell.options import set_by_first_line
 from meshplan.executor.frameworks.shell.record import Script, joined
 from meshplan.executor.frameworks.shell.variables import line_of, shown_text
 from meshplan.executor.frameworks.shell.words import split_words
@@ -45,6 +46,7 @@ def read_script(text: str, environment: Mapping[str, str] | None = None, path: s
 def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
     follower = Follower(path)
     set_start(follower.variables, given)
+    set_by_first_line(follower.variables, text)
     follower.exported |= given.keys()
     with suppress(Stops):
         follower.run(syntax.parse(split_words(text)))
@@ -63,5 +65,5 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         f"line {line}: bash stops here where {name} is not set; --env {name}=VALUE sets it"
         for name, line in known.demanded.items()
     )
-    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends]))
+    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends, *follower.place.said()]))
     return script

@@ -5,6 +5,7 @@ from standard input where none is named).
 """
 
 from collections.abc import Mapping
+from itertools import dropwhile
 
 from meshplan.executor.frameworks.shell.expand import Expander
 from meshplan.executor.frameworks.shell.syntax import Redirected
@@ -54,15 +55,18 @@ def printed_by(expander: Expander, words: list[Text], sent: Redirected) -> list[
 
 def given_script(
     expander: Expander, files: Mapping[str, str], words: list[Text], sent: Redirected
-) -> Text | None:
-    """The script that `bash` or `sbatch` is sent, or that this one wrote before, as `files` has it;
-    None where a command runs none.
+) -> tuple[Text, list[Text]] | None:
+    """The script that `bash` or `sbatch` is sent, or that this one wrote before, as `files` has it,
+    and its arguments; None where a command runs none.
     """
-    name = plain(words[0]) if words else ""
-    if name not in _STARTS:
+    name, names = plain(words[0]) if words else "", [shown_text(word) for word in words]
+    if name not in _STARTS and not (name.startswith("./") and name[2:] in files):
         return None
-    written = next((files[n] for n in map(shown_text, words[1:]) if n in files), None)
-    if written is not None:
-        return (Part(written, line_of(words[0], 1)),)
-    reads = name == "ssh" or all(plain(word).startswith("-") for word in words[1:])
-    return sent_text(expander, sent) if reads else None
+    names = [each.removeprefix("./") for each in names]
+    at = next((at for at, each in enumerate(names) if each in files), None)
+    if at is not None:
+        return (Part(files[names[at]], line_of(words[0], 1)),), words[at + 1 :]
+    arguments = list(dropwhile(lambda word: plain(word).startswith("-"), words[1:]))
+    reads = name == "ssh" or not arguments or "-s" in names[: len(names) - len(arguments)]
+    text = sent_text(expander, sent) if reads else None
+    return None if text is None else (text, [] if name == "ssh" else arguments)

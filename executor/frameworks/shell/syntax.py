@@ -190,11 +190,13 @@ class _Parser:
 
     def _pipeline(self) -> Node:
         negated = False
-        while self._is("!"):
-            self._take()
-            negated = not negated
+        while self._is("!") or (self._is("time") and not self._is_option(self.at + 1)):
+            negated ^= self._take().bare == "!"
         piped = self._piped()
         return Not(piped) if negated else piped
+
+    def _is_option(self, at: int) -> bool:
+        return any(word.raw.startswith("-") for word in self.words[at : at + 1])
 
     def _piped(self) -> Node:
         first = self._command()

@@ -24,6 +24,18 @@ class Part:
 Text = tuple[Part, ...]
 
 
+class Guesses(dict[int, str]):
+    """Line and name of each unknown value that decided a condition; `made`: how often one did, or
+    an answer of the machine.
+    """
+
+    made = 0
+
+    def __setitem__(self, line: int, what: str) -> None:
+        self.made += 1
+        super().__setitem__(line, what)
+
+
 @dataclass(slots=True)
 class Variables:
     """Variables by name: one value, or the elements of an array. `arguments` are `$1`, `$2`, ...
@@ -32,8 +44,9 @@ class Variables:
     maps     associative arrays: elements by key
     aliases  what `declare -n` makes another name of, by the new name
     integers names whose values are arithmetic (`declare -i`)
-    guesses  line and name of each unknown value that decided a condition
+    guesses  what is unknown and decided a condition
     demanded names without which the shell ends (`${TP:?}`), and the line
+    options  what `set` switches on: `allexport`, `errexit`, `pipefail`, ...
     """
 
     values: dict[str, list[Text]] = field(default_factory=dict)
@@ -42,8 +55,9 @@ class Variables:
     maps: dict[str, dict[str, Text]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     integers: set[str] = field(default_factory=set)
-    guesses: dict[int, str] = field(default_factory=dict)
+    guesses: Guesses = field(default_factory=Guesses)
     demanded: dict[str, int] = field(default_factory=dict)
+    options: set[str] = field(default_factory=set)
 
     def copied(self) -> Self:
         """The same, for a shell of its own; what decided conditions there is known here too."""

@@ -158,6 +158,31 @@ def test_fsdp_is_a_file_or_json(tmp_path: Path, here: bool) -> None:
     assert _read(text, f"{tmp_path}/train.sh").recompute.mode == "full"
 
 
+@pytest.mark.parametrize(
+    ("said", "stage"),
+    [
+        ('{"fsdp_config": {"fsdp_version": 2, "reshard_after_forward": false}}', 2),
+        ('{"fsdp": "shard_grad_op", "fsdp_config": {"reshard_after_forward": true}}', 3),
+        ('{"fsdp": "shard_grad_op", "fsdp_config": {"version": 1}}', 2),
+        ('{"fsdp": "no_shard", "fsdp_config": {"reshard_after_forward": false}}', 0),
+        ('{"fsdp_config": {"version": 1, "reshard_after_forward": false}}', 3),
+        ("{}", 3),
+    ],
+)
+def test_whether_fsdp2_reshards_counts_before_its_words(said: str, stage: int) -> None:
+    """transformers sets what a word stands for only where `fsdp_config` is silent of it."""
+    reading = _read(FULL.replace("--deepspeed zero3", f"--fsdp '{said}'"))
+    assert (reading.facts["zero_stage"].value, reading.unread) == (stage, ())
+
+
+def test_an_fsdp_file_of_the_run_lies_beside_its_script(tmp_path: Path) -> None:
+    """Copied from where the run was."""
+    (tmp_path / "own.json").write_text(FSDP)
+    text = FULL.replace("--deepspeed zero3", "--fsdp /opt/my_fsdp/own.json")
+    reading = _read(text, f"{tmp_path}/train.sh")
+    assert (reading.facts["zero_stage"].value, reading.unread) == (2, ())
+
+
 def test_an_fsdp_file_that_is_not_there_is_named() -> None:
     """Once, by its path, not word by word of it."""
     named = _named(FULL.replace("--deepspeed zero3", "--fsdp /opt/my_fsdp/own.json"))

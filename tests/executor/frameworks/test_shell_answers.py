@@ -4,6 +4,7 @@ several commands of `$( )` print, against bash.
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -47,7 +48,16 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
         "X=$(g) || X=4", "X=$(echo 2) || X=4", "X=$(g; echo 3) || X=4", "X=$(false); X=$?",
         "if X=$(echo 2; exit 7); then X=4; else X=$?; fi", "h() { local v=$(g); X=$?; }; h",
         "g | true; X=${PIPESTATUS[0]}", "true | g; X=$?", "(exit 7) | true | g; X=${PIPESTATUS[*]}",
-        "true | g; true; X=$PIPESTATUS", "X=`case b in a) echo 2;; *) echo 4;; esac`",
+        "true | g; true; X=$PIPESTATUS", "(exit 4); X=${PIPESTATUS[0]}", "X=$(g)$?",
+        "for i in 1 2; do g; done; X=$?", "while g; [ $? = 0 ]; do :; done; X=$?",
+        "for i in 1; do g; break; done; X=$?", "for i in 1; do g; continue; done; X=$?",
+        "X=$(case 9 in 7) echo 1;; *) exit 1;; esac) || X=4", "true && (exit 3); X=$?",
+        "bash -c 'exit 4'; X=$?", "bash <<< 'exit 4'; X=$?", "let X=0 || X=4", "time g; X=$?",
+        "set -o pipefail; g | true; X=$?", "(set -o pipefail); g | true; X=$?",
+        "set -eo pipefail; X=2; g | g | true || X=4", "set -x a b; X=$#$2", "set -e -- a; X=$#$1",
+        "X=$(set -e; false; echo 2)", "set -e; X=$(false; echo 4)", "set -e; ! true; X=4",
+        "set -e; if X=$(set -e; false; echo 4); then :; fi", "set a; set -; X=$#",
+        "X=`case b in a) echo 2;; *) echo 4;; esac`",
     ],
 )  # fmt: skip
 def test_the_status_of_what_is_followed_is_bashs(text: str) -> None:
@@ -142,6 +152,91 @@ def test_what_bash_stops_at_is_noted() -> None:
     assert _read(": ${TP:?}\nX=4") == ("4", [said])
     for text in ("(: ${TP:?})\nX=4", "TP=2; : ${TP:?}\nX=4", "true || : ${TP:?}\nX=4"):
         assert _read(text) == ("4", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("set -e\nTP=16\n[ $TP -le 8 ]", 3, "by `set -e`: this command's status is 1"),
+        ("#!/bin/bash -e\ni=0\n((i++))", 3, "by `set -e`: this command's status is 1"),
+        ("f() { [ $1 = b ] && A=1; }\nset -euo pipefail\nf a", 3,
+         "by `set -e`: this command's status is 1"),
+        ("TP=3\nif [ $((32 % TP)) -ne 0 ]; then exit 5; fi", 2, "with status 5"),
+        ("M=eval; case $M in eval) exit;; esac", 1, "with status 0"),
+    ],
+)  # fmt: skip
+def test_where_bash_stops_is_noted(text: str, line: int, why: str) -> None:
+    """What is behind it is read all the same; a script that ends there needs no note."""
+    said = f"line {line}: bash stops here {why}; what is behind it is read too"
+    assert _read(f"{text}\nX=4") == ("4", [said])
+    assert said not in read_script(f"train\n{text}").notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set -e; [ a = b ] && A=1", "set -e; false || true", "set -e; if false; then :; fi",
+        "set -e; set +e; false", "set -e; false | true", "set -e; [ -f a ]", "false",
+        "set -e; f() { if [ -f a ]; then return 0; fi; return 3; }; f", "set -e; [ -n $TP ]",
+        "[ $# -gt 0 ] || exit 1", "if (( $# < 1 )); then exit 1; fi", "[ -f a ] || exit 1",
+        'if [ -z "$1" ]; then exit 1; fi', "if [[ -z $1 ]]; then exit 1; fi", "cd a || exit 1",
+        "if [ -f a ]; then :; else set -e; false; fi", "lscpu; if [ $? = 0 ]; then exit 0; fi",
+        "if ! [ -v TP ]; then exit 1; fi",
+    ],
+)  # fmt: skip
+def test_what_the_machine_or_the_start_decides_ends_nothing(text: str) -> None:
+    """Nor does what `set -e` passes over."""
+    assert not any("stops" in note for note in _read(f"{text}\nX=4")[1])
+
+
+def test_a_loop_until_it_worked_has_one_round() -> None:
+    """It ends by `exit 0`, as by `break`."""
+    for end in ("exit 0", "break"):
+        script = read_script(f"while true; do train --tp 2 && {end}; sleep 5; done")
+        assert [str(fact.value) for fact in script.commands[0]] == ["train", "--tp", "2"]
+        assert len(script.commands) <= 2
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X=4; {} <<'EOF'\n{}\nEOF", "X=4; export X; {} <<'EOF'\n{}\nEOF",
+        "declare -x X=4; {} <<'EOF'\n{}\nEOF", "set -a; X=4; set +a; {} <<'EOF'\n{}\nEOF",
+        "X=4; export -n X; {} <<'EOF'\n{}\nEOF", "{} -s 4 <<'EOF'\nX=$1; {}\nEOF",
+        "echo 'X=$1; {1}' > a.sh; {0} ./a.sh 4", "X=4; {} <<EOF\n{}\nEOF",
+        "X=4 {} <<'EOF'\n{}\nEOF",
+        "cat > a.sh <<'EOF'\nX=$2; {1}\nEOF\n{0} a.sh 2 4", "set -- 2; {} <<< 'X=$1; {}'",
+    ],
+)  # fmt: skip
+def test_a_script_that_is_sent_knows_what_is_exported(tmp_path: Path, text: str) -> None:
+    """And the arguments that it is given; not the variables of the one that sends it."""
+    assert BASH is not None
+    script = read_script(text.format("bash", 'train --x "$X"'))
+    said = str(script.commands[-1][-1].value)
+    ran = [BASH, "-c", text.format(BASH, 'printf "%s" "$X"')]
+    printed = subprocess.run(
+        ran, capture_output=True, text=True, timeout=20, check=True, cwd=tmp_path
+    ).stdout
+    assert (script.commands[-1][0].value, "" if said.startswith("$") else said) == (
+        "train", printed
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("ssh -p 22 -tt n1 'cd a; train --x 4'", "4"), ("ssh n1 'train --x $X'", "$X"),
+        ('ssh n1 "train --x $X"', "2"), ("pdsh -w n[0-3] -R ssh 'cd a && train --x 4'", "4"),
+        ("ssh n1 'if ($x) { train --x 4'; train --x 2", "2"), ("ssh n1 train --x $X", "2"),
+        ("ssh -i 'my key' n1 train --x 4", "4"),
+    ],
+)  # fmt: skip
+def test_what_runs_on_other_machines_is_followed(words: str, value: str) -> None:
+    """Nothing is exported to them."""
+    command = read_script(f"export X=2; {words}").commands[-1]
+    assert str(command[-1].value) == value
+    assert "train" in [str(fact.value) for fact in command]
 
 
 def test_a_loop_over_no_arguments_has_no_round() -> None:

@@ -49,16 +49,27 @@ def test_of_a_long_log_the_end_and_the_beginning_are_kept(
     )
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_long_log_that_ends_within_a_character_is_read(tmp_path: Path, packed: bool) -> None:
+    """A run is still writing it: all but its last byte is text."""
+    data = ("0123456789abcde\n" * (MAX_LOG_BYTES // 16)).encode("utf-16") + b"x"
+    path = tmp_path / "train.log"
+    path.write_bytes(gzip.compress(data, 1) if packed else data)
+    end, _ = end_and_beginning(path)
+    assert set(end[:-1]) == set("0123456789abcde\n")
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (gzip.compress(LOG.encode())[:-20], "gzip that is cut or damaged"),
         (gzip.compress(LOG.encode())[:9], "gzip that is cut or damaged"),
+        (gzip.compress(LOG.encode())[:12] + b"\xff" * 40, "gzip that is cut or damaged"),
         (b"\x1f\x8bno gzip at all", "cannot be read: Unknown compression method"),
         (gzip.compress(bytes(100)), "a binary file"),
         (bytes(range(256)), "a binary file"),
     ],
-    ids=["its end", "its head", "two bytes of it", "zeros in gzip", "zeros"],
+    ids=["its end", "its head", "its middle", "two bytes of it", "zeros in gzip", "zeros"],
 )
 def test_what_has_no_text_is_said(tmp_path: Path, data: bytes, said: str) -> None:
     path = tmp_path / "train.log"
