@@ -65,7 +65,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         2: "deepseek_v2 deepseek_ocr2_text",
     },
     "num_key_value_heads": {
-        2: "gemma3n_text internlm3 qwen3_5_moe_text qwen3_next muse_glimmer_text",
+        2: "gemma3n_text internlm3 qwen3_5_moe_text qwen3_next qwen4_exp_text muse_glimmer_text",
         4: (
             "ernie4_5_moe flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa "
             "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text "
@@ -102,7 +102,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         2048: "glm_moe_dsa hy_v4_vl_text",
     },
     "shared_expert_intermediate_size": {
-        512: "kolibri1 laguna lara_mini qwen3_5_moe_text qwen3_next",
+        512: "kolibri1 laguna lara_mini qwen3_5_moe_text qwen3_next qwen4_exp_text",
         1024: "flint",
         5632: "qwen2_moe",
     },

@@ -56,10 +56,6 @@ NOT_PRICED = {
     "its layers are linear and latent attention with pooled keys, and several streams": (
         "glm5_next_text",
     ),
-    "its layers gate several streams and read embeddings of n-grams": (
-        "qwen4_exp",
-        "qwen4_exp_text",
-    ),
     "its layers read keys that an earlier one compressed, and some embeddings of n-grams": (
         "deepseek_v41",
         "deepseek_v41_text",

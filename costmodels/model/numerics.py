@@ -263,7 +263,8 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     ),
     **dict.fromkeys(
         ("qwen2_moe", "qwen3_moe",
-         "qwen3_next", "qwen3_omni_moe_text", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe",
+         "qwen3_next", "qwen3_omni_moe_text", "qwen3_5_moe_text", "qwen4_exp_text",
+         "qwen3_vl_moe_text", "olmoe",
          "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),

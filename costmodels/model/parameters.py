@@ -132,6 +132,7 @@ def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
 def _parts(model: Model, kind: Layer) -> dict[str, _Weights]:
     """The weights of a layer, by the fields of `ParameterCount`."""
     parts = {
+        "embedding": _ngrams(model, kind),
         "attention": _attention(model, kind.attention),
         "recurrent": _recurrent(model, kind),
         "dense_ffn": _dense_ffn(model, kind),
@@ -153,13 +154,17 @@ def active_parameters(model: Model) -> ParameterCount:
     """Parameters that one token uses: `top_k` of the routed experts, everything else.
 
     The embedding is counted whole although a token reads one row of it: papers differ, so subtract
-    it where they leave it out (gpt-oss) and keep it where they do not (DeepSeek-V3).
+    it where they leave it out (gpt-oss) and keep it where they do not (DeepSeek-V3). Of a table of
+    n-grams only the rows that a token reads are.
     """
     return _model_total(model, _active_layer)
 
 
 def _active_layer(model: Model, kind: Layer) -> ParameterCount:
     count = layer_parameters(model, kind)
+    if kind.ngrams:
+        unread = kind.ngrams.table - kind.ngrams.width
+        count = replace(count, embedding=count.embedding - unread)
     if kind.experts is None:
         return count
     one_expert = count.routed_experts // kind.experts.experts
@@ -233,7 +238,7 @@ def mtp_parameters_per_rank(
     """
     modules = model.mtp_layers
     layer = layer_parameters_per_rank(model, model.module_layer, tp, ep, etp)
-    projection = _mtp_projection(model) / tp + 3 * _norm(model) + _stream_head(model)
+    projection = _mtp_projection(model) / tp + _module_norms(model) + _stream_head(model)
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
 
 
@@ -252,7 +257,7 @@ def _model_total(
     """The model whose layers have the parameters that `of_layer` says."""
     vocab = model.vocab * model.hidden
     module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
-    module += _mtp_projection(model) + 3 * _norm(model) + _stream_head(model)
+    module += _mtp_projection(model) + _module_norms(model) + _stream_head(model)
     ends = ParameterCount(
         embedding=vocab
         + model.learned_positions * model.hidden
@@ -276,6 +281,14 @@ def _layer_input_table(model: Model) -> int:
 def _mtp_projection(model: Model) -> int:
     """Hidden state and token embedding side by side, back to the hidden width."""
     return 2 * model.hidden * model.hidden
+
+
+def _module_norms(model: Model) -> int:
+    """Of the embedding, of the hidden state, and before the head; of gated streams each has a norm
+    of its own, and the head's is theirs.
+    """
+    gated = model.streams is not None and model.streams.rank > 0
+    return (1 + model.stream_width // model.hidden if gated else 3) * _norm(model)
 
 
 def _attention(model: Model, attention: Attention) -> _Weights:
@@ -313,8 +326,16 @@ def _indexer(model: Model, attention: Attention) -> int:
     if attention.compression:
         keys = attention.compression.parameters(model.hidden, index.head_dim)
         return query + model.hidden * index.heads + keys
-    weighed = 0 if index.by_head else index.heads
-    return query + model.hidden * (index.head_dim + weighed) + 2 * index.head_dim
+    return query + model.hidden * (index.head_dim + index.weights) + 2 * index.head_dim
+
+
+def _ngrams(model: Model, kind: Layer) -> _Weights:
+    """The table is cut by its columns; what gates its rows is whole."""
+    table = kind.ngrams
+    if table is None:
+        return _Weights()
+    streams = model.stream_width // model.hidden
+    return _Weights(whole=table.beside_table(model.hidden, streams), over_tp=table.table)
 
 
 def _recurrent(model: Model, kind: Layer) -> _Weights:

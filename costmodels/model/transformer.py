@@ -17,6 +17,7 @@ from meshplan.costmodels.model.compression import (
     Indexer,
     Streams,
 )
+from meshplan.costmodels.model.ngrams import NGrams
 from meshplan.costmodels.model.numerics import Numerics
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -135,6 +136,7 @@ class Layer:
     further_norms  norms or learnt scales of the residual stream beyond the model's
     numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
     thinned        of its feed-forward's gate only a token's highest numbers are not 0 (Gemma 3n)
+    ngrams         embeddings of n-grams that it adds to its streams (Qwen4)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     traced         what a trace found of it: then that is all that it costs, and the other fields
                    say only what tensor and expert parallelism must divide
@@ -147,6 +149,7 @@ class Layer:
     further_norms: int = 0
     numbers: int = 0
     thinned: bool = False
+    ngrams: NGrams | None = None
     in_16_bit: bool = False
     traced: TracedLayer | None = None
 
@@ -243,7 +246,7 @@ class Model:
     gated               SwiGLU/GeGLU (three feed-forward matrices) instead of two
     norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (0)
     norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too
-                        (Gemma), or 1 where both blocks read the same (Cohere)
+                        (Gemma), or 1 where both blocks read the same (Cohere), or 0 (`streams`)
     parallel_blocks     attention and feed-forward read the same input (GPT-NeoX)
     bias                biases in the dense feed-forward
     learned_positions   rows of a learned position table, 0 for RoPE or ALiBi
@@ -374,6 +377,7 @@ class Model:
                 "an output projection in groups": at.out_groups > 0,
                 "several streams of hidden states": bool(self.streams or self.alternating),
                 "a feed-forward of few numbers": kind.thinned,
+                "embeddings of n-grams": kind.ngrams is not None,
                 "keys or values shared between layers or with each other": not (
                     at.own_keys and at.own_values
                 ),

@@ -67,6 +67,7 @@ from meshplan.costmodels.operations.kinds import (
     Operation,
     Pointwise,
 )
+from meshplan.costmodels.operations.ngrams import ngram_operations
 from meshplan.costmodels.operations.norms import inner_norm, norm, norm_module
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.remade import remade
@@ -91,7 +92,8 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     around = site.model.alternating
     before = predicted(site, around) if around else ()
     after = corrected(site, around) if around else ()
-    operations = (*before, *mixer, *feed_forward, *after, *_further(site, kind))
+    ngrams = ngram_operations(site, kind.ngrams) if kind.ngrams else ()
+    operations = (*ngrams, *before, *mixer, *feed_forward, *after, *_further(site, kind))
     if not kind.in_16_bit:
         return operations
     return tuple(
@@ -109,9 +111,10 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     """Attention, a recurrent mixer, or both side by side on the same input."""
     attention, streams = kind.attention, site.model.streams
     if streams:
-        yield from from_streams(site, streams.columns, "attention_streams")
-    entering = norm(site, "attention_norm", norm_module(site, apart=attention.is_mla))
-    yield remade(site.kernels, entering)
+        yield from from_streams(site, streams, "attention_streams")
+    if site.model.norms_per_layer:  # else the streams have
+        entering = norm(site, "attention_norm", norm_module(site, apart=attention.is_mla))
+        yield remade(site.kernels, entering)
     if site.model.alternating:
         yield from low_rank_residual(site, site.model.alternating)
     if not (attention.is_mla and site.kernels.own_token_latents):
@@ -314,8 +317,9 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     streams = site.model.streams
     if streams:
-        yield from from_streams(site, streams.columns, "feed_forward_streams")
-    if site.model.norms_per_layer > 1 or not kind.has_mixer:  # else it reads what the mixer reads
+        yield from from_streams(site, streams, "feed_forward_streams")
+    norms = site.model.norms_per_layer
+    if norms > 1 or (norms and not kind.has_mixer):  # else it reads what the mixer reads
         apart = norm_module(site, apart=bool(kind.experts))
         yield remade(site.kernels, norm(site, "feed_forward_norm", apart or "mlp"))
     if kind.experts:
