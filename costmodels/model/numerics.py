@@ -257,7 +257,7 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     **dict.fromkeys(
         ("deepseek_v3", "kimi_k2",
          "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
-         "axk1", "mimo_v2_flash", "mimo_v2", "kimi_linear", "nemotron_h", "glm4v_moe_text",
+         "axk1", "axk2", "mimo_v2_flash", "mimo_v2", "kimi_linear", "nemotron_h", "glm4v_moe_text",
          "sarvam_moe", "sarvam_mla", "beam", "bailing_hybrid"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),

@@ -31,41 +31,15 @@ Leaves out: the embedding and head that a multi-token-prediction module shares w
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Adds, Number, ceil, minimum
+from meshplan.costmodels.model.parameter_count import ParameterCount
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
 Degree = Number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount(Adds):
-    """Parameters by what they do; the parts never overlap and `total` is all of them."""
-
-    embedding: int = 0
-    head: int = 0
-    attention: int = 0
-    recurrent: int = 0
-    dense_ffn: int = 0
-    routed_experts: int = 0
-    shared_experts: int = 0
-    router: int = 0
-    norms: int = 0
-    traced: int = 0
-    mtp: int = 0
-
-    @property
-    def total(self) -> int:
-        """The sum of the parts."""
-        return sum(getattr(self, f.name) for f in fields(self))
-
-    @property
-    def without_mtp(self) -> int:
-        """What published totals count: everything but the multi-token-prediction modules."""
-        return self.total - self.mtp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,13 +269,14 @@ def _attention(model: Model, attention: Attention) -> _Weights:
     at, h = attention, model.hidden
     width, v_width = at.heads * at.head_dim, at.heads * at.v_head_dim
     out_bias, sinks = at.out_bias * h, at.sinks * at.heads
-    gate = h * {"none": 0, "head": at.heads, "full": v_width}[at.gate]
+    gate = {"none": 0, "head": at.heads, "full": v_width}[at.gate]
+    gate *= at.query_rank if at.latent_gate else h
     if not at.heads:
         return _Weights()
     if at.is_mla:
         nope = at.head_dim - at.rope_head_dim
         down = h * (at.q_lora_rank + at.kv_lora_rank + at.rope_head_dim)
-        query = (at.q_lora_rank or h) * width
+        query = (at.query_rank or h) * width
         key_value = at.kv_lora_rank * at.heads * (nope + at.v_head_dim)
         cut = query + key_value + v_width * h + gate + sinks
         return _Weights(whole=down + out_bias + _indexer(model, at), over_tp=cut)
@@ -404,6 +379,7 @@ def _norms(model: Model, kind: Layer) -> _Weights:
     if halves < 2:
         hidden_wide = hidden_wide * halves // 2
     beside = kind.further_norms * model.hidden + kind.numbers
+    beside += 2 * model.hidden * kind.norm_gate_rank * (kind.has_mixer + bool(kind.experts))
     inputs = model.layer_inputs * 2 * model.hidden + (model.hidden if model.layer_inputs else 0)
     latent = at.q_lora_rank + at.kv_lora_rank
     streams = model.streams.layer_parameters(model.hidden, halves) if model.streams else 0

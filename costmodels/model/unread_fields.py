@@ -57,7 +57,7 @@ CHANGES_COST = names("""
     altup_active_idx altup_correct_scale altup_num_inputs laurel_rank hc_count hc_lowrank
     heads_per_ngram indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads
     indexer_n_heads make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base
-    ple_conv_kernel_size ple_embed_dim ple_layer_ids
+    ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank
 """)
 
 SAID_ELSEWHERE = names("""
