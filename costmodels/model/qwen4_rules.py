@@ -47,9 +47,11 @@ def _module(f: Fields, model: Model, layers: list[Layer], attending: list[int]) 
     if said != ("full_attention",) * own.count("num_hidden_layers", default=model.mtp_layers):
         raise f.refuse("the section mtp has other layers than those with attention")
     if len(said) != model.mtp_layers:
-        raise f.refuse(f"the section mtp has {len(said)} layers, mtp_num_hidden_layers is not that")
+        raise f.refuse(
+            f"mtp_num_hidden_layers is {model.mtp_layers}, but mtp has {len(said)} layers"
+        )
     if not attending:
-        raise f.refuse("mtp_num_hidden_layers, but no layer has attention, which its module has")
+        raise f.refuse("its module has attention, but no layer of layer_types does")
     return layers[attending[-1]]
 
 

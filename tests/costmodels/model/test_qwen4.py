@@ -141,8 +141,11 @@ def test_blocks_are_scored_by_the_mean_of_their_keys() -> None:
         ({"indexer_budget": 2047}, "indexer_budget over"),
         ({"hc_count": 1}, "hc_count is 1"),
         ({"mtp": {"layer_types": ["linear_attention"]}}, "other layers"),
-        ({"mtp": {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}}, "has 2 layers"),
-        ({"layer_types": ["linear_attention"] * 48}, "no layer has attention"),
+        (
+            {"mtp": {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}},
+            "but mtp has 2 layers",
+        ),
+        ({"layer_types": ["linear_attention"] * 48}, "no layer of layer_types does"),
     ],
 )
 def test_what_is_not_priced_is_refused(fields: dict[str, object], why: str) -> None:
