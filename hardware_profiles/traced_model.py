@@ -25,6 +25,7 @@ those where each chain of kernels between two products is one kernel, which keep
 ends; the rows of routed experts are moved as in layers with experts that are no trace's.
 """
 
+from math import gcd
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -112,6 +113,14 @@ class TracedLayer(Frozen):
     fused_moved: TracedBytes
     kernels: int = Field(ge=0, le=10**6)
     fused_kernels: int = Field(ge=0, le=10**6)
+
+    @property
+    def divided_by_tp(self) -> dict[str, int]:
+        """What tensor parallelism cuts: heads of keys, columns and rows of products."""
+        cut = [each.n if each.split == "column" else each.k
+               for each in self.products if each.split in ("column", "row", "narrow")]  # fmt: skip
+        heads = [each.kv_heads for each in self.attention]
+        return {"key/value heads": gcd(*heads), "traced columns": gcd(*cut)}
 
 
 class TracedModel(Frozen):

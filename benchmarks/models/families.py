@@ -80,6 +80,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "laurel_rank": 40, "intermediate_size": [4096, 8192] * 6,
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 4,
     },
+    "qwen4_exp_text": {
+        "num_hidden_layers": 8, "indexer_n_heads": 4, "indexer_kv_heads": 1,
+        "indexer_head_dim": 256, "indexer_budget": 2048, "indexer_compress_ratio": 4,
+        "hc_count": 3, "ple_layer_ids": [2, 5], "ple_embed_dim": 1536, "eos_token_id": 1,
+        "ngram_vocab_size_base": 1000,
+    },
     "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True},
     "starcoder2": {"use_bias": False},
     "glm_moe_dsa": {"indexer_types": ["full"] * 3 + ["shared"] * 75},

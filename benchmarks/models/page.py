@@ -53,10 +53,11 @@ StableLM's `qk_layernorm` is a norm with weights of its own for each head: Stabl
 12,143,185,920 parameters.
 A recurrent layer's scan runs at the share of the GPU's peak that published benchmarks reach
 (`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
-Several streams of hidden states (DeepSeek-V4, HYV4; Gemma 3n) are priced as fused kernels
+Several streams of hidden states (DeepSeek-V4, HYV4, Qwen4; Gemma 3n) are priced as fused kernels
 (`costmodels/operations/streams.py`, `alternating.py`): what an unfused module keeps beside them is
-not. A field that a file leaves out means what the family's class in transformers says; one that is
-null has none.
+not. Qwen4's table of n-grams stands on the stage of its layer, cut by tensor parallelism, with
+gradients and optimizer states like any weight: a table left on the host is not priced. A field that
+a file leaves out means what the family's class in transformers says; one that is null has none.
 """
 
 

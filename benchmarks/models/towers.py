@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.models.families import fields_of, quiet
+from benchmarks.models.families import VARIANTS, fields_of, quiet
 from benchmarks.usage import check_usage
 from meshplan.costmodels.model.towers.audio import AUDIO_TOWERS
 from meshplan.costmodels.model.towers.vision import TOWERS
@@ -23,11 +23,15 @@ from meshplan.costmodels.model.towers.vision import TOWERS
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "model" / "tower_configs.json"
 NOT_COUNTED = ("kimi_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
 """That transformers does not have, and those whose module has an audio tower too."""
-SAME_AS = ("shieldgemma2", "qwen3_vl_moe", "qwen3_5_moe", "glm46v", "glmga", "pp_chart2table")
+SAME_AS = (
+    *("shieldgemma2", "qwen3_vl_moe", "qwen3_5_moe", "qwen4_exp", "glm46v", "glmga"),
+    "pp_chart2table",
+)
 """Others of the same tower, whose parameters alone are counted."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}},
     "llava, pixtral": {"vision_config": {"model_type": "pixtral", "num_hidden_layers": 4}},
+    "qwen4_exp": {"text_config": VARIANTS["qwen4_exp_text"]},
     "llava, siglip": {"vision_config": {"model_type": "siglip_vision_model"}},
 }
 """What is not the family's default; after a comma another encoder, of which parameters alone."""

@@ -19,7 +19,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "first_k_dense_replace": {
         1: (
-            "axk1 dots3_note_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_linear "
+            "axk1 axk2 dots3_note_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_linear "
             "mistral_large4_text sarvam_mla sarvam_moe"
         ),
         2: "bailing_hybrid",
@@ -51,21 +51,21 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "n_routed_experts": {
         64: "deepseek_v2 glm4_moe_lite deepseek_ocr2_text",
-        128: "sarvam_mla mistral4 mistral_large4_text glm4v_moe_text",
+        128: "axk2 sarvam_mla mistral4 mistral_large4_text glm4v_moe_text",
         192: "axk1",
         256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text",
         288: "step3p5 step3p7",
     },
     "n_shared_experts": {
         1: (
-            "axk1 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
+            "axk1 axk2 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
             "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open "
             "glm4v_moe_text hy_v4_vl_text mistral4 mistral_large4_text"
         ),
         2: "deepseek_v2 deepseek_ocr2_text",
     },
     "num_key_value_heads": {
-        2: "gemma3n_text internlm3 qwen3_5_moe_text qwen3_next muse_glimmer_text",
+        2: "gemma3n_text internlm3 qwen3_5_moe_text qwen3_next qwen4_exp_text muse_glimmer_text",
         4: (
             "ernie4_5_moe flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa "
             "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text "
@@ -102,7 +102,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         2048: "glm_moe_dsa hy_v4_vl_text",
     },
     "shared_expert_intermediate_size": {
-        512: "kolibri1 laguna lara_mini qwen3_5_moe_text qwen3_next",
+        512: "kolibri1 laguna lara_mini qwen3_5_moe_text qwen3_next qwen4_exp_text",
         1024: "flint",
         5632: "qwen2_moe",
     },

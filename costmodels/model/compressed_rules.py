@@ -1,9 +1,9 @@
 """Rules of families with several streams of hidden states or chosen blocks of keys: DeepSeek-V4,
-HYV4, MiniMax-M3, Gemma 3n and Mistral Large 4.
+HYV4, MiniMax-M3, Gemma 3n, Mistral Large 4 and A.X-K2.
 
 Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4`, `gemma3n`,
-`minimax_m3_vl` and `mistral_large4`; modules of multi-token prediction (the layer's keys are not
-compressed, each stream is projected, a head of its own for the streams): DeepSeek-V4's
+`minimax_m3_vl`, `mistral_large4` and `axk2`; modules of multi-token prediction (the layer's keys
+are not compressed, each stream is projected, a head of its own for the streams): DeepSeek-V4's
 `inference/model.py`, `MTPBlock`.
 """
 
@@ -89,6 +89,17 @@ def hy_v4(f: Fields, model: Model) -> Model:
         f = f.changed({"indexer_types": types})
     streams = Streams(count=f.count("hc_mult"), mixed=False)
     return replace(shared_choice(f, model), streams=streams)
+
+
+def gated_norms(f: Fields, model: Model) -> Model:
+    """A.X-K2: gates of low rank on norms; queries and the output's gate of one pair of latents."""
+    if not f.present("q_lora_rank"):
+        raise f.refuse("q_lora_rank is missing, of which this family's gates are made")
+    rank = f.count("gated_norm_rank", default=16)
+    return of_layers(model, [
+        replace(layer, norm_gate_rank=rank, attention=replace(layer.attention, latent_gate=True))
+        for layer in layers_of(model)
+    ])  # fmt: skip
 
 
 def mistral_large4(f: Fields, model: Model) -> Model:

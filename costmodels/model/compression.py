@@ -5,12 +5,14 @@
     hyper-connections, one before each half of a layer
                    p n h + p + q: weights of n streams h wide, p = 2 n (+ n n mixed), q their scales
     before the head   n n h + n + 1
+    gated instead     n h + 2 n h r: a norm of each stream and the gates, of rank r; out of a half
+                   n n h
     alternating updates, one around each layer
                    2 h (a scale, a norm) + h n (the router) + n n n + n n, and a low-rank residual:
                    2 h r + h; after the embedding and before the head (n - 1) h h
 
 Source: DeepSeek-V4 in transformers 5.24 `modeling_deepseek_v4.py` (after mHC, arXiv 2512.24880),
-HYV4 in `modeling_hy_v4.py`, Gemma 3n in `modeling_gemma3n.py`
+HYV4 in `modeling_hy_v4.py`, Qwen4 in `modeling_qwen4_exp.py`, Gemma 3n in `modeling_gemma3n.py`
 (AltUp, arXiv 2301.13310; LAuReL, arXiv 2411.07501).
 """
 
@@ -26,12 +28,21 @@ class Indexer:
     heads, head_dim  of the scores; one key head for all of them
     by_head          each head chooses for its own group of query heads (MiniMax-M3), instead of all
                      together by a weight for each of them
+    weighed          the heads of one choice are weighed by the hidden state, not just added up
+    block            tokens that are chosen together, by the mean of their keys (Qwen4)
     """
 
     heads: int
     head_dim: int
     top_k: int
     by_head: bool = False
+    weighed: bool = True
+    block: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Numbers of a token that weigh heads."""
+        return self.heads if self.weighed and not self.by_head else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +72,13 @@ class Streams:
     them and adds its output to all, by weights of its own for each token (hyper-connections).
 
     mixed  the streams are mixed with each other too (DeepSeek-V4), not added to alone (HYV4)
+    rank   not 0: each number of a stream's norm is weighed by a gate of its own, and the gates are
+           of this rank (Qwen4); the layers have no norms beside
     """
 
     count: int
     mixed: bool
+    rank: int = 0
 
     @property
     def columns(self) -> int:
@@ -73,11 +87,15 @@ class Streams:
 
     def layer_parameters(self, hidden: int, halves: int) -> int:
         """Of the hyper-connections of a layer."""
+        if self.rank:
+            return halves * (self.head_parameters(hidden) + self.count**2 * hidden)
         each = self.columns * (self.count * hidden + 1) + 2 + self.mixed
         return halves * each
 
     def head_parameters(self, hidden: int) -> int:
         """Of the sum that the head reads."""
+        if self.rank:
+            return self.count * hidden * (1 + 2 * self.rank)
         return self.count * (self.count * hidden + 1) + 1
 
 

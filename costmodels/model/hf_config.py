@@ -56,10 +56,6 @@ NOT_PRICED = {
     "its layers are linear and latent attention with pooled keys, and several streams": (
         "glm5_next_text",
     ),
-    "its layers gate several streams and read embeddings of n-grams": (
-        "qwen4_exp",
-        "qwen4_exp_text",
-    ),
     "its layers read keys that an earlier one compressed, and some embeddings of n-grams": (
         "deepseek_v41",
         "deepseek_v41_text",
@@ -72,7 +68,6 @@ NOT_PRICED = {
         "inkling2_text",
         "zaya",
     ),
-    "its norms have low-rank gates, and its queries and gates two latents": ("axk2",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
     "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
     "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),

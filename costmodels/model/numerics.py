@@ -257,13 +257,14 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     **dict.fromkeys(
         ("deepseek_v3", "kimi_k2",
          "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
-         "axk1", "mimo_v2_flash", "mimo_v2", "kimi_linear", "nemotron_h", "glm4v_moe_text",
+         "axk1", "axk2", "mimo_v2_flash", "mimo_v2", "kimi_linear", "nemotron_h", "glm4v_moe_text",
          "sarvam_moe", "sarvam_mla", "beam", "bailing_hybrid"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),
     **dict.fromkeys(
         ("qwen2_moe", "qwen3_moe",
-         "qwen3_next", "qwen3_omni_moe_text", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe",
+         "qwen3_next", "qwen3_omni_moe_text", "qwen3_5_moe_text", "qwen4_exp_text",
+         "qwen3_vl_moe_text", "olmoe",
          "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),

@@ -31,41 +31,15 @@ Leaves out: the embedding and head that a multi-token-prediction module shares w
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Adds, Number, ceil, minimum
+from meshplan.costmodels.model.parameter_count import ParameterCount
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
 Degree = Number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount(Adds):
-    """Parameters by what they do; the parts never overlap and `total` is all of them."""
-
-    embedding: int = 0
-    head: int = 0
-    attention: int = 0
-    recurrent: int = 0
-    dense_ffn: int = 0
-    routed_experts: int = 0
-    shared_experts: int = 0
-    router: int = 0
-    norms: int = 0
-    traced: int = 0
-    mtp: int = 0
-
-    @property
-    def total(self) -> int:
-        """The sum of the parts."""
-        return sum(getattr(self, f.name) for f in fields(self))
-
-    @property
-    def without_mtp(self) -> int:
-        """What published totals count: everything but the multi-token-prediction modules."""
-        return self.total - self.mtp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +106,7 @@ def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
 def _parts(model: Model, kind: Layer) -> dict[str, _Weights]:
     """The weights of a layer, by the fields of `ParameterCount`."""
     parts = {
+        "embedding": _ngrams(model, kind),
         "attention": _attention(model, kind.attention),
         "recurrent": _recurrent(model, kind),
         "dense_ffn": _dense_ffn(model, kind),
@@ -153,13 +128,17 @@ def active_parameters(model: Model) -> ParameterCount:
     """Parameters that one token uses: `top_k` of the routed experts, everything else.
 
     The embedding is counted whole although a token reads one row of it: papers differ, so subtract
-    it where they leave it out (gpt-oss) and keep it where they do not (DeepSeek-V3).
+    it where they leave it out (gpt-oss) and keep it where they do not (DeepSeek-V3). Of a table of
+    n-grams only the rows that a token reads are.
     """
     return _model_total(model, _active_layer)
 
 
 def _active_layer(model: Model, kind: Layer) -> ParameterCount:
     count = layer_parameters(model, kind)
+    if kind.ngrams:
+        unread = kind.ngrams.table - kind.ngrams.width
+        count = replace(count, embedding=count.embedding - unread)
     if kind.experts is None:
         return count
     one_expert = count.routed_experts // kind.experts.experts
@@ -233,7 +212,7 @@ def mtp_parameters_per_rank(
     """
     modules = model.mtp_layers
     layer = layer_parameters_per_rank(model, model.module_layer, tp, ep, etp)
-    projection = _mtp_projection(model) / tp + 3 * _norm(model) + _stream_head(model)
+    projection = _mtp_projection(model) / tp + _module_norms(model) + _stream_head(model)
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
 
 
@@ -252,7 +231,7 @@ def _model_total(
     """The model whose layers have the parameters that `of_layer` says."""
     vocab = model.vocab * model.hidden
     module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
-    module += _mtp_projection(model) + 3 * _norm(model) + _stream_head(model)
+    module += _mtp_projection(model) + _module_norms(model) + _stream_head(model)
     ends = ParameterCount(
         embedding=vocab
         + model.learned_positions * model.hidden
@@ -278,17 +257,26 @@ def _mtp_projection(model: Model) -> int:
     return 2 * model.hidden * model.hidden
 
 
+def _module_norms(model: Model) -> int:
+    """Of the embedding, of the hidden state, and before the head; of gated streams each has a norm
+    of its own, and the head's is theirs.
+    """
+    gated = model.streams is not None and model.streams.rank > 0
+    return (1 + model.stream_width // model.hidden if gated else 3) * _norm(model)
+
+
 def _attention(model: Model, attention: Attention) -> _Weights:
     at, h = attention, model.hidden
     width, v_width = at.heads * at.head_dim, at.heads * at.v_head_dim
     out_bias, sinks = at.out_bias * h, at.sinks * at.heads
-    gate = h * {"none": 0, "head": at.heads, "full": v_width}[at.gate]
+    gate = {"none": 0, "head": at.heads, "full": v_width}[at.gate]
+    gate *= at.query_rank if at.latent_gate else h
     if not at.heads:
         return _Weights()
     if at.is_mla:
         nope = at.head_dim - at.rope_head_dim
         down = h * (at.q_lora_rank + at.kv_lora_rank + at.rope_head_dim)
-        query = (at.q_lora_rank or h) * width
+        query = (at.query_rank or h) * width
         key_value = at.kv_lora_rank * at.heads * (nope + at.v_head_dim)
         cut = query + key_value + v_width * h + gate + sinks
         return _Weights(whole=down + out_bias + _indexer(model, at), over_tp=cut)
@@ -313,8 +301,16 @@ def _indexer(model: Model, attention: Attention) -> int:
     if attention.compression:
         keys = attention.compression.parameters(model.hidden, index.head_dim)
         return query + model.hidden * index.heads + keys
-    weighed = 0 if index.by_head else index.heads
-    return query + model.hidden * (index.head_dim + weighed) + 2 * index.head_dim
+    return query + model.hidden * (index.head_dim + index.weights) + 2 * index.head_dim
+
+
+def _ngrams(model: Model, kind: Layer) -> _Weights:
+    """The table is cut by its columns; what gates its rows is whole."""
+    table = kind.ngrams
+    if table is None:
+        return _Weights()
+    streams = model.stream_width // model.hidden
+    return _Weights(whole=table.beside_table(model.hidden, streams), over_tp=table.table)
 
 
 def _recurrent(model: Model, kind: Layer) -> _Weights:
@@ -383,6 +379,7 @@ def _norms(model: Model, kind: Layer) -> _Weights:
     if halves < 2:
         hidden_wide = hidden_wide * halves // 2
     beside = kind.further_norms * model.hidden + kind.numbers
+    beside += 2 * model.hidden * kind.norm_gate_rank * (kind.has_mixer + bool(kind.experts))
     inputs = model.layer_inputs * 2 * model.hidden + (model.hidden if model.layer_inputs else 0)
     latent = at.q_lora_rank + at.kv_lora_rank
     streams = model.streams.layer_parameters(model.hidden, halves) if model.streams else 0

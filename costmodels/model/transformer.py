@@ -8,7 +8,6 @@ only: what they cost is said by `operations`, how many parameters they have by `
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
-from math import gcd
 from typing import Literal
 
 from meshplan.costmodels.model.compression import (
@@ -17,6 +16,7 @@ from meshplan.costmodels.model.compression import (
     Indexer,
     Streams,
 )
+from meshplan.costmodels.model.ngrams import NGrams
 from meshplan.costmodels.model.numerics import Numerics
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -47,6 +47,8 @@ class Attention:
     key_steps          a number for each key head, of all values, masks what is attended to (Doge)
     gate               the output times the sigmoid of a projection of the input, one number for
                        each "head" or "full": for each number of the output (2505.06708)
+    latent_gate        queries and gate are of the query's latent, as it is and normed
+                       side by side (A.X-K2)
     indexer            what chooses the keys, or of compressed ones which; None: all of them
     compression        keys of many tokens beside those of the window, None: there are none
     out_groups, out_rank
@@ -73,6 +75,7 @@ class Attention:
     sinks: bool = False
     key_steps: bool = False
     gate: Literal["none", "head", "full"] = "none"
+    latent_gate: bool = False
     indexer: Indexer | None = None
     compression: Compression | None = None
     out_groups: int = 0
@@ -85,6 +88,11 @@ class Attention:
     def is_mla(self) -> bool:
         """Whether keys and values are compressed (multi-head latent attention)."""
         return self.kv_lora_rank > 0
+
+    @property
+    def query_rank(self) -> int:
+        """Numbers of the latent that queries are a projection of, 0: they are of the input."""
+        return self.q_lora_rank * (1 + self.latent_gate)
 
     @property
     def is_absorbed(self) -> bool:
@@ -135,6 +143,9 @@ class Layer:
     further_norms  norms or learnt scales of the residual stream beyond the model's
     numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
     thinned        of its feed-forward's gate only a token's highest numbers are not 0 (Gemma 3n)
+    norm_gate_rank width of the small feed-forward by whose sigmoid its mixer's norm is multiplied,
+                   its experts' norm too (A.X-K2); 0: none
+    ngrams         embeddings of n-grams that it adds to its streams (Qwen4)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     traced         what a trace found of it: then that is all that it costs, and the other fields
                    say only what tensor and expert parallelism must divide
@@ -147,6 +158,8 @@ class Layer:
     further_norms: int = 0
     numbers: int = 0
     thinned: bool = False
+    norm_gate_rank: int = 0
+    ngrams: NGrams | None = None
     in_16_bit: bool = False
     traced: TracedLayer | None = None
 
@@ -166,15 +179,7 @@ class Layer:
         recurrent = self.recurrent.heads if self.recurrent else 0
         whole = {"heads": self.attention.heads, "recurrent heads": recurrent, "ffn": self.ffn,
                  "output groups": self.attention.out_groups}  # fmt: skip
-        return whole | (_traced_widths(self.traced) if self.traced else {})
-
-
-def _traced_widths(layer: TracedLayer) -> dict[str, int]:
-    """What tp cuts of a traced layer: heads of keys too, columns and rows of products."""
-    cut = [each.n if each.split == "column" else each.k
-           for each in layer.products if each.split in ("column", "row", "narrow")]  # fmt: skip
-    heads = [each.kv_heads for each in layer.attention]
-    return {"key/value heads": gcd(*heads), "traced columns": gcd(*cut)}
+        return whole | (self.traced.divided_by_tp if self.traced else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +248,7 @@ class Model:
     gated               SwiGLU/GeGLU (three feed-forward matrices) instead of two
     norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (0)
     norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too
-                        (Gemma), or 1 where both blocks read the same (Cohere)
+                        (Gemma), or 1 where both blocks read the same (Cohere), or 0 (`streams`)
     parallel_blocks     attention and feed-forward read the same input (GPT-NeoX)
     bias                biases in the dense feed-forward
     learned_positions   rows of a learned position table, 0 for RoPE or ALiBi
@@ -374,6 +379,8 @@ class Model:
                 "an output projection in groups": at.out_groups > 0,
                 "several streams of hidden states": bool(self.streams or self.alternating),
                 "a feed-forward of few numbers": kind.thinned,
+                "gates on norms": kind.norm_gate_rank > 0,
+                "embeddings of n-grams": kind.ngrams is not None,
                 "keys or values shared between layers or with each other": not (
                     at.own_keys and at.own_values
                 ),

@@ -54,7 +54,10 @@ CHANGES_COST = names("""
     window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
     layer_norm_elementwise_affine projectors_bias additional_vocab_size moe_hidden_size norm_after
     num_sliding_attention_heads share_expert_dim qk_norm_type activation_sparsity_pattern
-    altup_active_idx altup_correct_scale altup_num_inputs laurel_rank
+    altup_active_idx altup_correct_scale altup_num_inputs laurel_rank hc_count hc_lowrank
+    heads_per_ngram indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads
+    indexer_n_heads make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base
+    ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank
 """)
 
 SAID_ELSEWHERE = names("""
@@ -97,6 +100,10 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
         names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
+    ),
+    "qwen4_exp_text": names(
+        "attn_output_gate output_gate_type mtp_use_dedicated_embeddings number_of_conv_states seed "
+        "split_ngram_parts"
     ),
     "telechat": names("base_seqlen logn seq_length training_seqlen"),
     "xlstm": names("add_out_norm weight_mode"),

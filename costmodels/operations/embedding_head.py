@@ -91,7 +91,7 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     final = (_final_norm(site),) if site.model.final_norm else ()
     streams = site.model.streams
     if streams:
-        final = (*from_streams(site, streams.count, "head_streams"), *final)
+        final = (*from_streams(site, streams, "head_streams", last=True), *final)
     if site.model.alternating:
         final = (*stream_end(site, site.model.alternating, "head_streams"), *final)
     fused = site.kernels.fused_cross_entropy

@@ -67,7 +67,8 @@ from meshplan.costmodels.operations.kinds import (
     Operation,
     Pointwise,
 )
-from meshplan.costmodels.operations.norms import inner_norm, norm, norm_module
+from meshplan.costmodels.operations.ngrams import ngram_operations
+from meshplan.costmodels.operations.norms import inner_norm, norm, norm_gate, norm_module
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.remade import remade
 from meshplan.costmodels.operations.residual import residual_sum, stream_itemsize
@@ -91,7 +92,8 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     around = site.model.alternating
     before = predicted(site, around) if around else ()
     after = corrected(site, around) if around else ()
-    operations = (*before, *mixer, *feed_forward, *after, *_further(site, kind))
+    ngrams = ngram_operations(site, kind.ngrams) if kind.ngrams else ()
+    operations = (*ngrams, *before, *mixer, *feed_forward, *after, *_further(site, kind))
     if not kind.in_16_bit:
         return operations
     return tuple(
@@ -109,9 +111,12 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     """Attention, a recurrent mixer, or both side by side on the same input."""
     attention, streams = kind.attention, site.model.streams
     if streams:
-        yield from from_streams(site, streams.columns, "attention_streams")
-    entering = norm(site, "attention_norm", norm_module(site, apart=attention.is_mla))
-    yield remade(site.kernels, entering)
+        yield from from_streams(site, streams, "attention_streams")
+    if site.model.norms_per_layer:  # else the streams have
+        entering = norm(site, "attention_norm", norm_module(site, apart=attention.is_mla))
+        yield remade(site.kernels, entering)
+    if kind.norm_gate_rank:
+        yield from norm_gate(site, kind.norm_gate_rank, "attention_norm_gate")
     if site.model.alternating:
         yield from low_rank_residual(site, site.model.alternating)
     if not (attention.is_mla and site.kernels.own_token_latents):
@@ -157,11 +162,14 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
 
 
 def _output_gate(site: Site, attention: Attention) -> Iterator[Operation]:
-    """A projection of the layer's input, and the output times its sigmoid; both are kept."""
+    """A projection of the layer's input (or the query's latent), and the output times its sigmoid;
+    both are kept.
+    """
     t, heads = site.shard.tokens, attention.heads / site.shard.tp
     columns = heads * (attention.v_head_dim if attention.gate == "full" else 1)
     yield Matmul(
-        name="attention_gate", m=t, n=columns, k=site.model.hidden,
+        name="attention_gate", m=t, n=columns,
+        k=attention.query_rank if attention.latent_gate else site.model.hidden,
         saved_bytes=site.itemsize * t * columns, cast_shares=site.entering_casts,
     )  # fmt: skip
     size = output_bytes(site, attention)
@@ -228,7 +236,7 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     own = shard.tokens_outside if site.kernels.own_token_latents else t
     if q_rank:
         yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
-    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
+    yield Matmul(name="q_up", m=t, n=a * d, k=attention.query_rank or h, modules=up)
     yield Matmul(
         name="kv_down",
         m=own,
@@ -240,7 +248,7 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     also = up if site.kernels.norms_in_products else ()
     yield inner_norm(site, "latent_norm", ranks, 2, also)
     if site.kernels.own_token_latents:
-        yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
+        yield from _gathered_latents(site, (attention.query_rank or h) + kv_rank, rope)
     yield Matmul(
         name="kv_up",
         m=t,
@@ -314,11 +322,14 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     streams = site.model.streams
     if streams:
-        yield from from_streams(site, streams.columns, "feed_forward_streams")
-    if site.model.norms_per_layer > 1 or not kind.has_mixer:  # else it reads what the mixer reads
+        yield from from_streams(site, streams, "feed_forward_streams")
+    norms = site.model.norms_per_layer
+    if norms > 1 or (norms and not kind.has_mixer):  # else it reads what the mixer reads
         apart = norm_module(site, apart=bool(kind.experts))
         yield remade(site.kernels, norm(site, "feed_forward_norm", apart or "mlp"))
     if kind.experts:
+        if kind.norm_gate_rank:
+            yield from norm_gate(site, kind.norm_gate_rank, "feed_forward_norm_gate")
         yield from expert_operations(site, kind.experts)
     else:
         yield gather_feed_forward(site)

@@ -4,9 +4,11 @@ A fused norm of s bytes moves 2 s forward and 3 s backward, 3 s and 5 s of an in
 engine without fused norms `KernelHabits.own_norm_bytes`, and six kernels instead of one.
 """
 
+from collections.abc import Iterator
+
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.operations.feed_forward import Site, own_operators
-from meshplan.costmodels.operations.kinds import Module, Pointwise
+from meshplan.costmodels.operations.kinds import Matmul, Module, Operation, Pointwise
 
 MEASURED_NORMS = {
     "rmsnorm": ("rms_norm", "rms_norm_backward"),
@@ -61,6 +63,21 @@ def inner_norm(
         saved_bytes=size,
         modules=("norm", "pointwise", *also),
     )
+
+
+def norm_gate(site: Site, rank: int, name: str) -> Iterator[Operation]:
+    """A norm's output times the sigmoid of a feed-forward of it, h x rank and rank x h (A.X-K2,
+    transformers 5.24 `modeling_axk2.py`); kept are the norm's output, the narrow numbers, the gate
+    and what it makes of the output.
+    """
+    t, size = site.shard.tokens_outside, site.stream_bytes
+    narrow = site.itemsize * t * rank
+    yield Matmul(name=f"{name}_down", m=t, n=rank, k=site.model.hidden, recipe=False,
+                 saved_bytes=2 * narrow)  # fmt: skip
+    yield Matmul(
+        name=f"{name}_up", m=t, n=site.model.hidden, k=rank, recipe=False, saved_bytes=size
+    )
+    yield Pointwise(name=name, forward_bytes=3 * size, backward_bytes=5 * size, saved_bytes=size)
 
 
 def _norm_bytes(site: Site, size: Number, *, wide: bool = False) -> tuple[Number, Number]:

@@ -63,5 +63,12 @@ LATENT: dict[str, Family] = {
         modules=MODULES,
         adjust=compressed.deepseek_v4,
     ),
+    "axk2": replace(
+        DEEPSEEK,
+        indexed=True,
+        gate="full",
+        modules=(),
+        adjust=compressed.gated_norms,
+    ),
     "axk1": replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, further_norms=1)),
 }

@@ -15,6 +15,7 @@ from meshplan.costmodels.model.families.parts import (
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
+from meshplan.costmodels.model.qwen4_rules import qwen4
 
 GATED_DELTA = Family(
     head_dim=256,
@@ -54,6 +55,13 @@ RECURRENT: dict[str, Family] = {
         GATED_DELTA,
         modules=("mtp_num_hidden_layers",),
         experts=replace(SHARED_GATED, layers=layers.all_sparse),
+    ),
+    "qwen4_exp_text": replace(
+        GATED_DELTA,
+        modules=("mtp_num_hidden_layers",),
+        experts=replace(SHARED_GATED, layers=layers.all_sparse),
+        final_norm=False,
+        adjust=qwen4,
     ),
     "lara_mini": Family(
         head_dim=128,

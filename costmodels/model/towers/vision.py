@@ -331,7 +331,7 @@ TOWERS: dict[str, Reader] = {
     "qwen2_vl": qwen2_vl,
     **dict.fromkeys(("qwen2_5_vl", "qwen2_5_omni_thinker"), qwen2_5_vl),
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe_thinker"), qwen3_vl),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), qwen3_5),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen4_exp"), qwen3_5),
     **dict.fromkeys(("glm4v", "glm46v", "glmga", "glm4v_moe"), glm4v),
     "internvl": internvl,
     **dict.fromkeys(("kimi_k25", "kimi_vl"), kimi),

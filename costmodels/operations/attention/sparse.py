@@ -7,7 +7,8 @@
 
     t tokens on this rank     a_i, d_i heads and head_dim of the indexer
 
-Of compressed keys it scores those, by keys that a compressor of its own makes (DeepSeek-V4).
+Of compressed keys it scores those, by keys that a compressor of its own makes (DeepSeek-V4). Where
+blocks of tokens are chosen together it scores the mean of their keys (Qwen4).
 
 Source: DeepSeek-V3.2, arXiv 2512.02556, section 2.1; transformers 5.23 `modeling_deepseek_v32.py`.
 Each tensor-parallel rank runs the whole indexer. Leaves out: its own loss, and the gather of the
@@ -31,20 +32,21 @@ def index_operations(site: Site, attention: Attention, index: Indexer) -> Iterat
     source = attention.q_lora_rank or h
     yield Matmul(name="index_query", m=t, n=wide, k=source, saved_bytes=site.itemsize * t * wide)
     compression = attention.compression
-    narrow = (not index.by_head) * index.heads + (0 if compression else index.head_dim)
+    narrow = index.weights + (0 if compression else index.head_dim)
     yield Matmul(name="index_key", m=t, n=narrow, k=h, saved_bytes=site.itemsize * t * narrow)
-    keys = site.shard.document_len / 2
+    keys = site.shard.document_len // index.block / 2
     if compression:
         yield from compressor(site, compression, index.head_dim, "index")
         yield compressed_exchange(site, compression, index.head_dim)
         keys = site.shard.document_len // compression.ratio / 2
+    chosen = 4.0 * t * index.top_k / index.block
     yield AttentionCore(
         name="index_scores", queries=t, keys=keys, all_keys=2 * keys, heads=index.heads,
         head_dim=index.head_dim, v_head_dim=0 if index.by_head else 1, fused=True,
-        saved_bytes=4.0 * t * index.top_k,
+        saved_bytes=chosen,
     )  # fmt: skip
     size = 4.0 * t * keys * (index.heads if index.by_head else 1)
     yield Pointwise(
-        name="choice", forward_bytes=size, backward_bytes=4.0 * t * index.top_k, kernels=2,
+        name="choice", forward_bytes=size, backward_bytes=chosen, kernels=2,
         modules=("core_attention",),
     )  # fmt: skip

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameter_count import ParameterCount
 from meshplan.costmodels.model.parameters import (
-    ParameterCount,
     embedding_parameters_per_rank,
     final_norm_parameters,
     head_parameters_per_rank,
