@@ -89,11 +89,12 @@ class FoldedPaths(PathGame):
                 return None
             before = np.repeat(np.arange(len(at)), many)
             way = np.arange(len(before)) - np.repeat(np.cumsum(many) - many - first, many)
-            seconds, ahead = every.seconds[rank], every.ahead[rank]
-            for own, each, behind, left in zip(sums, seconds, ahead, room, strict=True):
+            seconds = every.seconds[rank]
+            least = seconds + every.ahead[rank].take(edge.to, axis=1)  # from each edge on
+            for own, each, left in zip(sums, least, room, strict=True):
                 self.work += len(way)
-                least = own[before] + each[way] + behind[edge.to[way]]
-                before, way = before[least < left], way[least < left]
+                some = np.flatnonzero(own.take(before) + each.take(way) < left)
+                before, way = before.take(some), way.take(some)
             if len(way) > most:
                 return None
             sums = sums[:, before] + seconds[:, way]
