@@ -20,6 +20,7 @@ from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.lines import enough, folded_lines
 from meshplan.planner.bounds.free_cuts import MeanOfRows
+from meshplan.planner.cuts import folded_paths
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import WholeCuts
@@ -39,9 +40,10 @@ def folded(seeds: int) -> Iterator[tuple[int, Played]]:
             yield seed, each
 
 
-def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
+def test_no_cut_of_a_v_shape_is_faster_than_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """By chains rank after rank, by the best weights of chains over the paths, and by all paths one
-    after the other; below several limits. Some are close.
+    after the other, of which as many are left a mean at a time; below several limits. Some are
+    close.
     """
     close, refused, nearest = 0, 0, 0.0
     for seed, (cuts_of, least_s, layers) in folded(cases(20, nightly=150)):
@@ -65,8 +67,12 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
             paths = FoldedPaths(program, ways, mean)
             game_s, best = paths.game(limit_s, 10)
             assert game_s <= min(least_s, limit_s) * CLOSE, seed
-            edges = paths.below(paths.sums(best), limit_s, 10_000)
+            sums = paths.sums(MeanOfRows.together([mean, best]))
+            edges = paths.below(sums, limit_s, 10_000)
             assert edges is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(folded_paths, "TOGETHER", 1)
+                assert np.array_equal(edges, paths.below(sums, limit_s, 10_000))
             every = paths.layers(edges)
             if layers and least_s < limit_s:
                 assert list(layers) in every.tolist(), seed
