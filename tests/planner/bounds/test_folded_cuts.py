@@ -40,10 +40,9 @@ def folded(seeds: int) -> Iterator[tuple[int, Played]]:
             yield seed, each
 
 
-def test_no_cut_of_a_v_shape_is_faster_than_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
     """By chains rank after rank, by the best weights of chains over the paths, and by all paths one
-    after the other, of which as many are left a mean at a time; below several limits. Some are
-    close.
+    after the other; below several limits. Some are close.
     """
     close, refused, nearest = 0, 0, 0.0
     for seed, (cuts_of, least_s, layers) in folded(cases(20, nightly=150)):
@@ -67,12 +66,8 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds(monkeypatch: pytest.Monke
             paths = FoldedPaths(program, ways, mean)
             game_s, best = paths.game(limit_s, 10)
             assert game_s <= min(least_s, limit_s) * CLOSE, seed
-            sums = paths.sums(MeanOfRows.together([mean, best]))
-            edges = paths.below(sums, limit_s, 10_000)
+            edges = paths.below(paths.sums(best), limit_s, 10_000)
             assert edges is not None
-            with monkeypatch.context() as patched:
-                patched.setattr(folded_paths, "TOGETHER", 1)
-                assert np.array_equal(edges, paths.below(sums, limit_s, 10_000))
             every = paths.layers(edges)
             if layers and least_s < limit_s:
                 assert list(layers) in every.tolist(), seed
@@ -85,6 +80,23 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds(monkeypatch: pytest.Monke
     assert close > 1
     assert refused > 3
     assert 0.97 < nearest <= CLOSE
+
+
+@pytest.mark.parametrize(("together", "work"), [(1, 3 + 2), (6, 2 * 3)])
+def test_a_way_is_kept_that_leaves_room_in_every_mean(
+    together: int, work: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three ways the first mean, 1 + 1, 2 + 1 and 2 + 5, lets go of the last; the second one,
+    1 + 3, 2 + 3 and 2 + 1, of the one between. One mean at a time, or both at once.
+    """
+    monkeypatch.setattr(folded_paths, "TOGETHER", together)
+    paths = FoldedPaths.__new__(FoldedPaths)
+    paths.work = 0
+    sums, least = np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([[1.0, 5.0], [3.0, 1.0]])
+    before, way = paths._kept(
+        np.array([0, 1, 1]), np.array([0, 0, 1]), sums, least, np.array([6.5, 4.5])
+    )
+    assert (before.tolist(), way.tolist(), paths.work) == ([0], [0], work)
 
 
 def shape_of(same) -> tuple[str, int, int, int]:  # type: ignore[no-untyped-def]
