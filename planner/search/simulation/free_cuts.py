@@ -176,9 +176,7 @@ class FreeCutBounds:
                 self._raise()
 
     def _shake(self) -> bool:
-        """Look for faster cuts off the lists and near the fastest one; whether one was found.
-        Nothing of `_left` is for this.
-        """
+        """Look for faster cuts; whether one was found. Nothing of `_left` is for this."""
         before_s = self.limit_s
         for each in cuts_off_list(self.proof, self._alike, self._wide_s):
             self._offer(*each)
