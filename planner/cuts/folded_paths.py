@@ -17,6 +17,7 @@ from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.path_game import PathGame
 
 AT_ONCE = 1_500_000  # ways of one rank that are looked at
+TOGETHER = 50_000  # sums of ways that are compared at once: no array is large, nor are there many
 
 
 class Sums(NamedTuple):
@@ -89,16 +90,27 @@ class FoldedPaths(PathGame):
                 return None
             before = np.repeat(np.arange(len(at)), many)
             way = np.arange(len(before)) - np.repeat(np.cumsum(many) - many - first, many)
-            seconds, ahead = every.seconds[rank], every.ahead[rank]
-            for own, each, behind, left in zip(sums, seconds, ahead, room, strict=True):
-                self.work += len(way)
-                least = own[before] + each[way] + behind[edge.to[way]]
-                before, way = before[least < left], way[least < left]
+            seconds = every.seconds[rank]
+            least = seconds + every.ahead[rank].take(edge.to, axis=1)  # from each edge on
+            before, way = self._kept(before, way, sums, least, room)
             if len(way) > most:
                 return None
             sums = sums[:, before] + seconds[:, way]
             at, edges = edge.to[way], np.concatenate([edges[before], way[:, None]], axis=1)
         return edges
+
+    def _kept(
+        self, before: Ints, way: Ints, sums: Floats, least: Floats, room: Floats
+    ) -> tuple[Ints, Ints]:
+        """Those ways, and what is before them, that leave room in every mean."""
+        done = 0
+        while done < len(room) and len(way):
+            few = slice(done, done + max(1, TOGETHER // len(way)))
+            length = sums[few].take(before, axis=1) + least[few].take(way, axis=1)
+            self.work += length.size
+            some = np.flatnonzero((length < room[few, None]).all(axis=0))
+            before, way, done = before.take(some), way.take(some), done + len(length)
+        return before, way
 
     def places(self, edges: Ints) -> list[Ints]:
         """Of each rank [4, cut] where its chunks begin and end, as in `Edges`."""

@@ -14,7 +14,7 @@ chains is a sum over the chunks. The least sum of all cuts that are below the li
 each rank is a bound as well (`MeanOfRows`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -160,16 +160,13 @@ class FoldedCuts:
     ) -> _Reached:
         """The ways below the limit; of those with the same layers on both sides the least."""
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
-        longest = before.longest[:, ways.of]
-        terms = self._terms[rank]
+        longest = before.longest.take(ways.of, axis=1)
+        terms, sums_of = self._terms[rank], self._sums_of(before, ways)
         beyond = self._beyond(rank, np.array([begun, ways.ends, ways.begins, ended]))
         for fixed, at, more in zip(terms.fixed, terms.at, beyond, strict=True):
-            value = at[0][:, begun] + at[1][:, ways.ends] + at[2][:, ways.begins]
-            value += at[3][:, ended] + fixed[:, None] + more
-            np.maximum(longest, value, out=longest)
+            np.maximum(longest, sums_of(fixed, at) + more, out=longest)
         for fixed, at in zip(terms.room, terms.held, strict=True):
-            lacks = at[1][:, ways.ends] + at[0][:, begun] + at[2][:, ways.begins] + at[3][:, ended]
-            longest[lacks + fixed[:, None] > KIB] = np.inf
+            longest[sums_of(fixed, at) > KIB] = np.inf
         self.work += longest.size * (len(terms.fixed) + len(terms.room))
         below = longest * SAFETY < limit_s
         some = np.flatnonzero(below.any(axis=0))
@@ -182,6 +179,25 @@ class FoldedCuts:
         sums[:, ~below[:, some]] = np.inf
         kept = _Ways(ways.of[some], ways.ends[some], ways.begins[some])
         return self._least_of_each(kept, longest, sums)
+
+    def _sums_of(self, before: _Reached, ways: _Ways) -> Callable[[Floats, Floats], Floats]:
+        """What gives [row, way] a term of a rank: [row] the rest, and [end, row, place] what places
+        add. Ways share what was reached before and what is reached then, so that each of these is
+        added up once.
+        """
+        key = ways.ends * (self.layers + 1) + ways.begins
+        reached, to = np.unique(key, return_inverse=True)
+        ends, begins = np.divmod(reached, self.layers + 1)
+        ended = self.layers - before.back
+
+        def sums(fixed: Floats, at: Floats) -> Floats:
+            behind = at[0].take(before.front, axis=1) + at[3].take(ended, axis=1) + fixed[:, None]
+            ahead = at[1].take(ends, axis=1) + at[2].take(begins, axis=1)
+            found: Floats = behind.take(ways.of, axis=1)
+            found += ahead.take(to, axis=1)
+            return found
+
+        return sums
 
     def _beyond(self, rank: int, places: Ints) -> Floats:
         """[line, row, way] seconds beyond what the terms of a rank say; `places` as in `Edges`."""

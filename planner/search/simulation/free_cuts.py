@@ -45,7 +45,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
-from meshplan.planner.search.simulation.pace import StepPace, WorkPace
+from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.shaken_cuts import near_the_fastest
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
@@ -54,6 +54,7 @@ BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2
 WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 SOLVED = 1_500_000  # of that for a layout's own program at least
+WINDOW = 4_000_000  # whose pace says whether more is in vain: some groups of layouts, in turn
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more where it is less
@@ -91,8 +92,8 @@ class FreeCutBounds:
         self.found_s = self.aim_s = self.limit_s
         self._some = np.ones(len(proof.kept), bool)
         self._rest_s, self._wide_s = self.limit_s, self.limit_s * WIDE
-        self._left, self._kept, self._steps = BUDGET, 0, StepPace()
-        self._every = WorkPace(window=MORE)  # of schedules in turn: one alone says little
+        self._left, self._kept = BUDGET, 0
+        self._least, self._every = WorkPace(window=WINDOW), WorkPace(window=WINDOW)
         self._last: WorkPace | None = None
         self._more, self._loose, self._loose_s = MORE, set[tuple[str, int]](), math.inf
         self._lines = dict[Shape, list[Line]]()
@@ -169,15 +170,13 @@ class FreeCutBounds:
             self.found_s, self.aim_s = self._rest_s, self._wide_s
             self._again(0.0, self._wide_s)
             self._raise()
-            if self._shake():
+            if self._least_s < self._wide_s and self._shake():
                 self.found_s, self.aim_s = min(self._rest_s, self.limit_s), self._wide_s
                 self._again(0.0, self._wide_s)
                 self._raise()
 
     def _shake(self) -> bool:
-        """Look for faster cuts off the lists and near the fastest one; whether one was found.
-        Nothing of `_left` is for this.
-        """
+        """Look for faster cuts; whether one was found. Nothing of `_left` is for this."""
         before_s = self.limit_s
         for each in cuts_off_list(self.proof, self._alike, self._wide_s):
             self._offer(*each)
@@ -257,7 +256,7 @@ class FreeCutBounds:
         """Whether the gap would no longer be wide with all that is left, at the pace of the least
         bound or at that of all bounds: the least one stays while others rise.
         """
-        least = self._steps.is_enough(open_s, self.aim_s, self._more / STEP)
+        least = self._least.is_enough(self._more, self.aim_s - open_s)
         lacks_s = sum(float(np.maximum(0.0, self.aim_s - x.bounds).sum()) for x in self._alike)
         every = self._every.is_enough(self._more, lacks_s)
         return (least or every) and self.aim_s >= self.limit_s * ENOUGH

@@ -1,24 +1,7 @@
 """Whether what is left of a budget is enough, at `PACE` times the pace of what was spent last."""
 
-STEPS, PACE = 3, 1.5  # a pace is of so many steps
-ENOUGH_WORK = 400_000  # or of so many units of work
-
-
-class StepPace:
-    """Of a bound that rises, in steps of equal work."""
-
-    def __init__(self) -> None:
-        self._bounds = list[float]()
-
-    def is_enough(self, bound_s: float, wanted_s: float, steps_left: float) -> bool:
-        """Whether the bound is as high as is wanted after some more steps; true of the first
-        steps.
-        """
-        self._bounds.append(bound_s)
-        if len(self._bounds) <= STEPS:
-            return True
-        pace_s = (bound_s - self._bounds[-1 - STEPS]) / STEPS
-        return bound_s + PACE * pace_s * steps_left >= wanted_s
+PACE = 1.5
+ENOUGH_WORK = 400_000  # a pace is of so many units of work at least
 
 
 class WorkPace:

@@ -20,6 +20,7 @@ from meshplan.planner.bounds.first_chains import first_lines
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.lines import enough, folded_lines
 from meshplan.planner.bounds.free_cuts import MeanOfRows
+from meshplan.planner.cuts import folded_paths
 from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram, best_weights
 from meshplan.planner.cuts.whole_cuts import WholeCuts
@@ -79,6 +80,23 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
     assert close > 1
     assert refused > 3
     assert 0.97 < nearest <= CLOSE
+
+
+@pytest.mark.parametrize(("together", "work"), [(1, 3 + 2), (6, 2 * 3)])
+def test_a_way_is_kept_that_leaves_room_in_every_mean(
+    together: int, work: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three ways the first mean, 1 + 1, 2 + 1 and 2 + 5, lets go of the last; the second one,
+    1 + 3, 2 + 3 and 2 + 1, of the one between. One mean at a time, or both at once.
+    """
+    monkeypatch.setattr(folded_paths, "TOGETHER", together)
+    paths = FoldedPaths.__new__(FoldedPaths)
+    paths.work = 0
+    sums, least = np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([[1.0, 5.0], [3.0, 1.0]])
+    before, way = paths._kept(
+        np.array([0, 1, 1]), np.array([0, 0, 1]), sums, least, np.array([6.5, 4.5])
+    )
+    assert (before.tolist(), way.tolist(), paths.work) == ([0], [0], work)
 
 
 def shape_of(same) -> tuple[str, int, int, int]:  # type: ignore[no-untyped-def]

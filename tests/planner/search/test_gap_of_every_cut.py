@@ -12,7 +12,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.alike_layouts import Alike
-from meshplan.planner.search.simulation.free_cuts import FreeCutBounds
+from meshplan.planner.search.simulation.free_cuts import WIDE, FreeCutBounds
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import Pins, parse_pins
@@ -27,7 +27,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.let_go_s, self.answers = list[float](), list[tuple[float, float]]()
-        self.solved = False
+        self.solved = self.loose = False
         self._below, self._bound_s = ListedLayouts.below, FreeCutBounds.bound_s
         monkeypatch.setattr("meshplan.planner.space.stage_splits.MOST_WAYS", 1)
         monkeypatch.setattr(ListedLayouts, "below", lambda *asked: self.below(*asked))
@@ -51,8 +51,10 @@ class Watched:
         return bound_s
 
     def solve(self, bounds: FreeCutBounds, alike: Alike, at: int) -> None:
-        """The first layout no closer than it is, and all later ones as closely as is wanted."""
-        found_s = bounds.aim_s if self.solved else 0.0
+        """The first layout no closer than it is, and all later ones as closely as is wanted, unless
+        all are `loose`.
+        """
+        found_s = bounds.aim_s if self.solved and not self.loose else 0.0
         self.solved = alike.solved[at] = True
         alike.bounds[at] = max(alike.bounds[at], min(found_s, bounds.aim_s))
         alike.changed()
@@ -77,6 +79,24 @@ def test_what_a_loose_bound_lets_go_of_counts_when_the_bound_is_raised(
         solve(small_question(seed, 8), 1)
     assert len(watched.answers) == len(SEEDS)
     assert all(bound_s <= let_go_s for bound_s, let_go_s in watched.answers)
+
+
+@pytest.mark.parametrize("loose", [False, True])
+def test_only_what_leaves_the_gap_wide_is_shaken(
+    loose: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds close the gap, or stay as loose as they were."""
+    shaken = list[None]()
+    watched = Watched(monkeypatch)
+    watched.loose = loose
+    monkeypatch.setattr(FreeCutBounds, "_shake", lambda _: bool(shaken.append(None)))
+    closed = list[bool]()
+    for seed in SEEDS:
+        shaken.clear()
+        result = solve(small_question(seed, 8), 1)
+        closed.append(result.bound_s >= result.solutions[0].step_time_s * SETTLED * WIDE)
+        assert bool(shaken) != closed[-1]
+    assert any(closed) != loose
 
 
 @pytest.mark.parametrize(("seed", "recompute"), [(21, "selective"), (193, "full")])

@@ -1,23 +1,6 @@
 """Whether a budget is enough, by the pace of what was spent last: worked by hand."""
 
-from meshplan.planner.search.simulation.pace import ENOUGH_WORK, StepPace, WorkPace
-
-
-def test_a_bound_that_rises_by_one_a_step_may_rise_by_half_as_much_again() -> None:
-    """3 steps from 0 to 3: a pace of 1, so that 4 more steps reach 3 + 1.5 x 4 = 9."""
-    pace = StepPace()
-    assert all(pace.is_enough(bound_s, 1e9, 0) for bound_s in (0.0, 1.0, 2.0))
-    assert pace.is_enough(3.0, 9.0, 4)
-    pace = StepPace()
-    assert all(pace.is_enough(bound_s, 1e9, 0) for bound_s in (0.0, 1.0, 2.0))
-    assert not pace.is_enough(3.0, 9.01, 4)
-
-
-def test_only_the_last_steps_count() -> None:
-    """From 0 to 10 in the first step, then nothing."""
-    pace = StepPace()
-    found = [pace.is_enough(bound_s, 11.0, 2) for bound_s in (0.0, 10.0, 10.0, 10.0, 10.0)]
-    assert found == [True, True, True, True, False]
+from meshplan.planner.search.simulation.pace import ENOUGH_WORK, WorkPace
 
 
 def test_work_is_enough_where_what_lacks_falls_fast_enough() -> None:
