@@ -52,8 +52,8 @@ class _More(NamedTuple):
 
     def added(self, before: Floats, until: Floats) -> Floats:
         """[line, cut] what was before [line, begun] and what the chunk adds to it: [line, place]
-        the sum of its layers up to a place; of covers alike. (`take` takes a quarter less than an index; of a line
-        at a time beside all, so that no second and third array of all lines is made.)
+        the sum of its layers up to a place; of covers alike. (`take` takes a quarter less than an
+        index. A line at a time: no second and third array of all lines is made.)
         """
         found: Floats = before.take(self.of, axis=1)
         begin = self.end - self.n
