@@ -104,7 +104,8 @@ def rows_below(
     kept = np.concatenate([each.rows for each in done])
     passes, priced = [each.passes for each in done], [each.prices for each in done]
     done.clear()  # `joined` lets go what it has joined
-    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each_released(priced)))
+    joined = Coefficients.joined(_each_released(priced)).packed()
+    return RowsBelow(kept, PassSeconds.joined(passes), joined)
 
 
 def _beaten_in_kind(space: Space, found: RowsBelow, setting: Setting) -> Bools:
