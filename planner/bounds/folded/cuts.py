@@ -15,7 +15,7 @@ each rank is a bound as well (`MeanOfRows`).
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, product, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ UNEVEN = tuple(
     for even in (True, False)
 )  # times the even layers before, on and between the chunks of a rank, and behind
 KIB = 1.0  # that a rank may lack by rounding alone
+AT_ONCE = 65_536  # ways that are looked at together
 MOST_WAYS, MOST_CELLS = 1_000_000, 4_000_000  # to go on, of one rank; times lines and layouts
 
 
@@ -144,37 +145,49 @@ class FoldedCuts:
         self.work += len(held) * len(reached.front)
         if len(held) * len(reached.front) > MOST_WAYS:
             return None
-        each = np.array(held, np.int64).reshape(-1, 2)
-        ends = reached.front[:, None] + each[:, 0]
-        begins = self.layers - reached.back[:, None] - each[:, 1]
         within = self._fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
-        left = begins - ends
-        of, which = np.nonzero((left >= within) & (left <= most[rank + 1 :].sum()))
-        terms = self._terms[rank]
-        if terms.fixed[:, 0].size * len(of) * len(self._runs) > MOST_CELLS:
-            return None
-        return _Ways(of, ends[of, which], begins[of, which])
+        left = range(within, most[rank + 1 :].sum() + 1)
+        parts, number, many = list[_Ways](), 0, max(1, AT_ONCE // max(1, len(held)))
+        each, cells = np.array(held, np.int64).reshape(-1, 2), self._terms[rank].fixed[:, 0].size
+        for first in range(0, max(1, len(reached.front)), many):
+            parts.append(self._that_leave(left, reached, slice(first, first + many), each))
+            number += len(parts[-1].of)
+            if cells * number * len(self._runs) > MOST_CELLS:
+                return None
+        return _Ways(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _that_leave(self, left: range, reached: _Reached, some: slice, each: Ints) -> _Ways:
+        """Those of a few places with `each` [way, chunk of the rank] layers that leave as many to
+        the ranks behind as these can hold.
+        """
+        ends = reached.front[some, None] + each[:, 0]
+        begins = self.layers - reached.back[some, None] - each[:, 1]
+        leaves = begins - ends
+        of, which = np.nonzero((leaves >= left.start) & (leaves < left.stop))
+        return _Ways(of + some.start, ends[of, which], begins[of, which])
 
     def _reached(
         self, before: _Reached, ways: _Ways, rank: int, limit_s: float, means: Sequence[MeanOfRows]
     ) -> _Reached:
         """The ways below the limit; of those with the same layers on both sides the least."""
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
-        longest = before.longest[:, ways.of]
-        terms = self._terms[rank]
-        beyond = self._beyond(rank, np.array([begun, ways.ends, ways.begins, ended]))
+        longest = before.longest.take(ways.of, axis=1)
+        terms, places = self._terms[rank], (begun, ways.ends, ways.begins, ended)
+        beyond = self._beyond(rank, np.array(places))
         for fixed, at, more in zip(terms.fixed, terms.at, beyond, strict=True):
-            value = at[0][:, begun] + at[1][:, ways.ends] + at[2][:, ways.begins]
-            value += at[3][:, ended] + fixed[:, None] + more
+            value = _at_places(at, places)
+            value += fixed[:, None]
+            value += more
             np.maximum(longest, value, out=longest)
         for fixed, at in zip(terms.room, terms.held, strict=True):
-            lacks = at[1][:, ways.ends] + at[0][:, begun] + at[2][:, ways.begins] + at[3][:, ended]
-            longest[lacks + fixed[:, None] > KIB] = np.inf
+            lacks = _at_places(at, places)
+            lacks += fixed[:, None]
+            longest[lacks > KIB] = np.inf
         self.work += longest.size * (len(terms.fixed) + len(terms.room))
         below = longest * SAFETY < limit_s
+        longest[~below] = np.inf
         some = np.flatnonzero(below.any(axis=0))
-        longest = np.where(below, longest, np.inf)[:, some]
-        sums = before.sums[:, :, ways.of[some]]
+        longest, sums = longest.take(some, axis=1), before.sums.take(ways.of[some], axis=2)
         for at, mean in enumerate(means):
             first, second = (self._until(mean.layer[:, chunk]) for chunk in self.chunks(rank))
             sums[at] += first[:, ways.ends[some]] - first[:, begun[some]]
@@ -183,9 +196,11 @@ class FoldedCuts:
         kept = _Ways(ways.of[some], ways.ends[some], ways.begins[some])
         return self._least_of_each(kept, longest, sums)
 
-    def _beyond(self, rank: int, places: Ints) -> Floats:
-        """[line, row, way] seconds beyond what the terms of a rank say; `places` as in `Edges`."""
-        return np.zeros((len(self._terms[rank].fixed), 1, 1))
+    def _beyond(self, rank: int, places: Ints) -> Iterator[Floats]:
+        """Of each line [row, way] seconds beyond what the terms of a rank say; `places` as in
+        `Edges`.
+        """
+        return repeat(np.zeros((1, 1)), len(self._terms[rank].fixed))
 
     def _least_of_each(self, ways: _Ways, longest: Floats, sums: Floats) -> _Reached:
         """Of ways with as many layers on both sides the least of each row."""
@@ -331,3 +346,13 @@ def _prices(seconds: Floats, kib: Floats, runs: Bools) -> Floats:
     return np.array(list({each.tobytes(): each for each in every if each.any()}.values())).reshape(
         -1, len(price)
     )
+
+
+def _at_places(at: Floats, places: tuple[Ints, ...]) -> Floats:
+    """[row, way] what four places of each way add, [end, row, place]: summed in place, to make two
+    arrays of all ways and no more.
+    """
+    found: Floats = at[0].take(places[0], axis=1)
+    for of_end, place in zip(at[1:], places[1:], strict=True):
+        found += of_end.take(place, axis=1)
+    return found

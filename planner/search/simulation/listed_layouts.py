@@ -14,14 +14,13 @@ from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, modes_of
 from meshplan.planner.search.rows.least_held import LeastHeld
-from meshplan.planner.search.rows.rows_below import bounds_of_rows
+from meshplan.planner.search.rows.rows_below import bounds_of_each
 from meshplan.planner.search.simulation.alike_layouts import Alike, alone
 from meshplan.planner.search.simulation.simulated import Simulated
-from meshplan.planner.second_core import blocks
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BLOCK = 8_192  # rows that are bounded together
+BLOCK = 8_192  # rows whose memory is looked at together
 
 
 class ListedLayouts:
@@ -38,7 +37,7 @@ class ListedLayouts:
         for variant, same in space.by_variant(self.rows):
             modes = tuple(variant.columns[mode] for mode in variant.modes)
             if modes not in bounds:
-                bounds[modes] = self._bounds_of_rows(list(modes))
+                bounds[modes] = bounds_of_each(space, self.proof.passes, self.rows, list(modes))
             same = same[bounds[modes][same] < below_s]
             if not len(same):
                 continue
@@ -50,21 +49,13 @@ class ListedLayouts:
                 some, shape = same[m == number], (variant.schedule, pp, vpp, int(number))
                 yield Alike(variant, shape, some, bounds[modes][some], layers)
 
-    def _bounds_of_rows(self, modes: list[int]) -> Floats:
-        """[row] the bounds of these rows in some recompute modes, of others infinite."""
-        found, each = np.full(len(self.proof.kept), np.inf), blocks(len(self.rows), BLOCK)
-        for first in each:
-            rows = self.rows[first : first + each.step]
-            some, passes = self.proof.space.take(rows), self.proof.passes.take(rows)
-            found[rows] = bounds_of_rows(some, passes, modes)
-        return found
-
     def below(self, every: Sequence[Alike], below_s: float) -> Iterator[Alike]:
         """Of `every` what is below a limit, and may hold all layers."""
         for each in every:
             rows = each.rows[each.bounds < below_s]
             if len(rows):
-                rows = rows[self._holds(rows, each, below_s)]
+                parts = [rows[first : first + BLOCK] for first in range(0, len(rows), BLOCK)]
+                rows = rows[np.concatenate([self._holds(part, each, below_s) for part in parts])]
             if len(rows):
                 bounds = each.bounds[np.searchsorted(each.rows, rows)]
                 yield Alike(each.variant, each.shape, rows, bounds, each.layers)
