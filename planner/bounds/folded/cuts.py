@@ -85,6 +85,8 @@ class Terms(NamedTuple):
 class FoldedCuts:
     """The cuts of layouts of one V shape."""
 
+    asked_again = False  # whether `bounds_s` is, below other limits
+
     def __init__(self, cuts: FreeCuts) -> None:
         same, self.cuts = cuts.same, cuts
         self.ranks, self.layers = same.pp, len(same.pattern)
@@ -93,7 +95,7 @@ class FoldedCuts:
         self._fewest = cuts.fewest.astype(int)
         kinds_run: Bools = np.any(cuts.runs, axis=2)
         self._runs: Bools = np.all(kinds_run, axis=1)  # [row]
-        self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
+        self._known = dict[int, Terms]()
         self.work, self._steps = 0, list[_Ways]()
 
     def bounds_s(self, limit_s: float, most: Floats, means: Sequence[MeanOfRows] = ()) -> Floats:
@@ -148,7 +150,7 @@ class FoldedCuts:
         within = self._fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
         left = range(within, most[rank + 1 :].sum() + 1)
         parts, number, many = list[_Ways](), 0, max(1, AT_ONCE // max(1, len(held)))
-        each, cells = np.array(held, np.int64).reshape(-1, 2), self._terms[rank].fixed[:, 0].size
+        each, cells = np.array(held, np.int64).reshape(-1, 2), self._terms(rank).fixed[:, 0].size
         for first in range(0, max(1, len(reached.front)), many):
             parts.append(self._that_leave(left, reached, slice(first, first + many), each))
             number += len(parts[-1].of)
@@ -172,7 +174,7 @@ class FoldedCuts:
         """The ways below the limit; of those with the same layers on both sides the least."""
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
         longest = before.longest.take(ways.of, axis=1)
-        terms, places = self._terms[rank], (begun, ways.ends, ways.begins, ended)
+        terms, places = self._terms(rank), (begun, ways.ends, ways.begins, ended)
         beyond = self._beyond(rank, np.array(places))
         for fixed, at, more in zip(terms.fixed, terms.at, beyond, strict=True):
             value = _at_places(at, places)
@@ -200,7 +202,7 @@ class FoldedCuts:
         """Of each line [row, way] seconds beyond what the terms of a rank say; `places` as in
         `Edges`.
         """
-        return repeat(np.zeros((1, 1)), len(self._terms[rank].fixed))
+        return repeat(np.zeros((1, 1)), len(self._terms(rank).fixed))
 
     def _least_of_each(self, ways: _Ways, longest: Floats, sums: Floats) -> _Reached:
         """Of ways with as many layers on both sides the least of each row."""
@@ -226,6 +228,16 @@ class FoldedCuts:
         found = np.zeros((*layer.shape[:-1], self.layers + 1))
         np.cumsum(layer[..., self._kind_at], axis=-1, out=found[..., 1:])
         return found
+
+    def _terms(self, rank: int) -> Terms:
+        """`_terms_of` a rank, found when it is asked for; the last one alone is kept, unless bounds
+        are asked for again and again.
+        """
+        if rank not in self._known:
+            if not self.asked_again:
+                self._known.clear()
+            self._known[rank] = self._terms_of(rank)
+        return self._known[rank]
 
     def _terms_of(self, rank: int) -> Terms:
         paid = self._paid(rank, *self._seconds_of(rank, self._lines_of(rank)))
@@ -273,16 +285,18 @@ class FoldedCuts:
 
     def _updated(self, rank: int, fixed: Floats, parts: Floats) -> tuple[Floats, Floats]:
         """The lines with the mean rank's update, which they have, and with that of the rank."""
-        cuts, found = self.cuts, [(fixed, parts)]
+        cuts, lines = self.cuts, len(fixed)
         layer, once = cuts.update.layer[:, :, cuts.kinds], cuts.update.fixed.copy()
         for end, (its, _) in enumerate(cuts.same.ends):
             once += (its == rank) * cuts.update.ends[:, :, end]
-        for at in range(layer.shape[1]):
-            own = parts.copy()
-            own[:, [1, 3]] += layer[:, at]
-            found.append((fixed + once[:, at] - cuts.mean_update_s, own))
-        every_fixed, every = zip(*found, strict=True)
-        return np.concatenate(every_fixed), np.concatenate(every)
+        bounds = 1 + layer.shape[1]
+        every_fixed, every = np.tile(fixed, (bounds, 1)), np.tile(parts, (bounds, 1, 1, 1))
+        for at in range(1, bounds):
+            own = slice(at * lines, (at + 1) * lines)
+            every[own, 1] += layer[:, at - 1]
+            every[own, 3] += layer[:, at - 1]
+            every_fixed[own] = fixed + once[:, at - 1] - cuts.mean_update_s
+        return every_fixed, every
 
     def _longest_of(self, parts: Floats, fixed: Floats, rank: int) -> Ints:
         """The lines that are the longest of some layout, of an even cut or of one that has half as
@@ -291,7 +305,7 @@ class FoldedCuts:
         around = self.ranks - 1 - rank
         lengths = np.array([rank, 1, 2 * around, 1, rank]) * self.layers / (2 * self.ranks)
         kinds = np.bincount(self._kind_at) / self.layers
-        runs = np.where(self._runs[:, None], parts, 0.0)
+        runs = parts if self._runs.all() else np.where(self._runs[:, None], parts, 0.0)
         of_part = runs @ kinds * lengths[:, None]  # [line, part, row]
         found = set[int]()
         for uneven in UNEVEN:

@@ -21,6 +21,8 @@ MIX, MORE = 200_000, 600  # ways that a rank's few mixes are worth, and each mor
 class MixedFolds(FoldedCuts):
     """The cuts of layouts that are below a limit; `mixes` of each layout."""
 
+    asked_again = True
+
     def __init__(self, cuts: FreeCuts, words: Words, limit_s: float) -> None:
         self.words, self.listed = words, words.listed()
         rows = range(len(cuts.same))

@@ -298,6 +298,7 @@ class FreeCutBounds:
         """
         left = np.flatnonzero(~alike.folded & (alike.bounds < self.aim_s))
         some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
+        give_back_freed()
         folded = FoldedCuts(self._layouts.cuts(alike.variant, alike.rows[some]))
         bounds = folded.bounds_s(self.aim_s, alike.most[some])
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])

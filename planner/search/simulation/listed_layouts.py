@@ -20,7 +20,7 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
-BLOCK = 8_192  # rows whose memory is looked at together
+BLOCK = 1_024  # rows whose memory is looked at together
 
 
 class ListedLayouts:
