@@ -38,7 +38,6 @@ from meshplan.planner.cuts.free_cut_program import CELL, PROGRAM, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
-from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
@@ -187,10 +186,7 @@ class FreeCutBounds:
         return self.limit_s < before_s
 
     def _again(self, least_s: float, below_s: float) -> None:
-        """Look anew at what is bounded between two limits; most of the memory that was used to
-        bound it is free.
-        """
-        give_back_freed()
+        """Look anew at what is bounded between two limits."""
         for each in self._alike:
             each.again(least_s, below_s)
 
@@ -298,7 +294,6 @@ class FreeCutBounds:
         """
         left = np.flatnonzero(~alike.folded & (alike.bounds < self.aim_s))
         some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
-        give_back_freed()
         folded = FoldedCuts(self._layouts.cuts(alike.variant, alike.rows[some]))
         bounds = folded.bounds_s(self.aim_s, alike.most[some])
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
