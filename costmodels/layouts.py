@@ -83,7 +83,7 @@ class Layouts:
         columns = dict[str, Any]()
         for name in (f.name for f in fields(cls)):
             of_each = [getattr(each, name) for each in parts]
-            columns[name] = _packed(np.concatenate(of_each) if len(parts) > 1 else of_each[0])
+            columns[name] = packed_column(np.concatenate(of_each) if len(parts) > 1 else of_each[0])
         return cls(**columns)
 
     def __getstate__(self) -> tuple[int, list[Any]]:
@@ -100,10 +100,10 @@ class Layouts:
             object.__setattr__(self, field.name, whole)
 
 
-def _packed(column: Values) -> Values:
-    """`column` in as few bits as hold its whole numbers; one number where all are the same."""
+def packed_column(column: Values) -> Values:
+    """`column` in as few bits as hold its whole numbers; one row where all are the same."""
     if len(column) and (column == column[0]).all():
-        return np.broadcast_to(column[0], len(column))
+        return np.broadcast_to(column[0].copy(), column.shape)  # not a view, which would keep all
     if column.dtype.kind != "i":
         return column
     least, most = int(column.min(initial=0)), int(column.max(initial=0))

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints, packed_column
 from meshplan.costmodels.prices.memory import parts_of
 from meshplan.costmodels.prices.tables import Table
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -48,9 +48,10 @@ class LateTraffic:
 
     @classmethod
     def joined(cls, parts: Sequence["LateTraffic"]) -> "LateTraffic":
-        """The rows of all `parts`, one after the other."""
+        """The rows of all `parts`, one after the other, packed."""
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
+            name: packed_column(np.concatenate([getattr(part, name) for part in parts]))
+            for name in COLUMNS
         }
         return cls(**columns, measured=parts[0].measured)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Mode
-from meshplan.costmodels.layouts import Floats, Ints, Layouts
+from meshplan.costmodels.layouts import Floats, Ints, Layouts, packed_column
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.prices.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.prices.memory import parts_of
@@ -77,12 +77,15 @@ class PassSeconds:
     @classmethod
     def joined(cls, parts: list["PassSeconds"]) -> "PassSeconds":
         """The rows of all `parts`, of one setting, one after the other. The list is emptied, and
-        each column let go when it is joined, so that no two copies of all are in memory.
+        each column let go when it is joined, so that no two copies of all are in memory; it is
+        `packed_column`.
         """
         same: dict[str, Any] = {name: getattr(parts[0], name) for name in OF_SETTING}
         lists = {name: [getattr(part, name) for part in parts] for name in (*COLUMNS, *TRAFFIC)}
         parts.clear()
-        columns: dict[str, Any] = {name: np.concatenate(lists.pop(name)) for name in COLUMNS}
+        columns: dict[str, Any] = {
+            name: packed_column(np.concatenate(lists.pop(name))) for name in COLUMNS
+        }
         traffic: dict[str, Any] = {name: LateTraffic.joined(lists.pop(name)) for name in TRAFFIC}
         return cls(**columns, **traffic, **same)
 

@@ -51,12 +51,15 @@ class _More(NamedTuple):
     end: Ints
 
     def added(self, before: Floats, until: Floats) -> Floats:
-        """[.., cut] what was before [.., begun] and what the chunk adds to it: [.., place] the sum
-        of its layers up to a place. (`take` takes a quarter less than an index.)
+        """[line, cut] what was before [line, begun] and what the chunk adds to it: [line, place]
+        the sum of its layers up to a place; of covers alike. (`take` takes a quarter less than an
+        index. A line at a time: no second and third array of all lines is made.)
         """
         found: Floats = before.take(self.of, axis=1)
-        found += until.take(self.end, axis=1)
-        found -= until.take(self.end - self.n, axis=1)
+        begin = self.end - self.n
+        for line, own in zip(found, until, strict=True):
+            line += own.take(self.end)
+            line -= own.take(begin)
         return found
 
     def where(self, holds: "Callable[[_More], Bools]") -> "_More":
@@ -172,12 +175,7 @@ class OrderedCuts(PathGame):
         `own`, `room`: [line, place] seconds of that chunk up to a place, and that are left to what
         is before it.
         """
-        held = np.array(self._held(chunk), int)
-        of = np.repeat(np.arange(len(begun.at)), len(held))
-        n = np.tile(held, len(begun.at))
-        some = np.flatnonzero(begun.at[of] + n <= self._layers)
-        more = _More(of[some], n[some], begun.at[of[some]] + n[some])
-        more = more.where(partial(self._fits, begun, chunk))
+        more = self._that_fit(begun, chunk, AT_ONCE // len(room[:FIRST]))
         for lines in (slice(FIRST), slice(FIRST, None)):
             seen = len(room[lines]) * len(more.of)
             if seen > AT_ONCE or self.work + seen > MOST_WORK:
@@ -189,6 +187,21 @@ class OrderedCuts(PathGame):
         kib[:, rank] = more.added(begun.kib[:, rank], self._kib_until[chunk])
         layers = np.concatenate([begun.layers[more.of], more.n[:, None]], axis=1, dtype=np.int16)
         return _Begun(layers, more.end, more.added(begun.seconds, own), kib)
+
+    def _that_fit(self, begun: _Begun, chunk: int, most: int) -> _More:
+        """Each number of layers more that the rank of a chunk can hold: of `BLOCK` cuts at a time,
+        until there are more than `most`, which is too many.
+        """
+        found, number, held = list[_More](), 0, np.array(self._held(chunk), int)
+        for first in range(0, max(1, len(begun.at)), BLOCK):
+            ends = begun.at[first : first + BLOCK, None] + held
+            of, which = np.nonzero(ends <= self._layers)
+            more = _More(of + first, held[which], ends[of, which])
+            found.append(more.where(partial(self._fits, begun, chunk)))
+            number += len(found[-1].of)
+            if number > most:
+                break
+        return _More(*map(np.concatenate, zip(*found, strict=True)))
 
     def _fits(self, begun: _Begun, chunk: int, more: _More) -> Bools:
         """Which of these the rank of the chunk can hold."""

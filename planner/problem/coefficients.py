@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints, packed_column
 from meshplan.costmodels.prices.prices import Prices
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -91,8 +91,15 @@ class Coefficients:
         return cls(**{name: np.concatenate(columns.pop(name)) for name in COLUMNS}, cap_kib=cap_kib)
 
     def take(self, rows: Ints | slice) -> Self:
-        """Some of the rows."""
-        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        """Some of the rows, in 64 bits."""
+        columns: dict[str, Any] = {
+            name: getattr(self, name)[rows].astype(np.int64, copy=False) for name in COLUMNS
+        }
+        return type(self)(**columns, cap_kib=self.cap_kib)
+
+    def packed(self) -> Self:
+        """The same in as few bytes as hold them, to `take` rows from: sums need 64 bits."""
+        columns: dict[str, Any] = {name: packed_column(getattr(self, name)) for name in COLUMNS}
         return type(self)(**columns, cap_kib=self.cap_kib)
 
     def recomputing(self, columns: tuple[int, int, int]) -> Self:

@@ -207,7 +207,9 @@ def _every_cut_s(
         with suppress(KeyboardInterrupt):
             proof.moves.go_on_near(proof.ranked()[1:k])
             carried.carry(k)
+            give_back_freed()
             settle_near_kinds(proof, k, every_cut_s)
+            give_back_freed()
             settle_likely_kinds(proof, k, every_cut_s)
     settled = every_cut_s >= proof.best_s * SETTLED  # runners-up may have been faster
     return math.inf if settled else every_cut_s

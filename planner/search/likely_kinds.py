@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.layouts import Ints
+from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.closed_form.likely_ways import likely_ways
 from meshplan.planner.search.far_kinds import settle_kind
 from meshplan.planner.search.found import SETTLED, Kind, kind_of
@@ -68,6 +70,17 @@ def _most_s(proof: Simulated, k: int) -> float:
     return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
 
+class _PricesOf(NamedTuple):
+    """The prices of some `rows`, looked up by their places among them."""
+
+    prices: Priced
+    rows: Ints
+
+    def take(self, places: Ints) -> Coefficients:
+        """The prices of some of them."""
+        return self.prices.take(self.rows[places])
+
+
 def _likely(proof: Simulated, most_s: float, *, any_cut: bool) -> Iterator[Likely]:
     """Open kinds that are expected to be near `most_s` or below it, the fastest first."""
     open_ = {kind for kind, bound_s in proof.open_kinds.least_s.items() if bound_s < most_s}
@@ -95,7 +108,7 @@ def _off_list(proof: Simulated, most_s: float) -> set[Kind]:
 def _estimated(proof: Simulated, most_s: float) -> list[Likely]:
     """The likeliest kinds that may be below `most_s`, in the scale of the estimate."""
     rows, found = np.flatnonzero(proof.open.row_bounds < most_s), dict[Kind, Likely]()
-    ways = likely_ways(proof.space, proof.prices.take(rows), rows)
+    ways = likely_ways(proof.space, _PricesOf(proof.prices, rows), rows)
     for place, variant, estimate in islice(ways, WAYS):
         row = int(rows[place])
         kind = kind_of(proof.space.layouts, row)

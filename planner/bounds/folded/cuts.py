@@ -15,7 +15,7 @@ each rank is a bound as well (`MeanOfRows`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, product, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ UNEVEN = tuple(
     for even in (True, False)
 )  # times the even layers before, on and between the chunks of a rank, and behind
 KIB = 1.0  # that a rank may lack by rounding alone
+AT_ONCE = 65_536  # ways that are looked at together
 MOST_WAYS, MOST_CELLS = 1_000_000, 4_000_000  # to go on, of one rank; times lines and layouts
 
 
@@ -84,6 +85,8 @@ class Terms(NamedTuple):
 class FoldedCuts:
     """The cuts of layouts of one V shape."""
 
+    asked_again = False  # whether `bounds_s` is, below other limits
+
     def __init__(self, cuts: FreeCuts) -> None:
         same, self.cuts = cuts.same, cuts
         self.ranks, self.layers = same.pp, len(same.pattern)
@@ -92,7 +95,7 @@ class FoldedCuts:
         self._fewest = cuts.fewest.astype(int)
         kinds_run: Bools = np.any(cuts.runs, axis=2)
         self._runs: Bools = np.all(kinds_run, axis=1)  # [row]
-        self._terms = [self._terms_of(rank) for rank in range(self.ranks)]
+        self._known = dict[int, Terms]()
         self.work, self._steps = 0, list[_Ways]()
 
     def bounds_s(self, limit_s: float, most: Floats, means: Sequence[MeanOfRows] = ()) -> Floats:
@@ -144,16 +147,26 @@ class FoldedCuts:
         self.work += len(held) * len(reached.front)
         if len(held) * len(reached.front) > MOST_WAYS:
             return None
-        each = np.array(held, np.int64).reshape(-1, 2)
-        ends = reached.front[:, None] + each[:, 0]
-        begins = self.layers - reached.back[:, None] - each[:, 1]
         within = self._fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
-        left = begins - ends
-        of, which = np.nonzero((left >= within) & (left <= most[rank + 1 :].sum()))
-        terms = self._terms[rank]
-        if terms.fixed[:, 0].size * len(of) * len(self._runs) > MOST_CELLS:
-            return None
-        return _Ways(of, ends[of, which], begins[of, which])
+        left = range(within, most[rank + 1 :].sum() + 1)
+        parts, number, many = list[_Ways](), 0, max(1, AT_ONCE // max(1, len(held)))
+        each, cells = np.array(held, np.int64).reshape(-1, 2), self._terms(rank).fixed[:, 0].size
+        for first in range(0, max(1, len(reached.front)), many):
+            parts.append(self._that_leave(left, reached, slice(first, first + many), each))
+            number += len(parts[-1].of)
+            if cells * number * len(self._runs) > MOST_CELLS:
+                return None
+        return _Ways(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _that_leave(self, left: range, reached: _Reached, some: slice, each: Ints) -> _Ways:
+        """Those of a few places with `each` [way, chunk of the rank] layers that leave as many to
+        the ranks behind as these can hold.
+        """
+        ends = reached.front[some, None] + each[:, 0]
+        begins = self.layers - reached.back[some, None] - each[:, 1]
+        leaves = begins - ends
+        of, which = np.nonzero((leaves >= left.start) & (leaves < left.stop))
+        return _Ways(of + some.start, ends[of, which], begins[of, which])
 
     def _reached(
         self, before: _Reached, ways: _Ways, rank: int, limit_s: float, means: Sequence[MeanOfRows]
@@ -161,17 +174,19 @@ class FoldedCuts:
         """The ways below the limit; of those with the same layers on both sides the least."""
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
         longest = before.longest.take(ways.of, axis=1)
-        terms, sums_of = self._terms[rank], self._sums_of(before, ways)
+        terms, sums_of = self._terms(rank), self._sums_of(before, ways)
         beyond = self._beyond(rank, np.array([begun, ways.ends, ways.begins, ended]))
         for fixed, at, more in zip(terms.fixed, terms.at, beyond, strict=True):
-            np.maximum(longest, sums_of(fixed, at) + more, out=longest)
+            value = sums_of(fixed, at)
+            value += more
+            np.maximum(longest, value, out=longest)
         for fixed, at in zip(terms.room, terms.held, strict=True):
             longest[sums_of(fixed, at) > KIB] = np.inf
         self.work += longest.size * (len(terms.fixed) + len(terms.room))
         below = longest * SAFETY < limit_s
+        longest[~below] = np.inf
         some = np.flatnonzero(below.any(axis=0))
-        longest = np.where(below, longest, np.inf)[:, some]
-        sums = before.sums[:, :, ways.of[some]]
+        longest, sums = longest.take(some, axis=1), before.sums.take(ways.of[some], axis=2)
         for at, mean in enumerate(means):
             first, second = (self._until(mean.layer[:, chunk]) for chunk in self.chunks(rank))
             sums[at] += first[:, ways.ends[some]] - first[:, begun[some]]
@@ -199,9 +214,11 @@ class FoldedCuts:
 
         return sums
 
-    def _beyond(self, rank: int, places: Ints) -> Floats:
-        """[line, row, way] seconds beyond what the terms of a rank say; `places` as in `Edges`."""
-        return np.zeros((len(self._terms[rank].fixed), 1, 1))
+    def _beyond(self, rank: int, places: Ints) -> Iterator[Floats]:
+        """Of each line [row, way] seconds beyond what the terms of a rank say; `places` as in
+        `Edges`.
+        """
+        return repeat(np.zeros((1, 1)), len(self._terms(rank).fixed))
 
     def _least_of_each(self, ways: _Ways, longest: Floats, sums: Floats) -> _Reached:
         """Of ways with as many layers on both sides the least of each row."""
@@ -227,6 +244,16 @@ class FoldedCuts:
         found = np.zeros((*layer.shape[:-1], self.layers + 1))
         np.cumsum(layer[..., self._kind_at], axis=-1, out=found[..., 1:])
         return found
+
+    def _terms(self, rank: int) -> Terms:
+        """`_terms_of` a rank, found when it is asked for; the last one alone is kept, unless bounds
+        are asked for again and again.
+        """
+        if rank not in self._known:
+            if not self.asked_again:
+                self._known.clear()
+            self._known[rank] = self._terms_of(rank)
+        return self._known[rank]
 
     def _terms_of(self, rank: int) -> Terms:
         paid = self._paid(rank, *self._seconds_of(rank, self._lines_of(rank)))
@@ -274,16 +301,18 @@ class FoldedCuts:
 
     def _updated(self, rank: int, fixed: Floats, parts: Floats) -> tuple[Floats, Floats]:
         """The lines with the mean rank's update, which they have, and with that of the rank."""
-        cuts, found = self.cuts, [(fixed, parts)]
+        cuts, lines = self.cuts, len(fixed)
         layer, once = cuts.update.layer[:, :, cuts.kinds], cuts.update.fixed.copy()
         for end, (its, _) in enumerate(cuts.same.ends):
             once += (its == rank) * cuts.update.ends[:, :, end]
-        for at in range(layer.shape[1]):
-            own = parts.copy()
-            own[:, [1, 3]] += layer[:, at]
-            found.append((fixed + once[:, at] - cuts.mean_update_s, own))
-        every_fixed, every = zip(*found, strict=True)
-        return np.concatenate(every_fixed), np.concatenate(every)
+        bounds = 1 + layer.shape[1]
+        every_fixed, every = np.tile(fixed, (bounds, 1)), np.tile(parts, (bounds, 1, 1, 1))
+        for at in range(1, bounds):
+            own = slice(at * lines, (at + 1) * lines)
+            every[own, 1] += layer[:, at - 1]
+            every[own, 3] += layer[:, at - 1]
+            every_fixed[own] = fixed + once[:, at - 1] - cuts.mean_update_s
+        return every_fixed, every
 
     def _longest_of(self, parts: Floats, fixed: Floats, rank: int) -> Ints:
         """The lines that are the longest of some layout, of an even cut or of one that has half as
@@ -292,7 +321,7 @@ class FoldedCuts:
         around = self.ranks - 1 - rank
         lengths = np.array([rank, 1, 2 * around, 1, rank]) * self.layers / (2 * self.ranks)
         kinds = np.bincount(self._kind_at) / self.layers
-        runs = np.where(self._runs[:, None], parts, 0.0)
+        runs = parts if self._runs.all() else np.where(self._runs[:, None], parts, 0.0)
         of_part = runs @ kinds * lengths[:, None]  # [line, part, row]
         found = set[int]()
         for uneven in UNEVEN:

@@ -4,6 +4,7 @@ As `planner.bounds.folded.cuts`, but what a rank must recompute is that of whole
 transient that its modes ask for (`planner.bounds.folded.mixes`), not of a price of memory.
 """
 
+from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
@@ -19,6 +20,8 @@ MIX, MORE = 200_000, 600  # ways that a rank's few mixes are worth, and each mor
 
 class MixedFolds(FoldedCuts):
     """The cuts of layouts that are below a limit; `mixes` of each layout."""
+
+    asked_again = True
 
     def __init__(self, cuts: FreeCuts, words: Words, limit_s: float) -> None:
         self.words, self.listed = words, words.listed()
@@ -71,6 +74,6 @@ class MixedFolds(FoldedCuts):
         none = np.zeros((0, 4, len(self.mixes), self.layers + 1))
         return Terms(*self._at(fixed[kept], parts[kept]), none[:, 0, :, 0], none)
 
-    def _beyond(self, rank: int, places: Ints) -> Floats:
-        each: Floats = self._added[rank][:, :, self.pairs(places)]
-        return each
+    def _beyond(self, rank: int, places: Ints) -> Iterator[Floats]:
+        pairs = self.pairs(places)
+        return (added.take(pairs, axis=1) for added in self._added[rank])

@@ -25,7 +25,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct, each_once
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.schedule.orders import V_SHAPED
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
 
@@ -36,15 +36,17 @@ V_SHAPED_BUBBLE = 1 / 3  # of 1F1B's: F + I - W or 2 I - W of F + I + W, with pa
 NEVER = 1e30  # ns of a way that does not fit
 
 
-def likely_ways(
-    space: Space, prices: Coefficients, rows: Ints
-) -> Iterator[tuple[int, Variant, float]]:
+def likely_ways(space: Space, prices: Priced, rows: Ints) -> Iterator[tuple[int, Variant, float]]:
     """The place in `rows`, which have these `prices`, a way to run it, and the estimate in ns of
     those that likely fit; the likeliest first.
     """
-    every, of_rows, blocks = _EveryWay.of(space, rows), _OfRows.of(space, prices), [np.zeros(0)]
+    every, blocks = _EveryWay.of(space, rows), [np.zeros(0)]
     for first in range(0, len(every.place), BLOCK):
-        blocks.append(_estimates_ns(space, of_rows, every.some(slice(first, first + BLOCK))))
+        ways = every.some(slice(first, first + BLOCK))
+        places = each_once(ways.place)
+        of_rows = _OfRows.of(space, prices.take(places))
+        ways = ways._replace(place=np.searchsorted(places, ways.place))
+        blocks.append(_estimates_ns(space, of_rows, ways))
     found = np.concatenate(blocks)
     for at in _ascending(found):
         if found[at] >= NEVER:

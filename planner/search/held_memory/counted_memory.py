@@ -70,8 +70,10 @@ ENDLESS_KIB = 2**50
 
 def taken_out(proof: Simulated) -> Ints:
     """Rows of several pipeline ranks of which nothing fits by the bound, taken out of the proof."""
-    several = proof.space.layouts.pipeline_parallel > 1
-    return proof.open.leave_out(several & ~row_fits(proof.space, proof.prices))
+    out = proof.space.layouts.pipeline_parallel > 1
+    several = np.flatnonzero(out)
+    out[several] = ~row_fits(proof.space.take(several), proof.prices.take(several))
+    return proof.open.leave_out(out)
 
 
 def by_ranks(space: Space, rows: Ints) -> tuple[Ints, Ints]:

@@ -56,9 +56,9 @@ class RowPrices:
         number = len(space.layouts)
         self.is_busy = busy_ns is not None
         self.busy_ns = np.zeros(number) if busy_ns is None else busy_ns
-        self._order = np.argsort(self.busy_ns, kind="stable")
+        self._order = np.argsort(self.busy_ns, kind="stable").astype(np.int32)
         self._priced = 0  # of the order
-        self.rows, self.bounds = self._order[:0], np.zeros(number)
+        self.rows, self.bounds = np.zeros(0, np.int64), np.zeros(number)
         self._place, self._fits = np.zeros(number, np.int32), np.zeros(number, np.int8)
         self._seen = 0  # of the order: whether these may fit is known
         self._held: Coefficients | None = None
@@ -72,13 +72,17 @@ class RowPrices:
 
     @property
     def _next(self) -> float:
-        left = self._order[self._priced : self._priced + 1]
+        left = self._in_order(self._priced, self._priced + 1)
         return float(self.busy_ns[left[0]]) if len(left) else np.inf
 
     @property
     def priced(self) -> Ints:
         """The rows that are priced."""
-        return self._order[: self._priced]
+        return self._in_order(0, self._priced)
+
+    def _in_order(self, first: int, end: int | None = None) -> Ints:
+        """A part of the order, which is kept in 32 bits."""
+        return self._order[first:end].astype(np.int64)
 
     def settle(self, number: int, below_ns: int | None = None) -> None:
         """Price on until the first `number` of `rows` are settled, or all below a limit."""
@@ -93,7 +97,7 @@ class RowPrices:
     def _price_next(self, number: int) -> None:
         """Price some more of the order."""
         settled = self.rows[self.bounds[self.rows] < self._next]
-        some = self._order[self._priced : self._priced + number]
+        some = self._in_order(self._priced, self._priced + number)
         self._look_ahead(self._priced + number)
         may = some[self._fits[some] != MISFIT]
         firsts, kept = blocks(len(may), TOGETHER), self._priced < ALL
@@ -116,7 +120,8 @@ class RowPrices:
         """
         if not self.is_busy or number <= self._seen:
             return
-        some = self._order[self._seen : max(number, min(2 * self._seen, self._seen + 2 * GLANCE))]
+        end = max(number, min(2 * self._seen, self._seen + 2 * GLANCE))
+        some = self._in_order(self._seen, end)
         firsts = blocks(len(some), GLANCE)
         parts = [some[first : first + firsts.step] for first in firsts]
         self._fits[some] = MISFIT
@@ -132,7 +137,7 @@ class RowPrices:
 
     def unpriced(self, below_ns: int | None) -> Ints:
         """The rows that are not priced and may be below a limit, in their order."""
-        left = self._order[self._priced :]
+        left = self._in_order(self._priced)
         return left if below_ns is None else left[: np.searchsorted(self.busy_ns[left], below_ns)]
 
     def below(self, limit_s: float) -> Ints:
@@ -203,4 +208,5 @@ class RowPrices:
     @cached_property
     def _of_none(self) -> Coefficients:
         """The prices of no rows: tables have an entry at least."""
-        return self._prices_of(self._order[:1]).take(self._order[:0])
+        first = self._in_order(0, 1)
+        return self._prices_of(first).take(first[:0])

@@ -23,6 +23,7 @@ from meshplan.planner.space.legal_schedules import most_chunks
 
 NEARLY = 1.05  # times the best step: runners-up up to here are looked for, as the budget goes
 BLOCK = 32_768  # rows that are priced and bounded together
+BOUNDED = 8_192  # that are bounded together once they are priced
 
 
 class RowsBelow(NamedTuple):
@@ -104,7 +105,11 @@ def rows_below(
     kept = np.concatenate([each.rows for each in done])
     passes, priced = [each.passes for each in done], [each.prices for each in done]
     done.clear()  # `joined` lets go what it has joined
-    return RowsBelow(kept, PassSeconds.joined(passes), Coefficients.joined(_each_released(priced)))
+    joined = Coefficients.joined(_each_released(priced)).packed()
+    found = RowsBelow(kept, PassSeconds.joined(passes), joined)
+    if is_long:
+        give_back_freed()
+    return found
 
 
 def _beaten_in_kind(space: Space, found: RowsBelow, setting: Setting) -> Bools:
@@ -121,6 +126,19 @@ def _each_released(parts: list[Coefficients]) -> Iterator[Coefficients]:
     """Each of `parts`, which is let go."""
     while parts:
         yield parts.pop(0)
+
+
+def bounds_of_each(
+    space: Space, passes: PassSeconds, some: Ints, columns: list[int] | None = None
+) -> Floats:
+    """[row] `bounds_of_rows` of `some` of them, of others infinite: in blocks, because what is made
+    of a row meanwhile is more than what is kept of it.
+    """
+    found = np.full(len(space.layouts), np.inf)
+    for first in range(0, len(some), BOUNDED):
+        rows = some[first : first + BOUNDED]
+        found[rows] = bounds_of_rows(space.take(rows), passes.take(rows), columns)
+    return found
 
 
 def bounds_of_rows(space: Space, passes: PassSeconds, columns: list[int] | None = None) -> Floats:

@@ -14,11 +14,13 @@ from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, modes_of
 from meshplan.planner.search.rows.least_held import LeastHeld
-from meshplan.planner.search.rows.rows_below import bounds_of_rows
+from meshplan.planner.search.rows.rows_below import bounds_of_each
 from meshplan.planner.search.simulation.alike_layouts import Alike, alone
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
+
+BLOCK = 1_024  # rows whose memory is looked at together
 
 
 class ListedLayouts:
@@ -35,7 +37,7 @@ class ListedLayouts:
         for variant, same in space.by_variant(self.rows):
             modes = tuple(variant.columns[mode] for mode in variant.modes)
             if modes not in bounds:
-                bounds[modes] = bounds_of_rows(space, self.proof.passes, list(modes))
+                bounds[modes] = bounds_of_each(space, self.proof.passes, self.rows, list(modes))
             same = same[bounds[modes][same] < below_s]
             if not len(same):
                 continue
@@ -52,7 +54,8 @@ class ListedLayouts:
         for each in every:
             rows = each.rows[each.bounds < below_s]
             if len(rows):
-                rows = rows[self._holds(rows, each, below_s)]
+                parts = [rows[first : first + BLOCK] for first in range(0, len(rows), BLOCK)]
+                rows = rows[np.concatenate([self._holds(part, each, below_s) for part in parts])]
             if len(rows):
                 bounds = each.bounds[np.searchsorted(each.rows, rows)]
                 yield Alike(each.variant, each.shape, rows, bounds, each.layers)

@@ -206,12 +206,13 @@ def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Itera
     """
     layouts = space.layouts
     alike, pp = bounds < limit_s, layouts.pipeline_parallel
+    ranks = int(pp[own])  # packed there: twice as many are not
     for name in ALIKE:
         column = getattr(layouts, name)
         alike &= column == column[own]
-    same = space.by_all_variants(np.flatnonzero(alike & (pp == pp[own]))) if pp[own] > 1 else ()
+    same = space.by_all_variants(np.flatnonzero(alike & (pp == ranks))) if ranks > 1 else ()
     sets = [rows for _, rows in same if own not in rows]
-    sets += [np.flatnonzero(alike & (pp == n)) for n in (pp[own] // 2, 2 * pp[own]) if n > 1]
+    sets += [np.flatnonzero(alike & (pp == n)) for n in (ranks // 2, 2 * ranks) if n > 1]
     for rows in sets:
         if len(rows):
             yield int(rows[bounds[rows].argmin()])

@@ -30,7 +30,7 @@ from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.same_pipeline import SamePipeline, priced_as, run_as
 from meshplan.planner.search.rows.dominated import dominated
-from meshplan.planner.search.rows.rows_below import bounds_of_rows
+from meshplan.planner.search.rows.rows_below import bounds_of_each
 from meshplan.planner.second_core import done_of_each, done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -107,7 +107,7 @@ class OpenLayouts:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
         self.work = 0  # of all bounds, in the unit of `planner.cuts.budget.BUDGET`
-        self.row_bounds = bounds_of_rows(space, passes)
+        self.row_bounds = bounds_of_each(space, passes, np.arange(len(space.layouts)))
         self._every = np.argsort(self.row_bounds, kind="stable")
         self._place = np.argsort(self._every)
         self.rows = self._undominated(limit_s) if some is None else some

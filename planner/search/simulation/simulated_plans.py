@@ -54,7 +54,7 @@ class SimulatedPlans:
         planned = [timed.row for timed in self.best.values()]
         below = rows_below(self.space, source, self.setting, most_s, planned)
         self.kept, self.passes, self.prices = below
-        self.space = replace(self.space, layouts=self.layouts.take(self.kept))
+        self.space = replace(self.space, layouts=self.layouts.take(self.kept).packed())
         self.least: Priced = self.prices
         if self.setting.has_several_kinds:
             every = np.arange(len(self.kept))

@@ -162,11 +162,11 @@ def test_a_mean_of_no_seconds_lists_every_cut_below_the_limit() -> None:
         ways, program = FoldedCuts(cuts_of), FreeCutProgram(cuts_of, endless, ())
         room = cuts_of.room_kib
         cuts_of.room_kib = room + 2.0**50
-        ways = FoldedCuts(cuts_of)
-        cuts_of.room_kib = room
-        count = len(cuts_of.same.pattern)
+        ways, count = FoldedCuts(cuts_of), len(cuts_of.same.pattern)
         most = np.full((1, cuts_of.same.pp), float(count))
         assert ways.bounds_s(endless, most)[0] < endless
+        cuts_of.room_kib = room
+        assert len(ways._known) == 1  # the terms of one rank at a time
         nothing = MeanOfRows(np.zeros((1, chunks, len(cuts_of.kinds))), np.zeros(1))
         paths = FoldedPaths(program, ways, nothing)
         edges = paths.below(paths.sums(nothing), endless, 100_000)

@@ -1,6 +1,7 @@
 """Bounds by whole layers of chunks that pass in rows, against every cut and mix of small models."""
 
 import math
+import tracemalloc
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -10,8 +11,10 @@ from nightly import cases
 from played_layouts import ALL, Played, played
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.costmodels.units import MIB
 from meshplan.planner.bounds.first_chains import first_lines, linear_from
 from meshplan.planner.bounds.free_cuts import MeanOfRows
+from meshplan.planner.cuts import ordered_cuts
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.ordered_cuts import OrderedCuts
@@ -88,10 +91,14 @@ def test_paths_of_one_kind_say_no_less_than_the_program_that_prices_them() -> No
     assert limited > 0
 
 
-def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold() -> None:
+@pytest.mark.parametrize("block", [ordered_cuts.BLOCK, 2])
+def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many as there are ways to lay bars between layers, less those of which a rank would hold
-    more than it has room for: counted one by one.
+    more than it has room for: counted one by one; however many are looked at together.
     """
+    monkeypatch.setattr(ordered_cuts, "BLOCK", block)
     asked, left_out = 0, 0
     for _, each in in_rows(20):
         program = FreeCutProgram(each.cuts, 1e9, ())
@@ -106,6 +113,30 @@ def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold() -> None:
         left_out += len(every) < len(list(all_cuts(len(same.pattern), cuts.fewest)))
     assert asked > 5
     assert left_out > 0
+
+
+def test_of_too_many_cuts_few_are_written_down() -> None:
+    """Of 400,000 begun cuts with several numbers of layers next each: 24 bytes of each of the
+    187,500 that may be looked at, twice while they are joined, and what a block adds; 130 MiB were
+    all of them.
+    """
+    several = (each for _, each in in_rows(20) if each.cuts.same.chunks > 2)
+    program = FreeCutProgram(next(several).cuts, 1e9, ())
+    cuts, many, lines = program.cuts, 400_000, ordered_cuts.FIRST
+    program.answer()
+    nothing = MeanOfRows(np.zeros((1, cuts.same.chunks, len(cuts.kinds))), np.zeros(1))
+    ordered, (covers, ranks) = OrderedCuts(program, nothing), cuts.room_kib.shape[1:]
+    begun = ordered_cuts._Begun(
+        np.ones((many, 1), np.int16), np.ones(many, int), np.zeros((lines, many)),
+        np.full((covers, ranks, many), -1e15),
+    )  # fmt: skip
+    places = np.zeros((lines, len(cuts.same.pattern) + 1))
+    assert len(ordered._held(1)) >= 2
+    tracemalloc.start()
+    assert ordered._longer(begun, 1, places, places + math.inf) is None
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 32 * MIB
 
 
 def all_cuts(layers: int, fewest: np.ndarray) -> Iterator[list[int]]:

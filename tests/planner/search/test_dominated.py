@@ -193,7 +193,7 @@ def test_every_cost_of_a_row_is_compared() -> None:
 def _pairs(proof: Simulated, draw: random.Random) -> Iterator[Ints]:
     """Two rows each, mostly of as many ranks and micro-batches."""
     layouts = proof.space.layouts
-    key = layouts.pipeline_parallel * 1000 + layouts.num_micro_batches
+    key = layouts.pipeline_parallel.astype(np.int64) * 1000 + layouts.num_micro_batches
     for row in draw.sample(range(len(key)), min(40, len(key))):
         yield np.array([row, draw.choice(np.setdiff1d(np.flatnonzero(key == key[row]), row))])
 

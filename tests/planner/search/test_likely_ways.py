@@ -64,6 +64,20 @@ def flat(cap_bytes: float) -> Pricer:
     return price
 
 
+def test_ways_estimated_in_blocks_are_those_estimated_together(
+    question: Callable[..., Question], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places, ways and estimates, in the same order."""
+    asked = question((0, 0, 0, 0), 8, 8)
+    space = space_of(asked)
+    rows = np.arange(len(space.layouts))[::2]
+    prices = RowPrices(asked, space, flat(60 * MB)).take(rows)
+    together = list(likely_ways(space, prices, rows))
+    monkeypatch.setattr(likely, "BLOCK", 3)
+    assert len(together) > 3
+    assert list(likely_ways(space, prices, rows)) == together
+
+
 @pytest.mark.parametrize(
     ("cap_mb", "estimate_ms"),
     [

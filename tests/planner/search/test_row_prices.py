@@ -8,6 +8,7 @@ import pytest
 
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.prices.known_work import KnownWork
+from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
 from meshplan.costmodels.prices.prices import least_micro_batch_s, mean_states_bytes
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.answer import solve
@@ -105,6 +106,32 @@ def test_rows_in_order_are_those_of_pricing_all(
     found.settle(len(rows) + 1)
     assert (found.rows == rows).all()
     assert found.next_ns is None
+
+
+def test_packed_prices_are_looked_up_in_64_bits(question: Question) -> None:
+    """The same numbers, in half the bytes or less; a column that is one number takes none. Passes
+    that are joined are packed too.
+    """
+    space = space_of(question)
+    rows = np.arange(0, len(space.layouts), 7)
+    prices = price_space(question, space.take(rows), closed_form)
+    packed, some = prices.packed(), np.arange(len(rows))[::3]
+    names = [field.name for field in fields(prices) if field.name != "cap_kib"]
+    assert _columns(packed.take(some)) == _columns(prices.take(some))
+    assert {getattr(packed.take(some), name).dtype for name in names} == {np.dtype(np.int64)}
+    taken = [sum(map(_bytes_of, (getattr(x, n) for n in names))) for x in (packed, prices)]
+    assert taken[0] < taken[1] / 2
+    passes = pass_seconds(space.layouts.take(rows), question.setting)
+    joined = PassSeconds.joined([passes.take(some), passes.take(some)])
+    twice = passes.take(np.concatenate([some, some]))
+    for name in ("layer_s", "step_s", "eight_bit", "dense"):
+        assert np.array_equal(getattr(joined, name), getattr(twice, name))
+    assert _bytes_of(joined.step_s) == 8
+
+
+def _bytes_of(column: Floats) -> int:
+    """What an array takes: one row where it is that row alone."""
+    return column[:1].nbytes if column.strides[0] == 0 else column.nbytes
 
 
 def test_the_answer_is_that_of_all_prices_kept(
