@@ -108,8 +108,7 @@ class _LeastHeld:
         lightest = self._layers(modes, list(range(len(counts))), enough)
         all_held = lightest.sum(axis=1) >= sum(counts)
         enough = enough[all_held & np.all(lightest[:, 1:-1] >= 1, axis=1)]
-        several = [(kind, count) for kind, count in enumerate(counts) if count > 1]
-        for kind, count in several if len(counts) > 1 else ():
+        for kind, count in enumerate(counts) if len(counts) > 1 else ():
             enough = enough[self._layers(modes, [kind], enough).sum(axis=1) >= count]
         found = np.zeros(len(self.rows), bool)
         found[enough] = True
