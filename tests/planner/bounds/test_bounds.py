@@ -126,6 +126,22 @@ def test_row_bounds_are_below_every_variant(
             assert best is None or bounds[row] <= best
 
 
+def test_a_layer_that_is_alone_of_its_kind_needs_room(
+    question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
+) -> None:
+    """Of five layers the third weighs more than a GPU holds: nothing fits, though four do."""
+    asked = question((0, 0, 1, 0, 0), 4, 8, hybrid_shard=False, zero_stages=(0, 1))
+    space = enumerate_space(
+        asked.model, asked.training, 4, asked.engine, asked.pins, asked.cluster.gpus_per_node
+    )
+    coefficients = price_space(asked, space, pricer(5, 5e7, 2))
+    assert space.kind_counts == [4, 1]
+    heavy = coefficients.layer_state_kib.copy()
+    heavy[:, 1] = coefficients.cap_kib + 1
+    assert row_fits(space, coefficients).any()
+    assert not row_fits(space, replace(coefficients, layer_state_kib=heavy)).any()
+
+
 def test_rows_that_fit_plainly_are_those_with_a_schedule_of_one_chunk_that_fits(
     question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
 ) -> None:
