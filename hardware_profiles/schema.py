@@ -15,10 +15,8 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4",
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
 ]
-AttentionKernel = Literal[
-    "flash1", "triton", "efficient", "masked", "flex", "flash2", "flash3", "flash4", "cudnn",
-    "cudnn_mxfp8",
-]  # fmt: skip
+AttentionKernel = Literal["flash1", "triton", "efficient", "masked", "flex", "flash2", "flash3",
+                          "flash4", "cudnn", "cudnn_mxfp8"]  # fmt: skip
 
 
 MEMORY_MARGIN = 0.04

@@ -318,9 +318,7 @@ class Pricer:
         issued: Sequence[Number],
         exposed: Sequence[Number],
     ) -> list[Number]:
-        """Of operations that compute for `each_s` and take the host `issued`; `exposed` of those
-        that send.
-        """
+        """Of operations that compute `each_s`, take the host `issued` and, if they send, `exposed`."""
         wait = self._wait_at(operations)
         if wait is None:
             return []

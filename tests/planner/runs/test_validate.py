@@ -5,7 +5,6 @@ tests/planner.
 import gc
 import json
 import math
-import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from nightly import cases
 from rows import ROW
 from typer.testing import CliRunner
 
-from meshplan.hardware_profiles import tunings
 from meshplan.planner.cli.main import app
 from meshplan.planner.runs.accuracy import (
     Fitting,
@@ -329,69 +327,6 @@ def test_skipped_rows_are_named_errors():
     """A row's refusal is a ValueError of its own, so that nothing else is caught with it."""
     with pytest.raises(SkippedRow):
         run_of(ROW | {"hidden": "0"})
-
-
-INTERNLM = BUILT_IN.parent / "internlm.csv"
-ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
-
-
-def test_a_framework_that_nothing_was_fitted_to(capsys):
-    """InternLM's runs: the median error is at most 15 %, with no constant of their own."""
-    errors = step_errors(list(predict_rows(read_runs(INTERNLM))))
-    with capsys.disabled():
-        print(f"InternLM, {len(errors)} runs: median {spread(errors).median:.1%}")
-    assert not any(path.stem == "internevo" for path in tunings.SHIPPED.glob("*.toml"))
-    assert spread(errors).median < 0.15
-
-
-def test_frameworks_that_stand_in_for_others(capsys):
-    """Runs of releases and frameworks that nothing was fitted to, of grade A, priced by the engine
-    nearest to them: the median error is at most 10 %, half that of a constant MFU.
-    """
-    rows = [row for row in read_runs(ELSEWHERE) if row["grade"] == "A"]
-    complete = [row for row in predict_rows(rows) if isinstance(row, Predicted)]
-    error = spread(step_errors(complete))
-    with capsys.disabled():
-        print(f"elsewhere, grade A, {error.rows} runs: median {error.median:.1%}")
-    assert len(complete) > 40
-    assert error.median < 0.10
-    simple = [abs(r.simple_step_time_s / r.run.measured.step_time_s - 1) for r in complete]
-    assert error.median < statistics.median(simple) / 2
-
-
-def test_hybrids_that_nothing_was_fitted_to(capsys):
-    """Nemotron 3, DeepSeek-V4 and Qwen3.6 in NVIDIA's tables and verification cards, of which
-    runs.csv has no row: all are priced, and the median error is at most 20 %, less than that of a
-    constant MFU.
-    """
-    found = list(predict_rows(read_runs(BUILT_IN.parent / "hybrids.csv")))
-    assert all(isinstance(row, Predicted) for row in found)
-    error = spread(step_errors(found))
-    with capsys.disabled():
-        print(f"hybrids, {error.rows} runs: median {error.median:.1%}")
-    assert error.median < 0.20
-    simple = [abs(r.simple_step_time_s / r.run.measured.step_time_s - 1) for r in found]
-    assert error.median < statistics.median(simple)
-
-
-def test_memory_of_adapters_by_pytorchs_kernels(capsys):
-    """LitGPT's LoRA of 7B to 13B on one A10G or A100, without checkpoints: what norms,
-    rotation and SwiGLU of several kernels keep is counted, and what ran out of memory does.
-    """
-    rows = [row for row in read_runs(ELSEWHERE) if row["suite"] == "litgptft"]
-    found = [row for row in predict_rows(rows) if "nf4" not in row.run.id]
-    full = [row for row in found if row.run.measured.oom]
-    errors = [
-        abs(row.allocated_gib / row.run.measured.allocated_gib - 1)
-        for row in found
-        if row not in full
-    ]
-    with capsys.disabled():
-        print(f"LitGPT's LoRA, {len(errors)} runs: allocated within {max(errors):.1%}")
-    assert len(errors) == 6
-    assert max(errors) < 0.05
-    assert full
-    assert not any(row.fits for row in full)
 
 
 @pytest.mark.parametrize("on", [True, False])
