@@ -318,7 +318,7 @@ class Pricer:
         issued: Sequence[Number],
         exposed: Sequence[Number],
     ) -> list[Number]:
-        """Of operations that compute `each_s`, take the host `issued` and, if they send, `exposed`."""
+        """Of operations that compute `each_s`, take the host `issued`, and send for `exposed`."""
         wait = self._wait_at(operations)
         if wait is None:
             return []
