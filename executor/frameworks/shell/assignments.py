@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from meshplan.executor.frameworks.shell import commands, syntax
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.expand import MAX_CHARS, MAX_TOKENS, Expander
-from meshplan.executor.frameworks.shell.text import formatted
+from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic
+from meshplan.executor.frameworks.shell.expansion.expand import MAX_CHARS, MAX_TOKENS, Expander
+from meshplan.executor.frameworks.shell.expansion.text import formatted
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,

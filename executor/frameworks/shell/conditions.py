@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic
-from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic
+from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.variables import Text, is_unset, plain, shown_text
 from meshplan.executor.frameworks.shell.words import Word
 from meshplan.planner.case.reading import UnreadableConfig

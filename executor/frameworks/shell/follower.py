@@ -13,7 +13,7 @@ from meshplan.executor.frameworks.shell.conditions import (
     test_holds,
 )
 from meshplan.executor.frameworks.shell.endings import Exits, Place, Stops, status_of
-from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.loops import Rounds
 from meshplan.executor.frameworks.shell.options import set_options

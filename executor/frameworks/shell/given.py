@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.syntax import Array, Redirected, assigns, name_of
 from meshplan.executor.frameworks.shell.variables import (
     Part,

@@ -7,8 +7,8 @@ GNU sed. Leaves out: everything of them but taking a field, a line, a count, and
 import re
 from collections.abc import Callable
 
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
-from meshplan.executor.frameworks.shell.text import computed, ends_open
+from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell.expansion.text import computed, ends_open
 
 _AWK = re.compile(r"\s*\{\s*print\s+\$(\d{1,3}|NF)\s*;?\s*\}\s*")
 _REPLACED = re.compile(r"s([/|#,])([\w ,.:=-]*)\1([\w ,.:=-]*)\1(g?)")

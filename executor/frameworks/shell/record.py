@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshplan.executor.frameworks.shell.expand import MAX_TOKENS
+from meshplan.executor.frameworks.shell.expansion.expand import MAX_TOKENS
 from meshplan.executor.frameworks.shell.variables import Text, line_of, shown_text
 from meshplan.planner.case.reading import Fact
 

@@ -7,9 +7,9 @@ from standard input where none is named).
 from collections.abc import Mapping
 from itertools import dropwhile
 
-from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.expansion.expand import Expander
+from meshplan.executor.frameworks.shell.expansion.text import echoed, ends_open, formatted
 from meshplan.executor.frameworks.shell.syntax import Redirected
-from meshplan.executor.frameworks.shell.text import echoed, ends_open, formatted
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from meshplan.executor.frameworks import read_config
+from meshplan.executor.frameworks.shell.expansion.text import formatted
 from meshplan.executor.frameworks.shell.pipelines import printed
-from meshplan.executor.frameworks.shell.text import formatted
 from meshplan.planner.case.reading import UnreadableConfig
 
 GPT = (

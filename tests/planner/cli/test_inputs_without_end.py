@@ -11,7 +11,7 @@ import pytest
 from random_plans import CLUSTER
 from typer.testing import CliRunner
 
-from meshplan.executor.frameworks.shell.expand import Expander
+from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.variables import Variables
 from meshplan.executor.frameworks.shell.words import split_words
 from meshplan.executor.frameworks.torchtitan.functions import read_python

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from itertools import dropwhile, takewhile
 
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic, evaluate
 
 _FILTER = (
     r"\s*\|\s*(?:xargs|tr (?:-s )?['\"]?(?:\\n| )['\"]? ['\"] ['\"]|tr -s ' '"

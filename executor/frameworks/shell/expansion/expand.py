@@ -10,8 +10,8 @@ Leaves out: globs, braces `{a,b}`, and commands in `$(...)` that do more than co
 import re
 from collections.abc import Callable
 
-from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
-from meshplan.executor.frameworks.shell.atoms import (
+from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell.expansion.atoms import (
     Atom,
     atoms_of,
     joined,
@@ -23,8 +23,8 @@ from meshplan.executor.frameworks.shell.atoms import (
     squeezed,
     unknown,
 )
+from meshplan.executor.frameworks.shell.expansion.text import SPACED, change_of
 from meshplan.executor.frameworks.shell.pipelines import printed
-from meshplan.executor.frameworks.shell.text import SPACED, change_of
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
