@@ -21,7 +21,7 @@ from meshplan.planner.runs.engines import (
     engine_with,
 )
 from meshplan.planner.runs.issuing import issuing_said
-from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, WHOLE_LOSS
+from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, loss_said
 from meshplan.planner.runs.rows import Facts, Row
 from meshplan.planner.runs.updates import update_said
 
@@ -92,12 +92,6 @@ Its legacy grouped GEMM issues one product for each local expert (moe_use_legacy
 fanshiqing/grouped_gemm).
 """
 
-FIRST_CHUNKED = 2026
-FIRST_CHUNKED_RELEASE = (0, 3)
-"""torchtitan's configurations have their loss in chunks since 2026-04-27
-(pytorch/torchtitan@786e26f8), which no release 0.2 holds (0.2.2 of 2026 is older). A release in the
-framework's name decides, else the year; rows of that year from before say `whole`.
-"""
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 PLAIN = {"launch_share": 0.24, "adapter_casts": "none"}
 """An nn.Linear is issued in 13.48 us on a DGX H100 (NVIDIA/TransformerEngine issue 2053); a module
@@ -229,8 +223,7 @@ def engine_of(row: Row) -> Engine:
     """The engine that prices the row, with the habits that its facts name."""
     engine = load_engine(_name_of(row))
     titan = engine.name in OF_FSDP2
-    kernels = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
-    kernels |= update_said(row) | assembly_said(row)
+    kernels = loss_said(row, engine) | update_said(row) | assembly_said(row)
     kernels |= attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
         eager = (
@@ -317,27 +310,6 @@ def _name_of(row: Row) -> str:
     if name == "megatron-bridge" and _slow_sinks(row.framework):
         return "megatron-bridge-2025"
     return name
-
-
-def _chunks_loss(row: Row, engine: Engine) -> bool:
-    """Whether an engine whose loss has equal chunks had them: other trainers that FSDP2 stands for
-    have none.
-    """
-    if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
-        return True
-    return (
-        not _older_than_chunks(row)
-        and engine.name in row.framework.lower()
-        and "whole" not in row.facts.fused_loss.split()
-    )
-
-
-def _older_than_chunks(row: Row) -> bool:
-    """Whether the release that the row names, or else its year, had the loss at once."""
-    release = re.search(r"\btorchtitan (\d+)\.(\d+)", row.framework.lower())
-    if release is not None:
-        return (int(release[1]), int(release[2])) < FIRST_CHUNKED_RELEASE
-    return row.year is not None and row.year < FIRST_CHUNKED
 
 
 def _fuses_no_llama(row: Row, engine: Engine) -> bool:

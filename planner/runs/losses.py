@@ -1,8 +1,12 @@
-"""What the words of the fact `fused_loss` say of a loss: the bytes that each logit holds at its
-peak, and whether one kernel computes it.
+"""How a measured run computed its loss: the bytes that each logit holds at its peak, and whether
+one kernel computes it, by the words of the fact `fused_loss`, or else by the release or the year.
 """
 
+import re
 from typing import Any
+
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.planner.runs.rows import Row
 
 WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
 TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
@@ -40,3 +44,52 @@ LOSSES: dict[str, dict[str, Any]] = {
     "eager": EAGER_LOSS, "compiled": COMPILED_LOSS, "bf16_held": BF16_HELD_LOSS,
     "fp32_held": FP32_HELD_LOSS, "gathered": {"gathers_logits": True},
 }  # fmt: skip
+
+FIRST_CHUNKED = 2026
+FIRST_CHUNKED_RELEASE = (0, 3)
+"""torchtitan's configurations have their loss in chunks since 2026-04-27
+(pytorch/torchtitan@786e26f8), which no release 0.2 holds (0.2.2 of 2026 is older). A release in the
+framework's name decides, else the year; rows of that year from before say `whole`.
+"""
+
+LAST_EAGER_LOSS = 2024
+"""torchtitan compiles its loss beside the layers since 2025-04-02 (pytorch/torchtitan@bbb1b616e),
+and did for eight weeks from 2024-10-22 (@e10cb9494 train.py; off again in @e8977b007). Before it
+compiled layers alone (@9954e19cc), and the head behind them cast its logits to fp32. So the loss of
+a row of that year is eager where the row says nothing of it; rows of 2025 from before April say so
+themselves.
+"""
+
+
+def loss_said(row: Row, engine: Engine) -> dict[str, Any]:
+    """What the row's framework and date say of its loss, before its own words (`LOSSES`)."""
+    said = {} if _chunks_loss(row, engine) else dict[str, Any](WHOLE_LOSS)
+    return said | (EAGER_LOSS if _not_compiled_yet(row, engine) else {})
+
+
+def _not_compiled_yet(row: Row, engine: Engine) -> bool:
+    """Whether torchtitan itself ran the row when its loss was not compiled."""
+    old = row.year is not None and row.year <= LAST_EAGER_LOSS
+    its_own = engine.name == "torchtitan" and "torchtitan" in row.framework.lower()
+    return old and its_own and not row.facts.fused_loss
+
+
+def _chunks_loss(row: Row, engine: Engine) -> bool:
+    """Whether an engine whose loss has equal chunks had them: other trainers that FSDP2 stands for
+    have none.
+    """
+    if engine.kernels.loss_chunks == 1 or "chunks" in row.facts.fused_loss.split():
+        return True
+    return (
+        not _older_than_chunks(row)
+        and engine.name in row.framework.lower()
+        and "whole" not in row.facts.fused_loss.split()
+    )
+
+
+def _older_than_chunks(row: Row) -> bool:
+    """Whether the release that the row names, or else its year, had the loss at once."""
+    release = re.search(r"\btorchtitan (\d+)\.(\d+)", row.framework.lower())
+    if release is not None:
+        return (int(release[1]), int(release[2])) < FIRST_CHUNKED_RELEASE
+    return row.year is not None and row.year < FIRST_CHUNKED

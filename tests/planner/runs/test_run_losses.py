@@ -43,6 +43,20 @@ def test_what_became_of_torchtitans_loss(
     assert kernels.loss_chunks == (8 if "chunks" in said.get("fused_loss", "") else 1)
 
 
+@pytest.mark.parametrize(("row", "fused"), [
+    pytest.param({"year": "2024"}, False, id="layers alone were compiled"),
+    pytest.param({"year": "2025"}, True, id="compiled since"),
+    pytest.param({}, True, id="as today"),
+    pytest.param({"year": "2024", "fused_loss": "whole"}, True, id="said"),
+    pytest.param({"year": "2024", "framework": "prime-rl (FSDP2)"}, True, id="another trainer"),
+])  # fmt: skip
+def test_torchtitans_loss_was_not_compiled_until_2025(row: dict[str, str], fused: bool) -> None:
+    """Then each logit holds its log-probability and two gradients in fp32, instead of 2 + 2."""
+    kernels = engine_of({"framework": "torchtitan"} | row).kernels
+    assert kernels.fused_cross_entropy == fused
+    assert kernels.logits_bytes == (4.0 if fused else 12.0)
+
+
 def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     """A row may say both; a kernel that is named is not the one that PyTorch picks."""
     row = {"framework": "prime-rl (FSDP2)", "year": "2026"}
