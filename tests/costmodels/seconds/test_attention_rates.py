@@ -15,11 +15,11 @@ from meshplan.hardware_profiles.tunings import Tuning
 @pytest.mark.parametrize(
     ("gpu", "kernel", "seq_len", "forward", "backward"),
     [
-        ("mi300x", "cudnn", 1024, 322e12, 265e12),
-        ("mi300x", "cudnn", 4096, 509e12, 402e12),
-        ("mi300x", "cudnn", 10240, 547e12, 440e12),
-        ("mi355x", "cudnn", 2048, 963e12, 630e12),
-        ("mi355x", "cudnn", 8192, 1312e12, 773e12),
+        ("mi300x", "cudnn", 4096, 434e12, 314e12),
+        ("mi300x", "cudnn", 8192, 480e12, 373e12),
+        ("mi300x", "cudnn", 16384, 522e12, 430e12),
+        ("mi355x", "cudnn", 2048, 941e12, 630e12),
+        ("mi355x", "cudnn", 8192, 1205e12, 773e12),
         ("mi355x", "flash2", 2048, 353e12, 157e12),
         ("mi355x", "flash2", 8192, 705e12, 224e12),
         ("mi355x", "flash2", 16384, 789e12, 259e12),
@@ -28,8 +28,9 @@ from meshplan.hardware_profiles.tunings import Tuning
 def test_published_attention(
     gpu: str, kernel: str, seq_len: int, forward: float, backward: float
 ) -> None:
-    """Eight causal sequences of 64 heads of 128, as ROCm/aiter timed its kernels and HipKittens
-    PyTorch's: within 8 %.
+    """Causal sequences of heads of 128, as Primus-Turbo timed AITER in PyTorch on MI300X (the
+    longest without a mask, of half the length), HipKittens AITER's forward and PyTorch's kernels
+    on MI355X, and ROCm/aiter its own backward there: within 8 %.
     """
     device = Device(
         load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel, uses_sdpa=True
