@@ -44,14 +44,22 @@ _READ = frozenset(
 )  # fmt: skip
 _OF_RUNNER = frozenset(("_target_", "name", "step_func", "dataset", "peft"))
 _NO_EFFECT = frozenset(
-    """
-    dir data_paths data_args_path train_data_path valid_data_path test_data_path mock path_to_cache
-    per_split_data_args_path pipeline_parallelism_dtype pipeline_dtype use_null_tokenizer tokenizer
-    tokenizer_path tokenizer_model train_iters eval_interval save_interval log_interval lr min_lr
-    finetune_lr lr_warmup_iters lr_decay_iters lr_decay_style lr_warmup_fraction lr_wsd_decay_iters
-    pretrained_checkpoint load_hf_checkpoint wandb_project wandb_entity wandb_exp_name
-    packed_sequence model_provider hf_path hf_processor_path
-    """.split()
+    (
+        *("dir", "data_paths", "data_args_path", "train_data_path"),
+        *("valid_data_path", "test_data_path", "mock", "path_to_cache"),
+        *(
+            "per_split_data_args_path",
+            "pipeline_parallelism_dtype",
+            "pipeline_dtype",
+            "use_null_tokenizer",
+        ),
+        *("tokenizer", "tokenizer_path", "tokenizer_model", "train_iters"),
+        *("eval_interval", "save_interval", "log_interval", "lr"),
+        *("min_lr", "finetune_lr", "lr_warmup_iters", "lr_decay_iters"),
+        *("lr_decay_style", "lr_warmup_fraction", "lr_wsd_decay_iters", "pretrained_checkpoint"),
+        *("load_hf_checkpoint", "wandb_project", "wandb_entity", "wandb_exp_name"),
+        *("packed_sequence", "model_provider", "hf_path", "hf_processor_path"),
+    )
 )
 """Of the model's path nothing is read: `model` says it."""
 
