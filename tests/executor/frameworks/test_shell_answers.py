@@ -88,6 +88,28 @@ def test_what_a_program_prints_stays_unknown(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "X=$(( $(ssh a nvidia-smi -L | wc -l) - 2 ))",
+            "$(( $(ssh a nvidia-smi -L | wc -l) - 2 ))",
+        ),
+        ("B=8; X=$(( B * $(nproc) / N ))", "$(( 8 * $(nproc) / $N ))"),
+    ],
+)
+def test_words_of_a_command_in_arithmetic_are_no_variables(text: str, shown: str) -> None:
+    """So that nobody is asked for the variable `ssh`."""
+    assert _read(text)[0] == shown
+
+
+def test_arithmetic_that_waits_is_false_and_said() -> None:
+    """A counted loop over what a command prints has no round."""
+    loop = "for ((i = 0; i < N - 1; i++)); do X=4; done"
+    said = "line 3: ((i = 0; i < N - 1; i++)) waits for what is not known: taken as false"
+    assert _read(f"X=2\nN=$(nproc)\n{loop}") == ("2", [said])
+
+
+@pytest.mark.parametrize(
     ("text", "value", "note"),
     [
         ("if ! command -v nvcc; then X=4; else X=2; fi", "2",
