@@ -58,6 +58,7 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
         "X=$(set -e; false; echo 2)", "set -e; X=$(false; echo 4)", "set -e; ! true; X=4",
         "set -e; if X=$(set -e; false; echo 4); then :; fi", "set a; set -; X=$#",
         "X=`case b in a) echo 2;; *) echo 4;; esac`",
+        'set -- a b; shift 3; X="$?$#"', 'set -- a b; shift 2; X="$?$#"',
     ],
 )  # fmt: skip
 def test_the_status_of_what_is_followed_is_bashs(text: str) -> None:
