@@ -278,7 +278,7 @@ def _note_repeated(command: Any, args: list[str]) -> None:
 
 
 def _stated(args: list[str], names: Container[str]) -> Iterator[tuple[str, str]]:
-    """The options of these names with their values; a value that begins with dashes is none."""
+    """The options of these names with their values: of `--slurm --nodes=3` the word behind it."""
     words = iter(args)
     for word in words:
         name, joined, value = word.partition("=")

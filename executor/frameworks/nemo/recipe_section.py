@@ -67,7 +67,8 @@ _NO_EFFECT = frozenset(
 def run_of_file(found: Mapping[str, Fact]) -> Run:
     """The file as one launch, with what its recipe's name says and what is not read of it."""
     given = dict(_given(found))
-    stated = {_in_megatrons_words(name): fact for name, fact in found.items()}
+    first = sorted(found.items(), key=lambda entry: entry[0].startswith(_SECTION))  # what wins
+    stated = {_in_megatrons_words(name): fact for name, fact in first}
     by_name, unread = of_recipe(given, stated)
     unread = (*unread, *_adapters_by_default(given, found), *_other_arguments(found))
     return Run({**stated, **by_name}, unread=unread)

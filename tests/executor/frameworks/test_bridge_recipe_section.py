@@ -68,8 +68,9 @@ def test_a_name_says_the_format() -> None:
 
 def test_arguments_of_a_recipe_state_the_layout_and_overrides_win() -> None:
     arguments = "  context_parallelism: 64\n  tensor_parallelism: 2\n  sequence_parallelism: true\n"
-    reading = read(PRETRAINS + arguments)
+    reading = read(PRETRAINS + arguments + "  global_batch_size: 64\n")
     stated = {name: fact.value for name, fact in reading.facts.items()}
     assert (stated["context_parallel"], stated["tensor_parallel"]) == (64, 4)  # `model` says 4
+    assert stated["global_batch_size"] == 8  # `train` says it
     assert stated["sequence_parallel"]
     assert "context_parallel" not in reading.left_to_recipe
