@@ -18,7 +18,9 @@ def read_bounded(path: Path, most_bytes: int, kind: str) -> bytes:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError(f"not a file; name {kind}")
+            raise ValueError(
+                f"not a file, and pipes are not read; write {kind} to one and name that"
+            )
         data = file.read(most_bytes + 1)
     if data is None:  # of /proc/kmsg and its like, which call themselves files
         raise ValueError(f"nothing to read by now; name {kind}")

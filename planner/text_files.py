@@ -14,8 +14,9 @@ class CannotWrite(ValueError):
 
 def check_writable(*paths: Path | None, read: Iterable[Path] = ()) -> None:
     """Refuse before the work what could not be written after it, or would replace a file that is
-    `read`; raises `CannotWrite`.
+    `read` or another of these; raises `CannotWrite`.
     """
+    check_apart(*paths)
     for path in filter(None, paths):
         try:
             old = path.stat()
@@ -31,6 +32,21 @@ def check_writable(*paths: Path | None, read: Iterable[Path] = ()) -> None:
             raise CannotWrite(f"cannot write {path}: no such folder, or it may not be written to")
         if old and any(_is(each, old) for each in read):
             raise CannotWrite(f"cannot write {path}: it is read; name another file")
+
+
+def check_apart(*paths: Path | None) -> None:
+    """Refuse a file that would be written twice, and lose what was written first; raises
+    `CannotWrite`.
+    """
+    named: set[Path] = set()
+    for path in filter(None, paths):
+        try:
+            place = path.resolve()
+        except (OSError, RuntimeError):  # a link to itself, which its own check names
+            continue
+        if place in named and (path.is_file() or not path.exists()):
+            raise CannotWrite(f"cannot write {path}: two options name it; name another file")
+        named.add(place)
 
 
 def _is(path: Path, other: os.stat_result) -> bool:

@@ -79,7 +79,8 @@ def execute(
                 nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data,
                 started=not print_only,
             ),
-            folder=folder, starter=Starter(launcher=launcher, slurm=sbatch_options(slurm)),
+            folder=folder,
+            starter=Starter(launcher=launcher, slurm=sbatch_options(slurm, launcher)),
             given=given_of(launcher, given or ()),
             steps=steps, warmup=warmup, band=band, timeout_s=timeout,
         )  # fmt: skip

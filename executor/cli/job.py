@@ -162,6 +162,8 @@ def _check_job(order: Order) -> None:
         return
     if launcher is Launcher.torchrun or (launcher in WRITTEN and job != "collect"):
         raise CannotRun(f"--job {job} is of a job under Slurm; add --launcher slurm")
+    if job != "submit" and not order.where.started:
+        raise CannotRun(f"--job {job} starts nothing that --print could show; drop one")
     if order.top > 1:
         raise CannotRun(
             f"--job {job} is of one job, and --top {order.top} of {order.top}; give --job run"

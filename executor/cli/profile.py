@@ -70,7 +70,7 @@ def profile(
         _measure_as_rank(options)
         return
     try:
-        starter = Starter(launcher=Launcher(launcher), slurm=sbatch_options(slurm))
+        starter = Starter(launcher=Launcher(launcher), slurm=sbatch_options(slurm, launcher))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
     except CannotRun as error:
         typer.echo(f"error: {error}", err=True)

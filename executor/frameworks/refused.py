@@ -96,6 +96,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "OLMo": ((r"device_train_microbatch_size:", r"[ \t]+wrapping_strategy:"), _OWN_NAMES),
     "Modalities": ((r"[ \t]+component_key:", r"[ \t]+variant_key:"), _OWN_NAMES),
     "lingua": ((r"distributed:[ \t]*$", r"[ \t]+fsdp_type:"), _OWN_NAMES),
+    "Oumi": ((r"model:[ \t]*$", r"training:[ \t]*$",
+              r"[ \t]+trainer_type:[ \t]*[\"']?(?:TRL_|HF\b|OUMI\b|VERL_)"), _OWN_NAMES),
     "LLaMA-Factory on Megatron": (
         (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
         "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),

@@ -27,6 +27,9 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
         "KEY=VALUE options replace"),
     "a launch script of nanotron": (
         rf"{BY}[^\s#]*run_train\.py[ \t]+(?:[^#\n]{{0,200}}[ \t])?--config-file\b", _NAMED),
+    "a launch script of Oumi": (
+        rf"{BY}oumi[ \t]+(?:train|distributed)(?:[ \t]|$)",
+        "its configuration's names are its own; check a plan of the same layout"),
     "a launch script of GPT-NeoX": (rf"{BY}[^\s#]*deepy\.py[ \t]+[^#\s]", _NAMED),
     "a launch script of llm-foundry": (
         rf"{BY}composer[ \t]+[^#\n]{{0,200}}\.py[ \t]+[^#\s]+\.ya?ml\b", _NAMED),

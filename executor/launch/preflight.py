@@ -57,12 +57,24 @@ def nodes_of(plan: Plan, priced_by: Cluster | None) -> int:
     return -(-plan.layout.world_size // priced_by.gpus_per_node) if priced_by else 1
 
 
-def sbatch_options(text: str) -> tuple[str, ...]:
+_COUNTS = re.compile(r"(?:--(?:nodes|ntasks|ntasks-per-node)(?:=.*)?|-[Nn]\d*)")
+"""Options of sbatch that the job's own script states of its ranks."""
+
+
+def sbatch_options(text: str, launcher: str) -> tuple[str, ...]:
     """The words of `--slurm`, as a shell reads them; raises `CannotRun`."""
     try:
-        return tuple(shlex.split(text))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         raise CannotRun(f"--slurm {text!r}: {error}; quote it as a shell would") from None
+    if words and launcher != "slurm":
+        raise CannotRun(f"--slurm {text!r} is of a job under Slurm; add --launcher slurm")
+    if counted := next(filter(_COUNTS.fullmatch, words), None):
+        raise CannotRun(
+            f"--slurm {text!r}: {counted} is what the script says of its ranks; leave it out, "
+            "--nodes of this command sets the hosts"
+        )
+    return words
 
 
 def check_data(path: Path) -> None:

@@ -268,13 +268,22 @@ def _refuse_unknown(name: str) -> None:
 
 def _note_repeated(command: Any, args: list[str]) -> None:
     """Say of an option with two values which of them counts: the last, as shells' users expect."""
-    for param in command.params:
-        if getattr(param, "is_flag", True) or param.multiple:
-            continue
-        values = [value for _, value in _given(args, param.opts)]
+    valued = [param for param in command.params if not getattr(param, "is_flag", True)]
+    stated = list(_stated(args, {name for param in valued for name in param.opts}))
+    for param in valued:
+        values = [value for name, value in stated if name in param.opts and not param.multiple]
         if len(set(values)) > 1:
             print(f"note: {param.opts[0]} is given {len(values)} times; the last counts",
                   file=sys.stderr)  # fmt: skip
+
+
+def _stated(args: list[str], names: Container[str]) -> Iterator[tuple[str, str]]:
+    """The options of these names with their values: of `--slurm --nodes=3` the word behind it."""
+    words = iter(args)
+    for word in words:
+        name, joined, value = word.partition("=")
+        if name in names:
+            yield name, value if joined else next(words, "")
 
 
 def load_command(name: str) -> Any:

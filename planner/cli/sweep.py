@@ -21,7 +21,7 @@ from meshplan.planner.sweep.outcome import Sweep, document, outcome
 from meshplan.planner.sweep.ranges import count, numbers, run_tokens, words
 from meshplan.planner.sweep.report import csv_text, print_sweep
 from meshplan.planner.sweep.solve import answers
-from meshplan.planner.text_files import check_writable, write_text
+from meshplan.planner.text_files import check_apart, check_writable, write_text
 
 axis = panel("The axes: 8,16,64, 8..4096 (doubling) or 8..64+8")
 of_run, output = panel("The run"), panel("The answer")
@@ -80,6 +80,7 @@ def sweep(
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
     check_outputs(csv, plot)
+    check_apart(cache, csv, plot)
     cells = cells_of(axes, precision, optimizer)
     kept = Cache(cache)
     found = answered(cells, kept, jobs or num_cores(), time_limit)

@@ -1,6 +1,7 @@
 """`meshplan what-if`: the question of a plan file asked again with hardware or settings changed."""
 
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Cell
 from meshplan.planner.sweep.economics import Terms
 from meshplan.planner.sweep.ranges import run_tokens
+from meshplan.planner.text_files import check_apart
 from meshplan.planner.whatif.asking import Answers, ask_each
 from meshplan.planner.whatif.break_even import BestStep, break_even, next_smaller
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
@@ -97,6 +99,7 @@ def what_if(
     change, terms = _change(locals()), _terms(tokens, price_per_gpu_hour)
     _check_together(change, plot, break_even_of, than, by)
     check_outputs(None, plot)
+    check_apart(cache, plot)
     loaded = read_plan(plan)
     asked = question_of(loaded)
     if break_even_of:
@@ -148,9 +151,12 @@ def _check_together(
 
 def _fraction(text: str) -> float:
     """How far figures are moved; raises `BadQuestion`."""
-    moved = parse_factor("--by", f"+{text.lstrip('+')}") - 1
+    share = re.fullmatch(r"\+?(\d{1,6}(?:\.\d{1,6})?)%", text.strip())
+    moved = float(share[1]) / 100 if share else 0.0
     if not LEAST_BY <= moved <= MOST_BY:
-        raise BadQuestion(f"--by {text!r} is not between {LEAST_BY:.1%} and {MOST_BY:.0%}")
+        raise BadQuestion(
+            f"--by {text!r} is not between {LEAST_BY:.1%} and {MOST_BY:.0%}; write 20%"
+        )
     return moved
 
 

@@ -59,12 +59,15 @@ def count(option: str) -> Callable[[str], int]:
     """What reads one whole number of at least 1; it raises `BadQuestion`."""
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+        digits = text.strip().lstrip("0")
+        if re.fullmatch(r"[0-9]{19,}", digits):
+            raise BadQuestion(f"{option} {text.strip()!r} is more than 1e+18; write a smaller one")
+        if not re.fullmatch(r"[0-9]+", digits):
             raise BadQuestion(
                 f"{option} {text.strip()!r} is not a whole number of at least 1; write 8, 8,16,64 "
                 "or 8..4096, which doubles"
             )
-        return int(text)
+        return int(digits)
 
     return read
 

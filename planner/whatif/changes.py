@@ -134,6 +134,8 @@ def changed(asked: Asked, change: Change) -> Asked:
     for figure, factor in change.factors.items():
         _check_peak(figure, factor, cluster)
         cluster = FIGURES[figure].scaled(cluster, factor)
+    if change.gpus is not None and (refusal := too_large("gpus", change.gpus)):
+        raise BadQuestion(refusal)
     gpus = change.gpus or q.gpus
     check_gpus(gpus, name, cluster)
     training = _training(q.training, change)

@@ -19,6 +19,7 @@ from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.megatron.hybrid import PATTERNS, hybrid_config
 from meshplan.executor.frameworks.megatron.numerics import numeric_config
 from meshplan.executor.frameworks.megatron.plain_experts import (
+    learns_positions,
     plain_expert_config,
     plain_experts_unread,
 )
@@ -152,8 +153,7 @@ def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> d
         family = "qwen2" if values.on("add_qkv_bias") else "llama"
         family = "qwen3" if values.on("qk_layernorm") else family
         return {"model_type": family, "mlp_bias": biased, "attention_bias": biased}
-    position = values.get("position_embedding_type")
-    learned = position is None or position.value == "learned_absolute"
+    learned = learns_positions(values)
     if not biased:
         return {"model_type": "nemotron"}
     if not learned and values.on("embed_layernorm"):

@@ -45,11 +45,22 @@ def plain_expert_config(
         "attention_bias": values.on("add_qkv_bias"),
         **{name: fact.value for name, fact in counts.items() if fact is not None},
     }
-    position = values.get("position_embedding_type")
-    if position is None or position.value == "learned_absolute":
+    if learns_positions(values):
         rows = values.count("max_position_embeddings")
         config["n_positions"] = rows.value if rows else 0
     return config
+
+
+def learns_positions(values: Values) -> bool:
+    """Whether a table of positions is added to the embedding. The two switches of older releases
+    take it away (microsoft/Megatron-DeepSpeed megatron/arguments.py, add_position_embedding;
+    NVIDIA/Megatron-LM megatron/training/arguments.py, "Legacy RoPE arguments").
+    """
+    kind = values.get("position_embedding_type")
+    without = [
+        values.on("use_rotary_position_embeddings"), values.on("no_position_embedding")
+    ]  # fmt: skip
+    return not any(without) and (kind is None or kind.value == "learned_absolute")
 
 
 def plain_experts_unread(values: Values, *, gated: bool) -> list[Fact]:

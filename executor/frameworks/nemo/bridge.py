@@ -71,7 +71,7 @@ from meshplan.executor.frameworks.nemo.run_settings import (
     sums_narrow,
     tuning_length,
 )
-from meshplan.executor.frameworks.nemo.scripts import runs_of
+from meshplan.executor.frameworks.nemo.scripts import of_arrays, runs_of
 from meshplan.executor.frameworks.nemo.sections import (
     JUDGED,
     check_trains,
@@ -126,10 +126,12 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         given = start.environment if start else None
         whole = Composed(words_of(text)) if words else composed(text, path)
         found = whole.found if words else resolved(whole.found, whole.text, given)
+        left = whole.left
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
+            left = (*left, *of_arrays(text, path, start))
         run = Run(found) if words or is_nemo(found) else run_of_file(found)
-        runs = [replace(run, unread=(*run.unread, *whole.left), notes=whole.notes())]
+        runs = [replace(run, unread=(*run.unread, *left), notes=whole.notes())]
     first, *others = (_reading(run, path) for run in runs)
     return replace(first, others=tuple(others))
 

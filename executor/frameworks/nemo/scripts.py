@@ -71,6 +71,27 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     return [_run(words, text, path, notes, script.waits, environment) for words in judged]
 
 
+def of_arrays(text: str, path: str, start: Start | None) -> tuple[Fact, ...]:
+    """What is not read of a script's arrays of words, which another one takes."""
+    arrays = read_script(text, start.environment if start else None, path).variables.values()
+    words = [word for array in arrays if len(array) > 1 for word in array]
+    return (*_groups(words), *_loose_sizes(words))
+
+
+_SIZE = re.compile(
+    r"\+{0,2}(?:[mg]bs|[tpcev]p|etp|(?:micro|global)_batch_size|seq_len(?:gth)?|"
+    r"(?:tensor|pipeline|context|expert)(?:_model)?_parallel(?:ism|_size)?)=.+", re.S
+)  # fmt: skip
+
+
+def _loose_sizes(words: Iterable[Fact]) -> Iterator[Fact]:
+    """Sizes beside the overrides, by names of the program's own (`mbs=4`)."""
+    why = "in no section of the configuration: what the program does with it is not known"
+    for word in words:
+        if _SIZE.fullmatch(str(word.value)):
+            yield Fact(f"{shown(word.value)} ({why})", word.line)
+
+
 def _is_override(word: str) -> bool:
     return _OVERRIDE.match(word) is not None or word.partition("=")[0] in _OPTIONS
 
@@ -97,7 +118,7 @@ def _run(
         found |= override(str(word.value), word.line)
     given = arguments(words)
     by_name, more = of_recipe(given, found)
-    unread = (*more, *_program(words), *said_by_output(words))
+    unread = (*more, *_program(words), *_loose_sizes(words), *said_by_output(words))
     found |= by_name
     gpus = gpus_of(Values(started(words) | given), text)
     if (launched := launched_config(words, given, path)) is not None:

@@ -333,10 +333,8 @@ class Follower:
         if name == "eval":
             return self._nested(words[1:], line)
         if name == "shift":
-            del self.variables.arguments[
-                : int(plain(words[1])) if commands.is_count(words[1:]) else 1
-            ]
-        elif name == "set":
+            return self.variables.shift(int(plain(words[1])) if commands.is_count(words[1:]) else 1)
+        if name == "set":
             set_options(self.variables, words[1:])
         elif name == "let":
             return self.assignments.let(words[1:], line)

@@ -126,7 +126,10 @@ def started_with(value: str, waits: tuple[str, ...]) -> str:
     asked = [name for each in waits for name in _STARTED.findall(each)]
     names = sorted(dict.fromkeys([*_STARTED.findall(value), *asked]), key=_numbers_first)
     if not names:
-        return "set it in the script"
+        runs = re.search(r"`|\$\((?!\()", value)
+        return (
+            "no command is run: write its value in the script" if runs else "set it in the script"
+        )
     options = " ".join(f"--env {name}=VALUE" for name in names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     first, *others = [name for name in names if name.isdecimal()] or [""]

@@ -57,13 +57,16 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         for name, items in known.values.items()
     }
     script.waits = tuple(dict.fromkeys(what for _, what in sorted(known.guesses.items())))
-    guessed = (
-        f"line {line}: {what} is not set in the script: taken as empty in this condition"
-        for line, what in sorted(known.guesses.items())
-    )
+    guessed = (_guess(line, what) for line, what in sorted(known.guesses.items()))
     ends = (
         f"line {line}: bash stops here where {name} is not set; --env {name}=VALUE sets it"
         for name, line in known.demanded.items()
     )
     script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends, *follower.place.said()]))
     return script
+
+
+def _guess(line: int, what: str) -> str:
+    if what.startswith("(("):  # a command of arithmetic, or the head of a loop
+        return f"line {line}: {what} waits for what is not known: taken as false"
+    return f"line {line}: {what} is not set in the script: taken as empty in this condition"

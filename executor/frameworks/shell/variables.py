@@ -79,6 +79,15 @@ class Variables:
             else:
                 self.values[name] = items
 
+    def shift(self, by: int) -> bool:
+        """Drop the first arguments, or none where there are fewer, and say which. Where none are
+        known they are left to the script's start, which is taken to give enough.
+        """
+        if self.arguments and by > len(self.arguments):
+            return False
+        del self.arguments[:by]
+        return True
+
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """The values of those of the names that are set."""
         return {name: shown_text(self.values[name][0]) for name in names if self.values.get(name)}

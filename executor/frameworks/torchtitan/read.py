@@ -141,9 +141,12 @@ def _engine(values: Values, *, python: bool) -> str:
     until 2025. A function of Python that starts from a shipped one and leaves it out is taken to
     have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
     torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
-    releases that have their loss in chunks.
+    releases that have their loss in chunks. Components without the model leave it uncompiled
+    (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled), and a note names them.
     """
-    if values.on("compile.enable") or values.on("training.compile"):
+    components = values.found.get("compile.components", Fact(["model"], 1)).value
+    beside = isinstance(components, list | tuple) and "model" not in components
+    if (values.on("compile.enable") and not beside) or values.on("training.compile"):
         return "torchtitan"
     return UNCOMPILED["0.3" if python else "0.2"]
 

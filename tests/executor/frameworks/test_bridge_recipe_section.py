@@ -18,6 +18,7 @@ train:
   micro_batch_size: 1
 """
 FINETUNES = RECIPE.format(name="nemotron_3_nano_finetune_config")
+PRETRAINS = RECIPE.format(name="nemotron_3_nano_pretrain_config")
 
 
 def read(lines: str) -> Reading:
@@ -38,6 +39,8 @@ def unread(reading: Reading) -> str:
         (FINETUNES + "defaults: default.yaml\n", "defaults 'default.yaml'"),
         (FINETUNES + "defaults: [_self_, base]\n", "defaults 'base'"),
         (RECIPE.format(name="llama3_8b_fp8_config"), "its name says fp8"),
+        (FINETUNES, "has LoRA where peft is not stated"),
+        (PRETRAINS + "  enable_deepep: true\n", "recipe.enable_deepep"),
     ],
 )
 def test_what_a_file_says_of_its_recipe_is_named(lines: str, named: str) -> None:
@@ -47,10 +50,10 @@ def test_what_a_file_says_of_its_recipe_is_named(lines: str, named: str) -> None
 @pytest.mark.parametrize(
     "lines",
     [
-        FINETUNES,
+        PRETRAINS + "  enable_deepep: false\n  data_paths: [a]\n  seq_length: 4096\n",
         FINETUNES + "  peft: null\n",
         FINETUNES + "  peft: none\n  dataset: llm-pretrain\n",
-        FINETUNES + "defaults: [_self_]\n",
+        FINETUNES + "  peft: null\ndefaults: [_self_]\n",
         FINETUNES + "  peft: lora\npeft:\n  dim: 8\n  target_modules: [linear_qkv]\n",
     ],
 )
@@ -61,3 +64,13 @@ def test_the_rest_is_priced(lines: str) -> None:
 def test_a_name_says_the_format() -> None:
     facts = read(RECIPE.format(name="llama3_8b_fp8mx_config")).facts
     assert facts["precision"].value == "mxfp8"
+
+
+def test_arguments_of_a_recipe_state_the_layout_and_overrides_win() -> None:
+    arguments = "  context_parallelism: 64\n  tensor_parallelism: 2\n  sequence_parallelism: true\n"
+    reading = read(PRETRAINS + arguments + "  global_batch_size: 64\n")
+    stated = {name: fact.value for name, fact in reading.facts.items()}
+    assert (stated["context_parallel"], stated["tensor_parallel"]) == (64, 4)  # `model` says 4
+    assert stated["global_batch_size"] == 8  # `train` says it
+    assert stated["sequence_parallel"]
+    assert "context_parallel" not in reading.left_to_recipe

@@ -166,6 +166,10 @@ def test_experts_without_adapters_are_said(model: str, said: bool) -> None:
         # PaddlePaddle/PaddleNLP llm/config/llama/pretrain_argument.json
         ("PaddleNLP", "a.json", '{"per_device_train_batch_size": 4,\n'
                                 ' "tensor_parallel_degree": 2,\n "output_dir": "o"}\n'),
+        # oumi-ai/oumi configs/recipes, and the jobs beside them
+        ("Oumi", "a.yaml", "model:\n  model_name: Qwen/Qwen3-8B\ntraining:\n"
+                           "  trainer_type: TRL_SFT\n  per_device_train_batch_size: 2\n"),
+        ("Oumi", "a.sh", "oumi distributed torchrun \\\n  -m oumi train -c sft.yaml\n"),
         ("ms-swift", "args.json", '{"output_dir": "o",\n "per_device_train_batch_size": 1,\n'
                                   ' "swift_version": "3.8"}\n'),
     ],

@@ -65,6 +65,18 @@ def test_words_that_override_a_file_name_it(flag: str) -> None:
     assert not _script(f"torchrun --nproc-per-node 8 train.py {DEGREES}\n").unread
 
 
+@pytest.mark.parametrize("word", ["mbs=4", "+tp=2", "micro_batch_size=4"])
+def test_sizes_in_no_section_are_named(word: str) -> None:
+    """A program's own names, beside the overrides of a command or of an array that waits for one
+    (llm-jp/ft-llm-2026 tuning/scripts/abci/train/params); what has no size passes.
+    """
+    command, array = f"torchrun train.py {DEGREES} {{}}\n", f"WORDS=()\nWORDS+=({DEGREES} {{}})\n"
+    for text in (command, array):
+        assert word in _named(_script(text.format(word)))
+        assert not _script(text.format("lr=1e-4")).unread
+        assert "model=" in _named(_script(text.format("model=mine/8b")))
+
+
 def test_words_of_nemo_leave_the_rest_to_their_configuration() -> None:
     words = "model.mcore_gpt=True model.tensor_model_parallel_size=2 trainer.devices=8"
     reading = _script(f"python megatron_gpt_pretraining.py {words} trainer.num_nodes=1\n")

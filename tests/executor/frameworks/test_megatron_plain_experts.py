@@ -31,6 +31,9 @@ def read(flags: str) -> Reading:
         pytest.param(PLAIN, 12 * 4 * EXPERT, 1024 * 512, id="learnt positions"),
         pytest.param(PLAIN + ROTARY, 12 * 4 * EXPERT, 0, id="rotary"),
         pytest.param(
+            PLAIN + "--use-rotary-position-embeddings", 12 * 4 * EXPERT, 0, id="rotary's old switch"
+        ),
+        pytest.param(
             PLAIN + ROTARY + "--ffn-hidden-size 1024", 12 * 4 * EXPERT // 2, 0, id="narrower"
         ),
         pytest.param(
@@ -68,3 +71,16 @@ def test_what_stands_beside_them_and_is_not_modelled_is_named(flags: str, named:
     said = [str(fact.value) for fact in read(flags).unread]
     assert any(named in each for each in said)
     assert not any(named in str(fact.value) for fact in read(PLAIN).unread)
+
+
+@pytest.mark.parametrize(
+    "switch", ["--use-rotary-position-embeddings", "--no-position-embedding", ROTARY]
+)
+def test_switches_of_older_releases_leave_no_table_of_positions(switch: str) -> None:
+    """Dense, with biases: 1,024 positions of 512 less than without the switch."""
+    dense = RUN.partition("--num-experts")[0] + "--tensor-model-parallel-size 1 "
+    learnt, without = (
+        model_parameters(model_from_config(read_config(text, "run.sh").model_config, "x")).total
+        for text in (dense + "\n", dense + switch + "\n")
+    )
+    assert learnt - without == 1024 * 512

@@ -58,6 +58,7 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
         "X=$(set -e; false; echo 2)", "set -e; X=$(false; echo 4)", "set -e; ! true; X=4",
         "set -e; if X=$(set -e; false; echo 4); then :; fi", "set a; set -; X=$#",
         "X=`case b in a) echo 2;; *) echo 4;; esac`",
+        'set -- a b; shift 3; X="$?$#"', 'set -- a b; shift 2; X="$?$#"',
     ],
 )  # fmt: skip
 def test_the_status_of_what_is_followed_is_bashs(text: str) -> None:
@@ -85,6 +86,28 @@ def test_a_program_is_taken_to_succeed_in_an_assignment_too() -> None:
 def test_what_a_program_prints_stays_unknown(command: str) -> None:
     """It is named where the value is needed."""
     assert _read(f"X=$({command})")[0] == f"$({command})"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "X=$(( $(ssh a nvidia-smi -L | wc -l) - 2 ))",
+            "$(( $(ssh a nvidia-smi -L | wc -l) - 2 ))",
+        ),
+        ("B=8; X=$(( B * $(nproc) / N ))", "$(( 8 * $(nproc) / $N ))"),
+    ],
+)
+def test_words_of_a_command_in_arithmetic_are_no_variables(text: str, shown: str) -> None:
+    """So that nobody is asked for the variable `ssh`."""
+    assert _read(text)[0] == shown
+
+
+def test_arithmetic_that_waits_is_false_and_said() -> None:
+    """A counted loop over what a command prints has no round."""
+    loop = "for ((i = 0; i < N - 1; i++)); do X=4; done"
+    said = "line 3: ((i = 0; i < N - 1; i++)) waits for what is not known: taken as false"
+    assert _read(f"X=2\nN=$(nproc)\n{loop}") == ("2", [said])
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,12 @@ def test_what_is_not_compiled_is_priced_so(name: str, text: str, engine: str) ->
     assert not [note for note in reading.notes if "compile" in note]
 
 
+def test_a_compiled_loss_leaves_the_model_uncompiled() -> None:
+    text = "[parallelism]\ntensor_parallel_degree = 1\n[compile]\nenable = true\ncomponents = {}\n"
+    for components, engine in (('["loss"]', "torchtitan-eager"), ('["model"]', "torchtitan")):
+        assert read_config(text.format(components), "a.toml").engine == engine
+
+
 def test_an_engine_that_is_not_compiled_has_the_habits_of_rows_that_say_so() -> None:
     """The rows' habits are `planner.runs.habits`', the engine's stand in its own file."""
     cells = dict(ROW, framework="torchtitan 0.2", compiled="0", fused_loss="whole")

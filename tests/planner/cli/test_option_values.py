@@ -110,6 +110,39 @@ def test_an_option_is_no_value_of_another(
 
 def test_what_begins_with_dashes_may_be_a_value() -> None:
     """sbatch's options, of which `execute` has some itself."""
-    words = ("execute", PLAN, "--print", "--launcher", "slurm", "--slurm", "--nodes=1")
+    words = ("execute", PLAN, "--print", "--launcher", "slurm", "--slurm", "--time=1")
     result = CliRunner().invoke(app, words)
     assert "has no value" not in result.stderr
+
+
+def test_an_option_inside_a_value_is_not_given_twice() -> None:
+    """`--nodes 2 --slurm --nodes=3` has one `--nodes` of its own; of two the last counts."""
+    words = ("execute", PLAN, "--print", "--launcher", "slurm", "--nodes", "2", "--slurm")
+    assert "is given" not in CliRunner().invoke(app, (*words, "--nodes=3")).stderr
+    twice = CliRunner().invoke(app, ("execute", PLAN, "--print", "--steps=2", "--steps", "3"))
+    assert "note: --steps is given 2 times; the last counts" in twice.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--slurm", "--time=1"), "is of a job under Slurm; add --launcher slurm"),
+        (("--launcher", "slurm", "--slurm", "-N3"), "-N3 is what the script says of its ranks"),
+        (("--launcher", "slurm", "--job", "cancel"), "--job cancel starts nothing"),
+    ],
+)
+def test_what_a_launcher_would_not_take_is_refused(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, ("execute", PLAN, "--print", *words))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "most"), [("plan", "1048576"), ("what-if", "1048576"), ("sweep", "1e+18")]
+)
+def test_more_gpus_than_numbers_hold_are_refused(command: str, most: str) -> None:
+    """With the rule that is broken: it is a whole number of at least 1."""
+    before = {"plan": QUESTION, "sweep": QUESTION, "what-if": (PLAN,)}[command]
+    result = CliRunner().invoke(app, (command, *before, "--gpus", "9" * 30))
+    assert result.exit_code == 2
+    assert most in result.stderr.splitlines()[-1]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from meshplan.planner.cli.main import app
 from meshplan.planner.text_files import CannotWrite, check_writable
 
+PLAN = str(Path(__file__).parents[3] / "examples" / "runs" / "dp2" / "plan.yaml")
 QUESTION = ("plan", "llama-3.2-1b", "--gpus", "8", "--cluster", "dgx-h100", "--global-batch", "64")
 
 
@@ -49,6 +50,26 @@ def test_what_is_read_is_not_replaced(
     said = "error: cannot write link: it is read; name another file\n"
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
     assert Path("in").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", PLAN, "--html", "a", "--trace", "./a"),
+        ("sweep", *QUESTION[1:], "--cache", "a", "--csv", "a"),
+        ("sweep", *QUESTION[1:], "--csv", "a.svg", "--plot", "a.svg"),
+        ("what-if", PLAN, "--cache", "a.svg", "--plot", "a.svg"),
+    ],
+)
+def test_two_outputs_are_two_files(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second would replace the first; nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    said = f"error: cannot write {Path(words[-1])}: two options name it; name another file\n"
+    assert (done.exit_code, done.stderr) == (2, said)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [

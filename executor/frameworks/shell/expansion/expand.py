@@ -41,6 +41,8 @@ from meshplan.planner.case.reading import UnreadableConfig
 MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
 MAX_CHARS = 16 * MAX_TOKENS
 _OPENS = re.compile(r"\$\(\(|\$[({]|[)}]")
+_NAMED = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\b\}?")
+_COMMAND = re.compile(r"\$\((?!\()")
 MAX_WAITING = 200  # of a name in arithmetic that waits for others
 MAX_DEPTH = 10  # of defaults inside defaults
 _NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
@@ -243,13 +245,20 @@ class Expander:
             return [Atom(Part(f"$(({self._waiting(expression)}))", line, unset=True))]
 
     def _waiting(self, expression: str) -> str:
-        """Arithmetic that waits for names, with the values of those that are known."""
+        """Arithmetic that waits for names or commands, with the values of the names that are known;
+        the words of a command are no names.
+        """
 
         def value(match: re.Match[str]) -> str:
             items = self.items(match[1])
             return shown_text(items[0])[:MAX_WAITING] if items else f"${match[1]}"
 
-        return re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", value, expression)
+        shown, at = "", 0
+        while command := _COMMAND.search(expression, at):
+            end = closing(expression, command.start() + 1)
+            shown += _NAMED.sub(value, expression[at : command.start()])
+            shown, at = shown + expression[command.start() : end], end
+        return shown + _NAMED.sub(value, expression[at:])
 
     def number(self, expression: str) -> int:
         """The value of arithmetic; raises `NotArithmetic`, also for what is not set."""
