@@ -125,7 +125,8 @@ def one_layer_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
         weights.stacked(whole) + work.stacked(peak_bytes(of) for of in steps),
         weights.stacked(dense) + work.stacked(peak_bytes(of, put_off=True) for of in steps),
     )
-    given_back = work.rows(2 * input_bytes(site)) * (layouts.pipeline_parallel == 1)
+    alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
+    given_back = work.rows(2 * input_bytes(site)) * alone
     saved = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, "none"))
     states = weights.stacked(_states_of_parts(weights)[: len(kinds)])
     found: Floats = states + reserved * (saved + passing - given_back[:, None])

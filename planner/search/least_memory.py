@@ -53,8 +53,8 @@ class NearestMiss:
 class LeastMemory:
     """The rows of a question that hold least, and whether they fit under a capacity.
 
-    looked_at  how many rows there are; of sizes that are asked, not those that are surely too large
-               for the question's own capacity
+    looked_at  how many rows there were. Where some sizes are asked, those that surely do not fit in
+               the question's own capacity are left out before seconds are priced
     """
 
     def __init__(
