@@ -65,6 +65,7 @@ def test_a_kind_with_a_stand_in_is_settled(
     settle_likely_kinds(proof, TOP, math.inf)
     assert proof.best[kind].step_s <= step_s * (1 + 1e-6)
     assert (proof.open_kinds.bound_s(kind) > step_s * (1 - 1e-6)) == settled
+    assert (proof.open_kinds.settled_s.get(kind) == proof.best[kind].step_s) == settled
 
 
 @pytest.mark.parametrize(("open_part", "looked_at"), [(0.9, True), (1.0, False)])
