@@ -108,6 +108,31 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
     }
 
 
+def one_layer_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
+    """[row, kind] where passes are counted, what a rank that holds a layer of the kind needs at
+    least when its backward is there: its states, weights and gradient whole as in `least_columns`,
+    all that the layer saves, kept or made anew, and what its pass makes.
+    """
+    reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
+    kinds, site = work.rank.setting.model.kinds, work.rank.site
+    zero, parts = weights.rank.layout.zero_stage, parts_of(weights)[: len(kinds)]
+    wide, gathered = where(zero >= 2, 4.0, 0.0), where(zero >= 3, float(site.itemsize), 0.0)
+    steps = [backward_steps(site, kind) for kind in kinds]
+    each = [gathered * (part.dense + part.expert) for part in parts]
+    whole = [of + wide * (part.dense + part.expert) for of, part in zip(each, parts, strict=True)]
+    dense = [of + wide * part.dense for of, part in zip(each, parts, strict=True)]
+    passing = np.minimum(
+        weights.stacked(whole) + work.stacked(peak_bytes(of) for of in steps),
+        weights.stacked(dense) + work.stacked(peak_bytes(of, put_off=True) for of in steps),
+    )
+    alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
+    given_back = work.rows(2 * input_bytes(site)) * alone
+    saved = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, "none"))
+    states = weights.stacked(_states_of_parts(weights)[: len(kinds)])
+    found: Floats = states + reserved * (saved + passing - given_back[:, None])
+    return found + context_bytes(Rank(work.setting, layouts))
+
+
 def received_by_row(layouts: Layouts, work: Table) -> Floats:
     """(N,) what a pipeline's ranks receive into all step long (`receive_buffers`)."""
     sent, apart = work.rows(work.rank.hops.sent_bytes), work.setting.engine.state.receives_apart

@@ -32,6 +32,7 @@ from meshplan.costmodels.prices.memory import (
     all_states_bytes,
     least_columns,
     memory_columns,
+    one_layer_bytes,
     parts_of,
 )
 from meshplan.costmodels.prices.once_per_step import Once, Room
@@ -138,6 +139,13 @@ def lowest_memory_bytes(
     return memory_columns(layouts, work, weights, _ends_saved_bytes(work)) | least(
         layouts, work, weights
     )
+
+
+def bytes_beside_one_layer(layouts: Layouts, setting: Setting) -> Floats:
+    """[row, kind] what a rank with a layer of the kind needs at least where passes are counted
+    (`prices.memory.one_layer_bytes`).
+    """
+    return one_layer_bytes(layouts, work_table(setting, layouts), weight_table(setting, layouts))
 
 
 def bytes_of_each_kind(layouts: Layouts, setting: Setting) -> Floats:

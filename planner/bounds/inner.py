@@ -14,6 +14,7 @@ and the letters of `planner.problem.closed_form`:
 the last rung for V = 1: the least X itself.
 """
 
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -27,6 +28,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients, Held
 from meshplan.planner.space.legal_layouts import Space
 
+Ways = frozenset[tuple[Schedule, int]]
 MOST_LAYERS = 2**20  # layers that a rank "holds" if they take no memory
 MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
 
@@ -61,7 +63,7 @@ def row_fits(space: Space, coefficients: Coefficients | Held, *, plainly: bool =
     shapes = _shapes(space)
     for degree in {pp for pp, _, _ in shapes}:
         each = [(m, rows) for pp, m, rows in shapes if pp == degree]
-        ways = [_ways_to_run(space, int(rows[0]), plainly) for _, rows in each]
+        ways = list(_ways_to_run(space, [int(rows[0]) for _, rows in each], plainly))
         held = [_least_held(of, degree, m) for of, (m, _) in zip(ways, each, strict=True)]
         of_shape = np.repeat(np.arange(len(each)), [len(rows) for _, rows in each])
         every = np.concatenate([rows for _, rows in each])
@@ -154,14 +156,21 @@ def _most_chunks(space: Space, row: int) -> set[tuple[Schedule, int]]:
     return set(most.items())
 
 
-def _ways_to_run(space: Space, row: int, plainly: bool) -> set[tuple[Schedule, int]]:
-    """The schedules of a row, and chunks per rank; `plainly` those of one, where it has any."""
-    ways = {(each.schedule, each.virtual_stages) for each in space.variants(row)}
-    plain = {(schedule, vpp) for schedule, vpp in ways if vpp == 1}
-    return plain if plainly and plain else ways
+def _ways_to_run(space: Space, rows: list[int], plainly: bool) -> Iterator[Ways]:
+    """The schedules of each row, and chunks per rank; `plainly` those of one, where it has any.
+    Rows that share their variants share them.
+    """
+    known = dict[int, Ways]()
+    for variants in map(space.variants, rows):
+        if id(variants) not in known:
+            ways = frozenset((each.schedule, each.virtual_stages) for each in variants)
+            plain = frozenset((schedule, vpp) for schedule, vpp in ways if vpp == 1)
+            known[id(variants)] = plain if plainly and plain else ways
+        yield known[id(variants)]
 
 
-def _least_held(ways: set[tuple[Schedule, int]], pp: int, m: int) -> tuple[Ints, bool]:
+@cache
+def _least_held(ways: Ways, pp: int, m: int) -> tuple[Ints, bool]:
     """Micro-batches that each layer of a rank is held for at least, whichever of `ways` it runs."""
     least = np.full(pp, 2**30, np.int64)
     v_shaped = False

@@ -43,7 +43,13 @@ from meshplan.planner.search.held_memory.less_than_priced import (
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.least_held import LeastHeld, rows_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, rows_of_kinds_may_fit
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import (
+    Question,
+    closed_form,
+    may_hold,
+    price_space,
+    space_of,
+)
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import lists_all
 from meshplan.planner.stages.any_cut import any_cut
@@ -134,14 +140,13 @@ def checked_fit(question: Question, gpus: int) -> Checked:
     space = space_of(q)
     if not len(space.layouts):
         return Checked(None, settled=True)
-    prices = price_space(q, space, closed_form)
-    rows = np.flatnonzero(may_fit(q, space, prices))
-    if not len(rows):
+    space = space.take(np.flatnonzero(may_fit(q, space)))
+    if not len(space.layouts):
         return Checked(None, settled=True)
-    asked = _nearest_first(space.take(rows), prices.take(rows))
+    prices = price_space(q, space, closed_form)
     ranks = _Ranks(q, space, prices)
     settled = True
-    for row in rows[asked].tolist():
+    for row in _nearest_first(space, prices).tolist():
         found, every = ranks.layout(row)
         if found is not None:
             return Checked(found, settled=True)
@@ -151,16 +156,15 @@ def checked_fit(question: Question, gpus: int) -> Checked:
     return Checked(None, settled)
 
 
-def may_fit(question: Question, space: Space, prices: Coefficients | None = None) -> Bools:
-    """Whether each row may fit in some cut and mix, by the least that its ranks need; `prices`
-    where they are known.
-    """
-    setting, space = question.setting, space.take(np.arange(len(space.layouts)))  # not packed
+def may_fit(question: Question, space: Space) -> Bools:
+    """Whether each row may fit in some cut and mix, by the least that its ranks need."""
+    rows, setting = np.arange(len(space.layouts)), question.setting
+    space = space.take(rows)  # not packed
     if setting.engine.kernels.counts_passes:
         return rows_may_fit(space, setting)
     if setting.has_several_kinds:
         return rows_of_kinds_may_fit(space, setting)
-    return row_fits(space, prices or price_space(question, space, closed_form))
+    return np.isin(rows, may_hold(question, space, rows))
 
 
 def _nearest_first(space: Space, prices: Coefficients) -> Ints:

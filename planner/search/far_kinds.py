@@ -42,6 +42,7 @@ def settle_kind(proof: Simulated, kind: Kind) -> None:
     proof.open_kinds.settle(kind, proof.let_go_s, open_s)
     if len(rows):
         proof.moves.around(proof.best[kind])
+    proof.open_kinds.settled_s[kind] = proof.best[kind].step_s
 
 
 def _settle(proof: Simulated, rows: Ints, limit_s: Callable[..., float]) -> float:

@@ -136,7 +136,7 @@ def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fit 
         found = [fit for memory in memories if (fit := memory.fit(memory.capacity_kib))]
         if found:
             return min(found, key=lambda fit: fit.gpus)
-        rows = sum(len(memory.space.layouts) for memory in memories) // together
+        rows = sum(memory.looked_at for memory in memories) // together
         left = left[together:]
         together = max(1, min(2 * together, ROWS_TOGETHER // max(1, rows)))
     return None

@@ -12,7 +12,14 @@ from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Pricer, Question, price_space, space_of
+from meshplan.planner.search.rows.priced_space import (
+    Pricer,
+    Question,
+    closed_form,
+    price_space,
+    rows_that_may_hold,
+    space_of,
+)
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.legal_schedules import legal_schedules
 from meshplan.planner.stages.first_plan import first_plan
@@ -44,12 +51,19 @@ class NearestMiss:
 
 
 class LeastMemory:
-    """The rows of a question that hold least, and whether they fit under a capacity."""
+    """The rows of a question that hold least, and whether they fit under a capacity.
+
+    looked_at  how many rows there were. Where some sizes are asked, those that surely do not fit in
+               the question's own capacity are left out before seconds are priced
+    """
 
     def __init__(
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
         self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
+        self.looked_at = len(self.space.layouts)
+        if gpus is not None and price is closed_form:
+            self.space = self.space.take(rows_that_may_hold(question, self.space))
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
         self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits

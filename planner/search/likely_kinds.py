@@ -60,8 +60,18 @@ def settle_likely_kinds(proof: Simulated, k: int, every_cut_s: float) -> None:
                 _plan(proof, each)
         for each in list(islice(_stand_ins(proof, likely, k), LOOKED_AT)):
             if not proof.tally.late:
-                settle_kind(proof, each.kind)
-                proof.moves.go_on_near([proof.best[each.kind]])
+                _look_at(proof, each.kind, _most_s(proof, k))
+
+
+def _look_at(proof: Simulated, kind: Kind, most_s: float) -> None:
+    """Settle a kind, unless it was and nothing faster was found since; where none of its listed
+    cuts may be shown, only move layers.
+    """
+    if proof.open_kinds.bound_s(kind) >= most_s:
+        proof.moves.around(proof.best[kind])
+    elif proof.open_kinds.settled_s.get(kind) != proof.best[kind].step_s:
+        settle_kind(proof, kind)
+    proof.moves.go_on_near([proof.best[kind]])
 
 
 def _most_s(proof: Simulated, k: int) -> float:

@@ -39,11 +39,13 @@ class OpenKinds:
     rest_s   a bound of what was not looked at
     least_s  of some kinds the least bound of what is open
     every_cut_s  of some kinds a bound of the cuts that no list has, infinite where none is faster
+    settled_s  the best of each kind that was looked at further, when that had ended
     """
 
     rest_s: float = 0.0
     least_s: dict[Kind, float] = field(default_factory=dict)
     every_cut_s: dict[Kind, float] = field(default_factory=dict)
+    settled_s: dict[Kind, float] = field(default_factory=dict)
     _rests_s: dict[Kind, float] = field(default_factory=dict)
 
     def add(self, best: Mapping[Kind, Timed], layouts: Layouts, rows: Ints, bounds: Floats) -> None:

@@ -18,6 +18,7 @@ from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Bools, Floats, Ints, Layouts
 from meshplan.costmodels.prices.memory import least_columns
 from meshplan.costmodels.prices.prices import (
+    bytes_beside_one_layer,
     least_memory_bytes,
     lowest_memory_bytes,
     mean_states_bytes,
@@ -123,7 +124,27 @@ def rows_that_may_fit(space: Space, setting: Setting) -> Ints:
 
 
 def rows_may_fit(space: Space, setting: Setting) -> Bools:
-    """Whether each row may, by bytes alone; zb_h1 holds least (`LeastCoefficients.held_as`)."""
+    """Whether each row may, by bytes alone: by the states of its mean rank, by each layer on a rank
+    of its own, then by what all ranks hold.
+    """
+    fits = mean_states_bytes(space.layouts, setting) * SAFETY <= setting.cluster.fillable_bytes
+    for may in (_each_layer_may_fit, _all_may_fit):
+        rows = np.flatnonzero(fits)
+        fits[rows] = may(space.take(rows), setting) if len(rows) else False
+    return fits
+
+
+def _each_layer_may_fit(space: Space, setting: Setting) -> Bools:
+    """Whether a layer of every kind may, on some rank. Of what is kept on the host it is not known:
+    passes are not counted there.
+    """
+    needs = bytes_beside_one_layer(space.layouts, setting).max(axis=1)
+    fits: Bools = needs * SAFETY <= setting.cluster.fillable_bytes
+    return fits | (space.layouts.activation_offload > 0)
+
+
+def _all_may_fit(space: Space, setting: Setting) -> Bools:
+    """Whether all layers may; zb_h1 holds least (`LeastCoefficients.held_as`)."""
     lowest = lowest_memory_bytes(space.layouts, setting, least_columns)
     less = {name: np.maximum(each - KIB, 0.0) for name, each in lowest.items()}
     saved, nothing = less["layer_saved_bytes"], np.zeros(len(space.layouts))
@@ -166,6 +187,4 @@ class CountedRows:
 
     def _that_may_fit(self, rows: Ints) -> Ints:
         """Those of `rows` that may by every moment."""
-        kept = mean_states_bytes(self.space.layouts.take(rows), self.setting) * SAFETY
-        rows = rows[kept <= self.setting.cluster.fillable_bytes]
         return rows[rows_may_fit(self.space.take(rows), self.setting)] if len(rows) else rows

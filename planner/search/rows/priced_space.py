@@ -143,6 +143,17 @@ def may_hold(question: Question, space: Space, rows: Ints) -> Ints:
     return rows[row_fits(some, Held.of(columns, question.cluster.fillable_bytes))]
 
 
+def rows_that_may_hold(question: Question, space: Space) -> Ints:
+    """`may_hold` of all rows, some at a time."""
+    rows = np.arange(len(space.layouts))
+    if not len(rows):
+        return rows
+    firsts = blocks(len(rows), ROWS_PER_GLANCE)
+    parts = [rows[first : first + firsts.step] for first in firsts]
+    found = done_of_each(lambda part: may_hold(question, space, part), parts)
+    return np.concatenate(found)
+
+
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
     """Every row of `space` priced, in blocks so that memory stays small."""
     rows = np.arange(len(space.layouts))

@@ -14,6 +14,7 @@ from simulated_oracle import every_kind, recomputed
 from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.layout import Layout, Schedule, Stage
+from meshplan.costmodels.prices.prices import bytes_beside_one_layer
 from meshplan.costmodels.schedule.held_micro_batches import moments
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.schedule.orders import V_SHAPED
@@ -152,6 +153,29 @@ def test_the_least_memory_is_not_above_what_ranks_hold() -> None:
             assert held <= memory.needed
             shares.append(held / memory.needed)
     assert statistics.median(shares) > 2 / 3
+
+
+def test_a_rank_needs_no_less_than_each_of_its_layers_alone() -> None:
+    """Whatever its cut, mix and ZeRO stage; in some more than two thirds of it."""
+    shares = []
+    for seed in range(8):
+        draw = random.Random(seed)
+        question = replace(small_question(seed, 6, "1.."), engine=load_engine("native"))
+        pins = {axis: pin.text for axis, pin in question.pins.axes.items()}
+        pins |= {"pipeline_parallel": draw.choice(("1", "2..")), "zero_stage": "0.."}
+        question = replace(question, gpus=4, pins=parse_pins(pins))
+        alone = bytes_beside_one_layer(every_kind(question).layouts, question.setting)
+        layouts = list(every_layout(question))
+        for times, problem in draw.sample(layouts, min(4, len(layouts))):
+            counts = draw.choice(list(cuts(problem)))
+            mix = draw.choice(list(recomputed(counts, problem.modes, "any")))
+            own = step_model_of(case_at(question, replace(times.layout, stages=mix)))
+            starts = starts_of(mix)
+            for rank, memory in enumerate(stage_memory(own)):
+                spans = [slice(*starts[at : at + 2]) for at in problem.chunks_of_rank[rank]]
+                kinds = {kind for span in spans for kind in problem.pattern[span]}
+                shares += [alone[times.row, kind] / memory.needed for kind in kinds]
+    assert 2 / 3 < max(shares) <= 1
 
 
 @pytest.mark.parametrize("schedule", ["zb_v", "dualpipe_v"])

@@ -65,6 +65,7 @@ def test_a_kind_with_a_stand_in_is_settled(
     settle_likely_kinds(proof, TOP, math.inf)
     assert proof.best[kind].step_s <= step_s * (1 + 1e-6)
     assert (proof.open_kinds.bound_s(kind) > step_s * (1 - 1e-6)) == settled
+    assert (proof.open_kinds.settled_s.get(kind) == proof.best[kind].step_s) == settled
 
 
 @pytest.mark.parametrize(("open_part", "looked_at"), [(0.9, True), (1.0, False)])
@@ -137,10 +138,37 @@ def test_a_few_are_looked_at_while_there_is_time(
     monkeypatch.setattr(
         likely_kinds, "settle_kind", lambda _, kind: seen["settle_kind"].append(kind)
     )
+    proof.open_kinds.least_s = {kind: 0.0}
     proof.tally.deadline = 0.0 if late else None
     settle_likely_kinds(proof, TOP, math.inf)
     assert seen["_plan"] == [each.kind for each in new[:planned]]
     assert seen["settle_kind"] == [kind] * settled
+
+
+@pytest.mark.parametrize(
+    ("found_part", "open_part", "settled"),
+    [
+        pytest.param(1.0, 0.9, False, id="settled before"),
+        pytest.param(1.1, 0.9, True, id="a faster one found since"),
+        pytest.param(1.1, 1.2, False, id="nothing listed may be shown"),
+    ],
+)
+def test_a_kind_is_settled_where_that_may_show_it(
+    proof: Simulated,
+    monkeypatch: pytest.MonkeyPatch,
+    found_part: float,
+    open_part: float,
+    *,
+    settled: bool,
+) -> None:
+    """Not twice from the same plan, and not where its list is bounded above what is shown."""
+    (kind, step_s), asked = second(proof), list[Kind]()
+    most_s = likely_kinds._most_s(proof, TOP)
+    proof.open_kinds.settled_s = {kind: found_part * step_s}
+    proof.open_kinds.least_s, proof.open_kinds.rest_s = {kind: open_part * most_s}, math.inf
+    monkeypatch.setattr(likely_kinds, "settle_kind", lambda _, kind: asked.append(kind))
+    likely_kinds._look_at(proof, kind, most_s)
+    assert asked == [kind] * settled
 
 
 def test_an_interrupt_leaves_what_was_found(

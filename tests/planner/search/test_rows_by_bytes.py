@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.prices.prices import bytes_beside_one_layer
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_fits
@@ -74,7 +75,11 @@ def test_rows_that_may_fit_are_those_whose_least_fits(
     prices.hold(rows[::7])
     of_less = source(space, prices, question.setting)
     found = of_less.that_fit(rows)
-    expected = np.flatnonzero(row_fits(space, least(whole, space, question.setting)))
+    fits = row_fits(space, least(whole, space, question.setting))
+    if question.engine.kernels.counts_passes:
+        alone = bytes_beside_one_layer(space.take(rows).layouts, question.setting)
+        fits &= (alone <= question.cluster.fillable_bytes).all(axis=1)
+    expected = np.flatnonzero(fits)
     assert found.tolist() == expected.tolist()
     assert _columns(of_less.of_each(found)) == _columns(whole.take(found))
     priced = np.flatnonzero(row_fits(space, whole))
