@@ -53,7 +53,7 @@ def three_found() -> SearchResult:
 
 @cache
 def found_with(work: int, top: int) -> SearchResult:
-    """The answer to `FEW_KINDS` where runners-up have this budget and no kind is looked at apart."""
+    """The same where runners-up have this budget and no kind is looked at apart."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(likely_kinds, "LOOKED_AT", 0)
         patch.setattr(budget, "RUNNERS", work)
