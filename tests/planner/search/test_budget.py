@@ -234,7 +234,7 @@ def test_moves_begin_beside_a_row_once(part: int, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(budget, "EARLY", part)
     monkeypatch.setattr(LayerMoves, "_parts", begun_at)
-    solve(question(16), 5)
+    solve(question(28), 5)
     assert len(rows) == len(set(rows)) > 0
 
 
