@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -12,14 +13,26 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hardware_profiles", "costmodels", "planner", "executor")
 """Each may import those before it."""
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 
 
 @cache
-def imports_of(path: Path) -> tuple[list[ast.stmt], list[ast.AST]]:
-    """The statements of a file at its top level, and all that import anything."""
+def imports_of(path: Path) -> tuple[list[ast.AST], list[ast.AST]]:
+    """The statements of a file that import anything: at its top level, and all."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    some = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return tree.body, some
+    top, every = (
+        [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        for nodes in (tree.body, statements(tree))
+    )
+    return top, every
+
+
+def statements(within: ast.AST) -> Iterator[ast.AST]:
+    """All statements, at any depth: no expression holds one."""
+    for block in BLOCKS:
+        for node in getattr(within, block, ()):
+            yield node
+            yield from statements(node)
 
 
 def imports(path: Path, *, at_start: bool) -> list[str]:

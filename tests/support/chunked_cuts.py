@@ -3,6 +3,8 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 from simulated_oracle import DENSE, MOE, PINNED, random_question
@@ -38,24 +40,32 @@ def chunked(seed: int) -> Question:
 def climbs(seeds: range) -> Iterator[tuple[StageProblem, CutTimes, tuple[Stage, ...]]]:
     """A random layout of each question, and a cut of its list that fits."""
     for seed in seeds:
-        draw, q = random.Random(seed), chunked(seed)
-        space = space_of(q)
-        if not len(space.layouts):
-            continue
-        row = draw.randrange(len(space.layouts))
-        if not (variants := space.variants(row)):
-            continue
-        variant = draw.choice(variants)
-        problem = stage_problem(space, price_space(q, space, closed_form), row, variant)
-        mode = draw.choice(problem.modes)
-        cuts = [
-            tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
-            for counts in problem.splits or ()
-        ]
-        fitting = [stages for stages in cuts if evaluate(problem, stages)]
-        if fitting:
-            stages = draw.choice(fitting)
-            setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
-            layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
-            passes = pass_seconds(space.layouts.take(np.arange(len(space.layouts))), setting)
-            yield problem, CutTimes(setting, layout, passes, row, variant.columns), stages
+        if found := _climb(seed):
+            problem, priced, stages = found
+            yield problem, CutTimes(*priced), stages
+
+
+@cache
+def _climb(seed: int) -> tuple[StageProblem, tuple[Any, ...], tuple[Stage, ...]] | None:
+    """One of them, and what its `CutTimes` are made of."""
+    draw, q = random.Random(seed), chunked(seed)
+    space = space_of(q)
+    if not len(space.layouts):
+        return None
+    row = draw.randrange(len(space.layouts))
+    if not (variants := space.variants(row)):
+        return None
+    variant, only = draw.choice(variants), space.take(np.array([row]))
+    problem = stage_problem(only, price_space(q, only, closed_form), 0, variant)
+    mode = draw.choice(problem.modes)
+    cuts = [
+        tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+        for counts in problem.splits or ()
+    ]
+    if not (fitting := [stages for stages in cuts if evaluate(problem, stages)]):
+        return None
+    stages = draw.choice(fitting)
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    layout = layout_of_row(only.layouts, 0, variant, StagePlan(stages, 0, ()))
+    passes = pass_seconds(only.layouts, setting)
+    return problem, (setting, layout, passes, 0, variant.columns), stages

@@ -28,7 +28,7 @@ from meshplan.planner.case.plan_file import Plan, PlanModel
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
 
-LAYOUTS = cases(80, nightly=500)
+LAYOUTS = cases(50, nightly=500)
 SHAPE = ("hidden", "vocab", "kinds", "pattern", "gated", "norm", "bias", "tied", "mtp_layers")
 HABITS = {
     "megatron": Habits(

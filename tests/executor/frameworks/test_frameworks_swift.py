@@ -251,3 +251,10 @@ def test_a_verdict(tmp_path: Path) -> None:
     (found,) = check_paths([tmp_path / "train.sh"], tools(), Settings(cluster="dgx-h100"))
     assert found.verdict == "fits"
     assert recognise("train.sh", FULL).name == "ms-swift"
+
+
+@pytest.mark.parametrize("said", ["$FSDP.json", '\'{"fsdp": "$FSDP"}\''])
+def test_an_fsdp_file_that_nobody_names_is_asked_for(said: str) -> None:
+    """Not taken to be a file that is elsewhere, nor JSON."""
+    with pytest.raises(UnreadableConfig, match="--env FSDP="):
+        _read(FULL.replace("--deepspeed zero3", f"--fsdp {said}"))

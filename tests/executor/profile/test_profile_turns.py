@@ -113,6 +113,17 @@ def test_no_turn_is_begun_that_should_not_end_in_time(clock: Clock) -> None:
     assert timing.summary.repeats == 3
 
 
+def test_the_slowest_rank_says_how_many_turns(clock: Clock) -> None:
+    """Turns of 1.25 s here and of 2.5 s there in 5 s: two."""
+
+    class Slower(TwoRanks):
+        def everywhere(self, values):
+            return [[*values], [2.5]] if len(values) == 1 else super().everywhere(values)
+
+    bench = Slower(torch.device("cpu"), budget_s=5.0, world_size=2)
+    assert in_turns(bench, lambda: clock.work(0.25), Part()).timing.summary.repeats == 2
+
+
 def test_a_rank_without_a_group_does_not_count(clock: Clock) -> None:
     """Of three ranks the last has no partner: its call of no time says nothing of the others'."""
     bench = TwoRanks(torch.device("cpu"), budget_s=0.0, world_size=2)

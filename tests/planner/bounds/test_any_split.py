@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from listed_layouts import listed_layouts
+from nightly import cases
 from simulated_oracle import every_kind
 from small_cuts import cuts, every_layout, small_question
 
@@ -28,7 +29,7 @@ def test_what_covers_pay_together_is_what_each_pays_alone(engine: str) -> None:
     """`BoundedLayouts.paid_ns`, which sorts each rank's segments, of one chunk that holds all."""
     compared = finite = infinite = 0
     draw = np.random.default_rng(1)
-    for _, _, _, same in listed_layouts(engine, range(12)):
+    for _, _, _, same in listed_layouts(engine, range(cases(8, nightly=12))):
         bounded, (in_flight, which) = BoundedLayouts(same), same.most_covered
         layers = draw.uniform(0, 4, (*in_flight.shape[:2], len(same.kind_counts), same.pp))
         lacks = abs(bounded.room) * draw.uniform(0, 1, bounded.room.shape) ** 4
@@ -50,7 +51,7 @@ def test_bounds_of_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     of them.
     """
     several = 0
-    for proof, _, rows, same in listed_layouts("generic", range(12)):
+    for proof, _, rows, same in listed_layouts("generic", range(cases(8, nightly=12))):
         whole = Passes.of(proof.passes, rows, same)
         passes = whole.in_chunks(proof.passes.take(rows), same)
         monkeypatch.setattr(any_split, "CELLS", 10**9)
@@ -66,7 +67,7 @@ def test_passes_in_other_chunks_are_those_of_these_chunks() -> None:
     many a rank has.
     """
     differ = 0
-    for proof, _, rows, same in listed_layouts("native", range(6)):
+    for proof, _, rows, same in listed_layouts("native", range(cases(4, nightly=6))):
         others = Passes.of(proof.passes, rows, replace(same, vpp=same.vpp + 1))
         passes = others.in_chunks(proof.passes.take(rows), same)
         alone = Passes.of(proof.passes, rows, same)
@@ -95,7 +96,7 @@ def test_no_cut_is_faster_than_the_bound_of_its_row(chunks: str, every: int, clo
     """Cuts of one chunk per rank and of several, played; some are close to it."""
     closest, asked, draw = 0.0, 0, random.Random(1)
     schedules = set[str]()
-    for seed in range(12):
+    for seed in range(cases(8, nightly=12)):
         question = small_question(seed, chunks=chunks)
         space, layouts = every_kind(question), list(every_layout(question))
         if not layouts:

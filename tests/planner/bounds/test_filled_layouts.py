@@ -4,6 +4,7 @@ import math
 
 import pytest
 from listed_layouts import listed_layouts
+from nightly import cases
 
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.problem.stage_problem import stage_problem
@@ -42,7 +43,7 @@ def test_bounds_of_many_layouts_are_those_of_each_alone(
     """
     monkeypatch.setattr(open_layouts, "FEWEST_FILLED", 1)
     higher, at_limit, together = 0, 0, 0
-    proofs = {id(each[0]): each[0] for each in listed_layouts(engine, range(7))}
+    proofs = {id(each[0]): each[0] for each in listed_layouts(engine, range(cases(5, nightly=7)))}
     for proof in proofs.values():
         while not closely_bounded(proof) and proof.open.closer(math.inf):
             pass

@@ -29,7 +29,7 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 CLOSE = 1 + 1e-9
-SEEDS = range(cases(20, nightly=40))
+SEEDS = range(cases(10, nightly=40))
 
 
 def test_each_pair_has_the_fewest_layers_that_fit_and_takes_what_they_take() -> None:

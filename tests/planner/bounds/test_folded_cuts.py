@@ -45,7 +45,7 @@ def test_no_cut_of_a_v_shape_is_faster_than_its_bounds() -> None:
     after the other; below several limits. Some are close.
     """
     close, refused, nearest = 0, 0, 0.0
-    for seed, (cuts_of, least_s, layers) in folded(cases(20, nightly=150)):
+    for seed, (cuts_of, least_s, layers) in folded(cases(10, nightly=150)):
         reached_s = least_s if math.isfinite(least_s) else 100.0
         for limit_s in (reached_s * 0.97, reached_s * (1 + 1e-7), reached_s * 1.3):
             program = FreeCutProgram(cuts_of, limit_s, first_lines(*shape_of(cuts_of.same)))

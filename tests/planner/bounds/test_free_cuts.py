@@ -71,7 +71,7 @@ def test_weights_of_another_layout_are_a_bound_too() -> None:
     whatever their chunks and micro-batches; some are close.
     """
     known, asked, nearest = dict[tuple[str, int], tuple[Multipliers, float]](), 0, 0.0
-    for cuts_of, least_s, _ in chain.from_iterable(map(played, range(cases(12, nightly=60)))):
+    for cuts_of, least_s, _ in chain.from_iterable(map(played, range(cases(11, nightly=60)))):
         limit_s = least_s * 1.3 if math.isfinite(least_s) else 100.0
         same = cuts_of.same
         like, cap = (same.schedule, same.pp), same.prices.cap_kib

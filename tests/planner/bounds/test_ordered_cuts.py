@@ -47,7 +47,7 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
     below several limits; the fastest cut is listed where it is below. Some bounds are close.
     """
     close, refused = 0, 0
-    for seed, each in in_rows(cases(10, nightly=150)):
+    for seed, each in in_rows(cases(6, nightly=150)):
         least_s, layers = each.least_s, each.layers
         reached_s = least_s if math.isfinite(least_s) else 100.0
         for limit_s in (reached_s * 0.97, reached_s * (1 + 1e-7), reached_s * 1.3):
@@ -75,7 +75,7 @@ def test_paths_of_one_kind_say_no_less_than_the_program_that_prices_them() -> No
     priced alike.
     """
     asked, limited = 0, 0
-    for seed, each in in_rows(cases(26, nightly=200)):
+    for seed, each in in_rows(cases(14, nightly=200)):
         if len(each.cuts.kinds) > 1 or not math.isfinite(each.least_s):
             continue
         program = program_of(each, each.least_s)

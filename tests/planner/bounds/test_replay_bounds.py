@@ -63,7 +63,7 @@ def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
     memory is priced by the likeliest split, which may be another one then.
     """
     compared = closer = by_means = 0
-    for seed in range(cases(15, nightly=60)):
+    for seed in range(cases(9, nightly=60)):
         for problem, passes, times in _problems(random.Random(seed), _short_of_memory(seed)):
             known = KnownChains()
             shape = shape_of(problem)

@@ -96,7 +96,7 @@ def test_no_bound_is_above_a_simulation(block: int) -> None:
     says, and `CutTimes` gives what `StepModel` does.
     """
     compared = 0
-    for seed in range(block * 40, block * 40 + 40):
+    for seed in range(block * 40, block * 40 + cases(24, nightly=40)):
         proof, draw = simulated(random_question(seed)), random.Random(seed)
         for _ in range(6 if proof else 0):
             compared += _compared(proof, draw)
@@ -108,7 +108,7 @@ def test_no_bound_of_traffic_beside_chunks_is_above_a_simulation() -> None:
     is not hidden beside rounds of its chunks.
     """
     compared = 0
-    for seed in range(cases(20, nightly=80)):
+    for seed in range(cases(12, nightly=80)):
         draw, question = random.Random(seed), random_question(seed)
         bytes_per_s = draw.choice((5e8, 2e9, 5e9, 2e10))
         slow = {"node": link(1e-5, bytes_per_s), "network": link(1e-5, bytes_per_s)}
@@ -147,7 +147,7 @@ def test_no_bound_of_mixed_layers_in_chunks_is_above_a_simulation() -> None:
     stack raises some, which is charged.
     """
     raised = 0
-    for seed in range(cases(14, nightly=40)):
+    for seed in range(cases(8, nightly=40)):
         draw, question = random.Random(seed), random_question(seed)
         pattern = (0, 1, *draw.choices((0, 1), k=max(4, question.model.num_layers) - 2))
         proof = simulated(replace(
@@ -188,7 +188,7 @@ def test_limits_leave_bounds_below_them_as_they_are(monkeypatch: pytest.MonkeyPa
     bound below it.
     """
     below, layers = [0, 0], StageChains.most_layers
-    for seed in range(cases(8, nightly=24)):
+    for seed in range(cases(5, nightly=24)):
         question = random_question(seed)
         pattern = (0, 0, 1) * question.model.num_layers
         proof = simulated(replace(

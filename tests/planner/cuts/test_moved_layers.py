@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chunked_cuts import chunked, climbs
 from listed_layouts import listed_layouts
+from nightly import cases
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import solve
@@ -86,7 +87,7 @@ def test_no_change_of_two_layers_is_faster_than_where_it_ends() -> None:
     memory (measured: 1.4 to 7 % slower in three of them by one layer at a time).
     """
     asked = 0
-    for proof, variant, rows, _ in listed_layouts("generic", range(14)):
+    for proof, variant, rows, _ in listed_layouts("generic", range(cases(10, nightly=14))):
         problem, _ = proof.problem(int(rows[0]), variant)
         every = (tuple(Stage(n, 0, n) for n in counts) for counts in problem.splits or ())
         begun = next((stages for stages in every if evaluate(problem, stages)), None)

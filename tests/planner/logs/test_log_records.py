@@ -171,7 +171,7 @@ def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
     """Of a log above the limit the last bytes count, which is said."""
     path, line = (
         tmp_path / "train.log",
-        " iteration %8d/ 9 | elapsed time per iteration (ms): 1.0 |\n",
+        f" iteration %8d/ 9 | elapsed time per iteration (ms): 1.0 | {'x' * 900}\n",
     )
     lines = MAX_LOG_BYTES // len(line % 1) + 100
     path.write_text("".join(line % step for step in range(1, lines)))

@@ -126,7 +126,7 @@ def test_an_engine_starts_where_its_runs_have_taught_nothing() -> None:
 def test_a_fit_finds_a_slow_machine():
     """Runs that all take 1.5 times the prediction are fitted, and left-out models too."""
     rows = []
-    for layers, name in (("16", "4B"), ("32", "8B"), ("48", "12B"), ("64", "16B")):
+    for layers, name in (("16", "4B"), ("32", "8B"), ("64", "16B")):
         for micro, sequence in (("1", "2048"), ("2", "4096"), ("1", "8192"), ("2", "8192")):
             row = ROW | {"model": name, "layers": layers, "micro_batch": micro, "seq_len": sequence}
             (found,) = predict_rows([row])
@@ -135,7 +135,7 @@ def test_a_fit_finds_a_slow_machine():
     pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
     fit = fit_pool(pool, PLAIN, "test", "2026-01-01")
     assert fit is not None
-    assert fit.groups == 8  # 4 models x micro-batches of 1 and 2
+    assert fit.groups == 6  # 3 models x micro-batches of 1 and 2
     assert fit.error_fraction < 0.1
 
 

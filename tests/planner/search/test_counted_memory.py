@@ -10,6 +10,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from nightly import cases
 from simulated_oracle import every_kind, recomputed
 from small_cuts import cuts, every_layout, small_question
 
@@ -142,7 +143,7 @@ def test_what_a_rank_needs_of_the_kinds_that_it_holds() -> None:
 def test_the_least_memory_is_not_above_what_ranks_hold() -> None:
     """Of random mixes of random cuts; in the median within a third of it."""
     shares = []
-    for question, times, problem, bare, draw in drawn_cuts(range(12)):
+    for question, times, problem, bare, draw in drawn_cuts(range(cases(8, nightly=12))):
         counts = tuple(stage.layers for stage in bare)
         mix = draw.choice(list(recomputed(counts, problem.modes, "any")))
         own = step_model_of(case_at(question, replace(times.layout, stages=mix)))
@@ -319,7 +320,7 @@ def test_a_cut_has_the_mix_that_it_has_alone_whatever_was_asked_before() -> None
 def test_ways_of_a_rank_are_all_that_fit() -> None:
     """Against every mix of its chunks, asked one by one: the same least time."""
     asked = 0
-    for _, times, problem, bare, draw in drawn_cuts(range(14)):
+    for _, times, problem, bare, draw in drawn_cuts(range(cases(9, nightly=14))):
         ranks = CountedRanks(problem, StepModel(times.model.setting, times.layout))
         rank, starts = draw.randrange(problem.pp), starts_of(bare)
         held = problem.chunks_of_rank[rank]

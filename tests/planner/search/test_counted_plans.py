@@ -80,7 +80,7 @@ AXES = ("data_parallel", "pipeline_parallel", "virtual_stages")
 @pytest.mark.parametrize(
     ("asked", "axes"),
     [
-        pytest.param(DENSE, AXES[:1], id="dp of the answer"),
+        pytest.param(DENSE, AXES[:1], id="dp of the answer", marks=pytest.mark.nightly),
         pytest.param(DENSE, AXES[1:], id="its pipeline", marks=pytest.mark.nightly),
         pytest.param(EXPERTS, AXES[:2], id="one rank, a mixture of experts"),
     ],

@@ -113,7 +113,7 @@ def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better(
         len(space.layouts), bool
     ))  # fmt: skip
     compared = 0
-    for seed in range(cases(12, nightly=60)):
+    for seed in range(cases(7, nightly=60)):
         draw, question = random.Random(seed), random_question(seed)
         layers = max(2, min(4, question.model.num_layers))
         question = replace(

@@ -228,7 +228,7 @@ def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Price
 def test_a_refusal_says_where_other_cuts_might_fit(engine: str, chunks: str, said: bool) -> None:
     """Of several chunks per rank cuts of a list alone are tried, so one beside it may fit."""
     asked = Question(
-        model=read_model("jamba-v0.1")[1], training=Training(seq_len=8192, global_batch_size=8),
+        model=read_model("qwen2.5-72b")[1], training=Training(seq_len=8192, global_batch_size=8),
         gpus=8, cluster=load_cluster("dgx-h100"), engine=load_engine(engine),
         pins=parse_pins({"virtual_stages": chunks, "pipeline_parallel": "2"}),
     )  # fmt: skip

@@ -69,6 +69,7 @@ def test_rows_are_priced_as_all_at_once(
 
 
 @cache
+@cache
 def priced(engine: str) -> tuple[Question, Space, Coefficients, Floats]:
     """The question in an engine, its rows, their prices, and bounds of what they compute."""
     asked = ask(replace(ASKED, engine=engine, gpus=16, global_batch=64)).question

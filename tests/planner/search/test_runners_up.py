@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from meshplan.planner.search.found import KIND_AXES, Kind, Timed, kind_of, kind_
 from meshplan.planner.search.held_memory import counted_kinds, counted_memory
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
 from meshplan.planner.search.open_kinds import OpenKinds, has_others, not_shown, of_shown
-from meshplan.planner.search.result import NoLayoutFits
+from meshplan.planner.search.result import NoLayoutFits, SearchResult
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.space.pins import Pins, parse_pin, parse_pins
@@ -42,6 +43,21 @@ FEW_KINDS = replace(HYBRID, model=replace(HYBRID.model, pattern=HYBRID.model.pat
 ASKED = ask(
     Arguments(model="qwen3.5-9b", gpus=8, cluster="dgx-a100", engine="hai-llm", global_batch=32)
 )
+
+
+@cache
+def three_found() -> SearchResult:
+    """The answer to `FEW_KINDS`, with two runners-up."""
+    return solve(FEW_KINDS, 3)
+
+
+@cache
+def found_with(work: int, top: int) -> SearchResult:
+    """The same where runners-up have this budget and no kind is looked at apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(likely_kinds, "LOOKED_AT", 0)
+        patch.setattr(budget, "RUNNERS", work)
+        return solve(FEW_KINDS, top)
 
 
 @pytest.mark.parametrize("asked", QUESTIONS)
@@ -123,15 +139,12 @@ def every_kind_fixture() -> dict[Kind, float]:
     pytest.param(budget.RUNNERS, 8, False, id="some of eight are slower than is looked for"),
 ])  # fmt: skip
 def test_what_is_missing_is_no_faster_than_is_said(
-    every_kind: dict[Kind, float], monkeypatch: pytest.MonkeyPatch,
-    work: int, top: int, proved: bool,
-) -> None:  # fmt: skip
+    every_kind: dict[Kind, float], work: int, top: int, proved: bool
+) -> None:
     """No kind that is left out, and no other layout of one that is shown; and that something may
     be missing is said, where it may.
     """
-    monkeypatch.setattr(likely_kinds, "LOOKED_AT", 0)
-    monkeypatch.setattr(budget, "RUNNERS", work)
-    found = solve(FEW_KINDS, top)
+    found = found_with(work, top)
     assert found.kinds_bound_s is not None
     shown = {kind_of_layout(each.layout): each.step_time_s for each in found.solutions}
     missing = [s for kind, s in every_kind.items() if s < shown.get(kind, math.inf) * (1 - 2e-6)]
@@ -164,13 +177,10 @@ def test_what_is_missing_is_no_faster_than_is_said(
     pytest.param(budget.RUNNERS, 8, False, id="beyond what is looked for"),
 ])  # fmt: skip
 def test_no_kind_is_faster_than_its_bound(
-    every_kind: dict[Kind, float], monkeypatch: pytest.MonkeyPatch,
-    work: int, top: int, proved: bool,
-) -> None:  # fmt: skip
+    every_kind: dict[Kind, float], work: int, top: int, proved: bool
+) -> None:
     """Of those that are shown, of those that are said to be left out, and of all others."""
-    monkeypatch.setattr(likely_kinds, "LOOKED_AT", 0)
-    monkeypatch.setattr(budget, "RUNNERS", work)
-    found = solve(FEW_KINDS, top)
+    found = found_with(work, top)
     shown = {kind_of_layout(each.layout): each for each in found.solutions}
     assert found.open_kinds is not None
     assert found.rest_bound_s is not None
@@ -231,7 +241,7 @@ def test_kinds_that_are_settled_apart_are_no_faster_than_their_bounds(
 
 def test_what_may_be_faster_is_said() -> None:
     """Beside a runner-up, of degrees that are not shown, and of none where nothing may be."""
-    found = solve(FEW_KINDS, 3)
+    found = three_found()
     plan = plan_of(replace(ASKED, question=FEW_KINDS), found)
     assert plan.search is not None
     assert plan.prediction is not None
@@ -286,7 +296,7 @@ def test_what_is_left_out_of_the_shown_may_be_faster_too() -> None:
     """Of eight solutions the second is the plan and one runner-up is shown: a kind that is not, and
     may be faster than that, is named; one that may not is not; and of others no more is said.
     """
-    every = solve(FEW_KINDS, 3)
+    every = three_found()
     first, second, third = every.solutions
     step_s = first.step_time_s
     third = replace(third, kind_bound_s=0.99 * step_s)
@@ -320,7 +330,7 @@ def test_what_was_not_counted_may_be_as_fast_as_anything(monkeypatch: pytest.Mon
 
 def test_nothing_is_said_of_what_is_slower_than_all_that_is_shown() -> None:
     """More are wanted than there are: what is open and slower is neither named nor bounded."""
-    (only,) = solve(FEW_KINDS, 1).solutions
+    only, *_ = three_found().solutions
     known = OpenKinds(2 * only.step_time_s, {(16, 1, 1, 1): 1.5 * only.step_time_s})
     assert not_shown([only], known, 0.0) == ((), only.step_time_s)
 
@@ -329,7 +339,7 @@ def test_a_kind_is_no_slower_than_what_was_not_looked_at() -> None:
     """What is open of it begins at 1.3, but some of it was looked at up to 1.05 alone. What is
     named is none of the others.
     """
-    (only,) = solve(FEW_KINDS, 1).solutions
+    only, *_ = three_found().solutions
     best, slow = replace(only, step_time_s=1.0), replace(only, step_time_s=1.6)
     known = OpenKinds(1.05, {(16, 1, 1, 1): 1.3, (1, 16, 1, 1): 1.02})
     assert not_shown([best, slow], known, 0.0) == ((((1, 16, 1, 1), 1.02),), 1.05)

@@ -10,6 +10,7 @@ from stage_problems import problem_of
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.problem.closed_form import Passes
 from meshplan.planner.problem.stage_problem import End, StagePlan, StageProblem, evaluate
+from meshplan.planner.stages.any_cut import any_cut
 from meshplan.planner.stages.counts import solve_counts
 from meshplan.planner.stages.first_plan import first_plan
 from meshplan.planner.stages.heuristic import first_counts
@@ -177,3 +178,33 @@ def test_a_less_even_split_is_planned_where_the_most_even_ones_do_not_fit() -> N
     assert [stage.layers for stage in plan.stages] == [1, 2, 1, 1]
     assert plan.peak_kib == (210, 260)
     assert first_plan(replace(problem, splits=splits[::2])) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "least_kib", "layers"),
+    [
+        pytest.param(
+            {"schedule": "interleaved_1f1b", "vpp": 2, "pattern": (0,) * 5,
+             "splits": ((1, 1, 2, 1), (2, 1, 1, 1))},
+            10 + 2 * 2 * 50, [1, 1, 1, 2],
+            id="of two chunks rank 0 holds two layers twice, rank 1 one twice and two once",
+        ),
+        pytest.param(
+            {"splits": ((3, 1),)}, 10 + 3 * 50, [1, 3],
+            id="rank 0 holds each layer twice, rank 1 once",
+        ),
+    ],
+)  # fmt: skip
+def test_any_cut_is_one_that_no_list_has(
+    changed: dict[str, Any], least_kib: int, layers: list[int]
+) -> None:
+    """Where a list's cuts need more. With 1 KiB less no cut fits, which is known."""
+    few = {
+        "m": 2, "modes": (0,), "state_kib": (0,), "embedding": End(), "transient_kib": (0, 0, 0),
+    }  # fmt: skip
+    problem = by_hand(**changed, **few, cap_kib=least_kib)
+    plan, known = any_cut(problem)
+    assert plan is not None
+    assert known
+    assert [stage.layers for stage in plan.stages] == layers
+    assert any_cut(by_hand(**changed, **few, cap_kib=least_kib - 1)) == (None, True)

@@ -252,7 +252,7 @@ def test_sixty_columns_hold_every_layout(
 
 def test_pipes_get_no_bar() -> None:
     """Off a terminal standard error is silent."""
-    assert run("sweep", *SMALL).stderr == ""
+    assert run("sweep", "llama-3.1-8b", "--gpus", "8", *JOB).stderr == ""
 
 
 def test_what_is_assumed_of_some_cells_says_of_which() -> None:

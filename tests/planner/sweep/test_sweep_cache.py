@@ -125,7 +125,7 @@ def test_what_took_the_place_of_a_cache_stays(tmp_path: Path) -> None:
 def test_what_a_time_limit_ended_is_not_kept(tmp_path: Path, planner: Planner) -> None:
     """A cell that a time limit ended is marked so, and planned again next time."""
     cache = ("--cache", str(tmp_path / "cells.json"))
-    asked = ("mixtral-8x22b", "--gpus", "128", *JOB)
+    asked = ("mixtral-8x7b", "--gpus", "16", *JOB)
     ended = swept(*asked, *cache, "--time-limit", "0")
     assert ended["cells"][0]["status"] in ("FEASIBLE", "UNKNOWN")
     status = swept(*asked, *cache)["cells"][0]["status"]
