@@ -112,6 +112,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "muse_spark_text": {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 60},
     "doge": {"num_key_value_heads": 2, "attention_bias": True},
     "longcat_flash": {"zero_expert_num": 0},
+    "glm5_next_text": {
+        "num_hidden_layers": 8, "index_kpool": 4, "hc_mult": 3, "linear_num_heads": 32,
+        "layer_types": ["linear_attention", "indexed_attention"] * 4,
+        "indexer_types": ["full"] * 4 + ["shared"] * 4,
+    },
     "deepseek_v4": {
         "compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 16},
         "layer_types": ["sliding_attention"] * 3 + [

@@ -23,7 +23,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
             "mistral_large4_text sarvam_mla sarvam_moe"
         ),
         2: "bailing_hybrid",
-        3: "deepseek_v3 deepseek_v32 glm_moe_dsa",
+        3: "deepseek_v3 deepseek_v32 glm_moe_dsa glm5_next_text",
     },
     "global_head_dim": {
         512: "gemma4_text gemma4_unified_text",
@@ -35,7 +35,10 @@ BY_FIELD: dict[str, dict[int, str]] = {
         256: "gemma4_text",
     },
     "linear_head_dim": {
-        128: "kimi_linear",
+        128: "kimi_linear glm5_next_text",
+    },
+    "linear_num_heads": {
+        64: "glm5_next_text",
     },
     "mamba_head_dim": {
         64: "nemotron_h",
@@ -54,12 +57,12 @@ BY_FIELD: dict[str, dict[int, str]] = {
         128: "axk2 sarvam_mla mistral4 mistral_large4_text glm4v_moe_text",
         192: "axk1",
         256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text",
-        288: "step3p5 step3p7",
+        288: "step3p5 step3p7 glm5_next_text",
     },
     "n_shared_experts": {
         1: (
             "axk1 axk2 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
-            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open "
+            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open glm5_next_text "
             "glm4v_moe_text hy_v4_vl_text mistral4 mistral_large4_text"
         ),
         2: "deepseek_v2 deepseek_ocr2_text",
@@ -98,7 +101,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
     "q_lora_rank": {
         768: "glm4_moe_lite minicpm3",
         1024: "dots3_note_text mistral4",
-        1536: "axk1 deepseek_v2 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
+        1536: "axk1 deepseek_v2 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu glm5_next_text",
         2048: "glm_moe_dsa hy_v4_vl_text",
     },
     "shared_expert_intermediate_size": {

@@ -53,9 +53,6 @@ NOT_PRICED = {
     "its layers run several times over for each token": ("ouro",),
     "its later layers read the keys, values and states of one earlier layer": ("phi4flash",),
     "attention and a state side by side, keys that layers share, and tokens of its own": ("hymba",),
-    "its layers are linear and latent attention with pooled keys, and several streams": (
-        "glm5_next_text",
-    ),
     "its layers read keys that an earlier one compressed, and some embeddings of n-grams": (
         "deepseek_v41",
         "deepseek_v41_text",

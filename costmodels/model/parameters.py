@@ -7,6 +7,7 @@
     gate          h a (one for each head) or h a e
                   with a query of low rank alone q as above, out: a e r_o + g_o r_o h in g_o groups
     indexer       (r_q or h) a_i d_i + h (d_i + a_i) + 2 d_i     [4]
+                  with gates of pooled blocks of b keys + h d_i + b d_i
     recurrent     h p + r (s + c) + r h, p columns of the projections, r inner numbers, s and c what
                   each selects and is widened from; + (width + bias) per convolved channel   [5]
     routed        experts x feed-forward;   router: h experts (+ 2 h l to a latent width l and back)
@@ -210,7 +211,7 @@ def mtp_parameters_per_rank(
     The 2h x h projection is cut over tp, as Megatron-Core's `multi_token_prediction.py` does
     (column parallel, its output gathered).
     """
-    modules = model.mtp_layers
+    model, modules = model.of_modules, model.mtp_layers
     layer = layer_parameters_per_rank(model, model.module_layer, tp, ep, etp)
     projection = _mtp_projection(model) / tp + _module_norms(model) + _stream_head(model)
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
@@ -230,8 +231,9 @@ def _model_total(
 ) -> ParameterCount:
     """The model whose layers have the parameters that `of_layer` says."""
     vocab = model.vocab * model.hidden
-    module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
-    module += _mtp_projection(model) + _module_norms(model) + _stream_head(model)
+    one = model.of_modules
+    module = of_layer(one, one.module_layer).total if model.mtp_layers else 0
+    module += _mtp_projection(one) + _module_norms(one) + _stream_head(one)
     ends = ParameterCount(
         embedding=vocab
         + model.learned_positions * model.hidden
@@ -301,7 +303,8 @@ def _indexer(model: Model, attention: Attention) -> int:
     if attention.compression:
         keys = attention.compression.parameters(model.hidden, index.head_dim)
         return query + model.hidden * index.heads + keys
-    return query + model.hidden * (index.head_dim + index.weights) + 2 * index.head_dim
+    beside = 2 * index.head_dim + index.pooled * index.block * index.head_dim
+    return query + model.hidden * (index.key_columns + index.weights) + beside
 
 
 def _ngrams(model: Model, kind: Layer) -> _Weights:

@@ -263,6 +263,7 @@ class Model:
     alternating         the same where each layer computes one of them alone (Gemma 3n)
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     module              the layer of each, where it is none like the last
+    plain_modules       a module has one hidden state, whatever the layers have (GLM-5.3-Flash)
     tower               what turns images into its tokens, None: it reads text alone, or its tower
                         is not read
     numerics            what changes neither sizes nor time, and so no comparison of models
@@ -292,6 +293,7 @@ class Model:
     alternating: AlternatingUpdates | None = None
     mtp_layers: int = 0
     module: Layer | None = None
+    plain_modules: bool = False
     tower: Tower | None = None
     numerics: Numerics = field(default=Numerics(), compare=False)
     expert_groups: tuple[int, int] = field(init=False)
@@ -316,6 +318,13 @@ class Model:
         if last.attention.compression is None:
             return last
         return replace(last, attention=replace(last.attention, compression=None, indexer=None))
+
+    @cached_property
+    def of_modules(self) -> "Model":
+        """The model as its modules of multi-token prediction are built: of one stream where they
+        have no more.
+        """
+        return replace(self, streams=None) if self.plain_modules else self
 
     @property
     def num_layers(self) -> int:

@@ -57,7 +57,7 @@ CHANGES_COST = names("""
     altup_active_idx altup_correct_scale altup_num_inputs laurel_rank hc_count hc_lowrank
     heads_per_ngram indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads
     indexer_n_heads make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base
-    ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank
+    ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank index_kpool
 """)
 
 SAID_ELSEWHERE = names("""
@@ -158,6 +158,10 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "molmo2_text": names("rope_scaling_layers"),
     "mimo": names("use_mrope"),
     "glm_moe_dsa": names("index_share_for_mtp_iteration"),
+    "glm5_next_text": names(
+        "hc_sinkhorn_iters index_kpool_always_select_tail index_share_for_mtp_iteration "
+        "linear_lower_bound mla_use_nope"
+    ),
     **dict.fromkeys(
         ("mimo_v2_flash", "mimo_v2"), names("attention_chunk_size attention_projection_layout")
     ),
@@ -181,6 +185,7 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
             *("qwen2_5_vl", "qwen2_5_vl_text"),
         )
     },
+    "glm5_next_text": {"mhc": True, "index_kpool_compress": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
     "phi3": {"full_attn_mod": 1, "interpolate_factor": 1},  # of Phi-4-mini
     **{name: {"qk_norm": True} for name in ("apertus", "apertus1p5_text")},

@@ -15,6 +15,7 @@ from meshplan.costmodels.model.families.parts import (
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
+from meshplan.costmodels.model.hybrid_rules import glm5_next
 from meshplan.costmodels.model.qwen4_rules import qwen4
 
 GATED_DELTA = Family(
@@ -84,6 +85,14 @@ RECURRENT: dict[str, Family] = {
             shared=("num_shared_experts",),
             layers=layers.after_leading("first_k_dense_replace", every=("moe_layer_freq",)),
         ),
+    ),
+    "glm5_next_text": replace(
+        DEEPSEEK,
+        indexed=True,
+        mixers=layers.recurrent_but_each(4),
+        recurrent=recurrent.kimi_delta,
+        experts_when=(),
+        adjust=glm5_next,
     ),
     "bailing_hybrid": replace(
         DEEPSEEK,
