@@ -56,7 +56,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         64: "deepseek_v2 glm4_moe_lite deepseek_ocr2_text",
         128: "axk2 sarvam_mla mistral4 mistral_large4_text glm4v_moe_text",
         192: "axk1",
-        256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text",
+        256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text inkling_text",
         288: "step3p5 step3p7 glm5_next_text",
     },
     "n_shared_experts": {
@@ -65,7 +65,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
             "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open glm5_next_text "
             "glm4v_moe_text hy_v4_vl_text mistral4 mistral_large4_text"
         ),
-        2: "deepseek_v2 deepseek_ocr2_text",
+        2: "deepseek_v2 deepseek_ocr2_text inkling_text",
     },
     "num_key_value_heads": {
         2: "gemma3n_text internlm3 qwen3_5_moe_text qwen3_next qwen4_exp_text muse_glimmer_text",
@@ -81,7 +81,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
             "llama4_text minimax minimax_m2 ministral3 mistral mixtral nemotron_h phimoe "
             "seed_oss solar_open bamba emu3_text_model glm4v_moe_text lfm2_moe ministral "
             "qwen2_5_vl_text qwen2_vl_text "
-            "cosmos3_edge_text glm_ocr_text molmo2_text step3p5 step3p7"
+            "cosmos3_edge_text glm_ocr_text molmo2_text step3p5 step3p7 inkling_text"
         ),
         16: "gemma qwen2_moe qwen3_vl_moe_text muse_spark_text",
         20: "helium",
@@ -121,6 +121,21 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "share_expert_dim": {
         1280: "step3p5 step3p7",
+    },
+    "swa_num_key_value_heads": {
+        16: "inkling_text",
+    },
+    "swa_num_attention_heads": {
+        64: "inkling_text",
+    },
+    "swa_head_dim": {
+        128: "inkling_text",
+    },
+    "sliding_window_size": {
+        512: "inkling_text",
+    },
+    "moe_intermediate_size": {
+        3072: "inkling_text",
     },
     "zero_expert_num": {
         256: "longcat_flash",

@@ -60,11 +60,8 @@ NOT_PRICED = {
     "differential attention, two softmaxes for each head,": ("diffllama", "motif", "Motif"),
     "layers that attend to an image": ("mllama_text_model", "git", "idefics", "evolla"),
     "its attention has routed experts": ("jetmoe",),
-    "its attention has convolutions and learnt relative positions": (
-        "inkling_text",
-        "inkling2_text",
-        "zaya",
-    ),
+    "its layers attend to the sums of earlier ones": ("inkling2_text",),
+    "its attention has convolutions and learnt relative positions": ("zaya",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
     "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
     "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),

@@ -4,6 +4,7 @@
     latent        q: h r_q + r_q a d  (or h a d),  kv: h (r_kv + d_rope) + r_kv a (d_nope + e),
                   out: a e h                                    [1] section 2.1
     feed-forward  3 h f gated, 2 h f otherwise                  (+ biases)
+                  with convolutions of k tokens + k g (d + e), with biases by distance + h a r + r e
     gate          h a (one for each head) or h a e
                   with a query of low rank alone q as above, out: a e r_o + g_o r_o h in g_o groups
     indexer       (r_q or h) a_i d_i + h (d_i + a_i) + 2 d_i     [4]
@@ -288,9 +289,14 @@ def _attention(model: Model, attention: Attention) -> _Weights:
     query = (at.q_lora_rank or rows) * width
     out = v_width * at.out_rank + at.out_width * h
     return _Weights(
-        whole=out_bias + _indexer(model, at) + compressor + h * at.q_lora_rank,
-        over_tp=query + out + sinks + gate,
-        over_kv=rows * at.kv_heads * own + at.key_steps * at.kv_heads**2 * at.v_head_dim,
+        whole=out_bias
+        + _indexer(model, at)
+        + compressor
+        + h * at.q_lora_rank
+        + at.relative_rank * at.relative_extent,
+        over_tp=query + out + sinks + gate + h * at.heads * at.relative_rank,
+        over_kv=(rows + at.convolution) * at.kv_heads * own
+        + at.key_steps * at.kv_heads**2 * at.v_head_dim,
     )
 
 
@@ -359,6 +365,7 @@ def _shared(model: Model, experts: Experts) -> _Weights:
 
 def _router(model: Model, experts: Experts) -> _Weights:
     scores = experts.experts * (model.hidden + experts.router_bias)
+    scores += experts.scored_shared * model.hidden
     return _Weights(whole=scores + 2 * model.hidden * experts.latent)
 
 
@@ -382,6 +389,7 @@ def _norms(model: Model, kind: Layer) -> _Weights:
     if halves < 2:
         hidden_wide = hidden_wide * halves // 2
     beside = kind.further_norms * model.hidden + kind.numbers
+    beside += halves * model.hidden * kind.output_convolution
     beside += 2 * model.hidden * kind.norm_gate_rank * (kind.has_mixer + bool(kind.experts))
     inputs = model.layer_inputs * 2 * model.hidden + (model.hidden if model.layer_inputs else 0)
     latent = at.q_lora_rank + at.kv_lora_rank

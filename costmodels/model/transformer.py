@@ -55,6 +55,10 @@ class Attention:
                        groups of heads whose output is projected to so many numbers each before the
                        output projection; 0: it reads the heads
     own_keys           False: keys and values are those of an earlier layer (Gemma 4's last layers)
+    convolution        tokens of a causal convolution over keys and over values, 0: none (Inkling)
+    relative_rank, relative_extent
+                       numbers of each head's query that make a bias for each of the so many nearest
+                       keys, in place of rotary positions; 0: none
     own_values         False: the values are the keys, unprojected (Gemma 4)
     causal             False: tokens attend to later ones too (vision towers)
     """
@@ -80,6 +84,9 @@ class Attention:
     compression: Compression | None = None
     out_groups: int = 0
     out_rank: int = 0
+    convolution: int = 0
+    relative_rank: int = 0
+    relative_extent: int = 0
     own_keys: bool = True
     own_values: bool = True
     causal: bool = True
@@ -117,6 +124,7 @@ class Experts:
     experts, top_k   routed experts, and how many of them each token visits
     ffn              intermediate width of one routed expert
     shared_ffn       intermediate width of all shared experts together, 0 for none
+    scored_shared    shared experts that the router scores beside the routed ones (Inkling)
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
     bias             biases in the experts' matrices, and gate and up in turns and clamped (gpt-oss)
@@ -128,6 +136,7 @@ class Experts:
     top_k: int
     ffn: int
     shared_ffn: int = 0
+    scored_shared: int = 0
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
@@ -145,6 +154,7 @@ class Layer:
     thinned        of its feed-forward's gate only a token's highest numbers are not 0 (Gemma 3n)
     norm_gate_rank width of the small feed-forward by whose sigmoid its mixer's norm is multiplied,
                    its experts' norm too (A.X-K2); 0: none
+    output_convolution  tokens of a causal convolution over the output of each half (Inkling)
     ngrams         embeddings of n-grams that it adds to its streams (Qwen4)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     traced         what a trace found of it: then that is all that it costs, and the other fields
@@ -159,6 +169,7 @@ class Layer:
     numbers: int = 0
     thinned: bool = False
     norm_gate_rank: int = 0
+    output_convolution: int = 0
     ngrams: NGrams | None = None
     in_16_bit: bool = False
     traced: TracedLayer | None = None
@@ -385,6 +396,8 @@ class Model:
                 "sparse attention with an indexer": at.indexer is not None,
                 "compressed keys": at.compression is not None,
                 "a mask by the values": at.key_steps,
+                "convolutions of keys and outputs": at.convolution + kind.output_convolution > 0,
+                "biases of attention by distance": at.relative_rank > 0,
                 "an output projection in groups": at.out_groups > 0,
                 "several streams of hidden states": bool(self.streams or self.alternating),
                 "a feed-forward of few numbers": kind.thinned,

@@ -50,6 +50,11 @@ from meshplan.costmodels.operations.attention.core import (
     output_bytes,
 )
 from meshplan.costmodels.operations.attention.sparse import index_operations
+from meshplan.costmodels.operations.convolutions import (
+    convolution,
+    output_convolution,
+    relative_bias,
+)
 from meshplan.costmodels.operations.dense_biases import attention_biases, feed_forward_biases
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
@@ -127,6 +132,7 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if kind.recurrent:
         yield from recurrent_operations(site, kind.recurrent)
     yield scatter_tokens(site, "attention_output")
+    yield from output_convolution(site, kind, "attention_convolution")
     if streams:
         yield to_streams(site, streams, "attention_residual")
         return
@@ -203,7 +209,12 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         values = a_kv * attention.v_head_dim * attention.v_norm
         yield inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
     yield from attention_biases(site, attention, (0 if rank else a * d) + a_kv * (d + d_v))
-    yield _rotary(site, t * (a + a_kv) * d)
+    if attention.convolution:
+        yield convolution(site, "key_convolution", a_kv * (d + d_v), t)
+    if attention.relative_rank:
+        yield from relative_bias(site, attention)
+    else:
+        yield _rotary(site, t * (a + a_kv) * d)
 
 
 def _kept_with_values(site: Site, heads: Number, key_heads: Number, width: Number) -> Number:
@@ -340,6 +351,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         if kind.thinned:
             yield thinned(site, kind.ffn / site.shard.tp)
         yield _only_added(site, kind, scatter_tokens(site, "feed_forward_output", "mlp"))
+    yield from output_convolution(site, kind, "feed_forward_convolution")
     if streams:
         yield to_streams(site, streams, "feed_forward_residual")
     else:
@@ -352,6 +364,7 @@ def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
     """
     model = site.model
     followed = model.alternating or model.layer_inputs or kind.further_norms
+    followed = followed or kind.output_convolution
     if followed or model.streams or model.norms_per_layer > 2:
         return op
     return replace(op, modules=(*op.modules, "unread"))
