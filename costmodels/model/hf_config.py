@@ -73,7 +73,6 @@ NOT_PRICED = {
     "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
     "a dense feed-forward beside the experts of each layer": ("arctic", "Grok1ForCausalLM"),
     "block-sparse attention": ("phi3small",),
-    "its layers attend to the residuals of earlier ones": ("kimi_k3",),
     "its fields are those of DeepSeek's own inference; the model's config.json says deepseek_v4": (
         "deepseek_ref",
     ),

@@ -1,9 +1,11 @@
-"""Rules of GLM-5.3-Flash: Kimi Delta Attention beside latent attention whose indexer chooses blocks
-of keys, and several streams.
+"""Rules of families with Kimi Delta Attention beside latent attention: Kimi K3 (attention
+residuals, experts in a normed latent width) and GLM-5.3-Flash (indexers of blocks of keys, several
+streams).
 
-Source: transformers 5.24 `configuration_glm5_next.py` and `modeling_glm5_next.py`; the module of
-multi-token prediction (a layer with attention, an indexer of its own and experts, and one hidden
-state): turboderp-org/exllamav3 `exllamav3/architecture/glm5_next_mtp.py`.
+Source: Kimi K3 technical report, arXiv 2607.24653, and huggingface/transformers@aa83b548
+`modular_kimi_k3.py`; transformers 5.24 `configuration_glm5_next.py` and `modeling_glm5_next.py`,
+and of GLM's module of multi-token prediction (a layer with attention, an indexer of its own and
+experts, and one hidden state) turboderp-org/exllamav3 `exllamav3/architecture/glm5_next_mtp.py`.
 """
 
 from dataclasses import replace
@@ -12,6 +14,30 @@ from meshplan.costmodels.model.compression import Streams
 from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.family_rules import layers_of, of_layers, shared_choice
 from meshplan.costmodels.model.transformer import Layer, Model
+
+
+def kimi(f: Fields, model: Model) -> Model:
+    """Kimi K3: a norm in the experts' latent width; sums of earlier blocks of layers, read by a
+    norm and a vector for each half and for the head.
+    """
+    normed = f.flag("latent_moe_use_norm", False)
+    made = layers_of(model)
+    if normed:
+        made = [
+            replace(layer, numbers=layer.experts.latent) if layer.experts else layer
+            for layer in made
+        ]
+    block = f.count("attn_res_block_size", default=0, least=0)
+    if block:
+        made = [_with_sums(layer, i, block, model) for i, layer in enumerate(made)]
+    return of_layers(model, made)
+
+
+def _with_sums(layer: Layer, at: int, block: int, model: Model) -> Layer:
+    """Layer `at`, from 0: a block's first layer ends the sum before it, the first the embedding."""
+    before, after = -(-at // block), at // block + 1
+    readers = (before, after, *(() if at + 1 < model.num_layers else (after,)))
+    return replace(layer, sums=readers, numbers=layer.numbers + 2 * model.hidden * len(readers))
 
 
 def glm5_next(f: Fields, model: Model) -> Model:

@@ -154,6 +154,8 @@ class Layer:
     thinned        of its feed-forward's gate only a token's highest numbers are not 0 (Gemma 3n)
     norm_gate_rank width of the small feed-forward by whose sigmoid its mixer's norm is multiplied,
                    its experts' norm too (A.X-K2); 0: none
+    sums           sums of earlier blocks of layers that each of its halves reads beside the stream,
+                   and where there are three, the head after it (Kimi K3's attention residuals)
     output_convolution  tokens of a causal convolution over the output of each half (Inkling)
     ngrams         embeddings of n-grams that it adds to its streams (Qwen4)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
@@ -169,6 +171,7 @@ class Layer:
     numbers: int = 0
     thinned: bool = False
     norm_gate_rank: int = 0
+    sums: tuple[int, ...] = ()
     output_convolution: int = 0
     ngrams: NGrams | None = None
     in_16_bit: bool = False
@@ -322,6 +325,14 @@ class Model:
         several = self.streams or self.alternating
         return self.hidden * (several.count if several else 1)
 
+    @cached_property
+    def sent_width(self) -> float:
+        """Numbers of a token that cross a cut between two stages; with sums of earlier blocks the
+        mean of all cuts, since each later one is crossed by more of them.
+        """
+        before = [self.kinds[kind].sums[0] for kind in self.pattern[1:] if self.kinds[kind].sums]
+        return self.stream_width + self.hidden * sum(before) / max(len(before), 1)
+
     @property
     def module_layer(self) -> Layer:
         """The layer of a multi-token-prediction module: the last one, its keys not compressed."""
@@ -403,6 +414,7 @@ class Model:
                 "a feed-forward of few numbers": kind.thinned,
                 "gates on norms": kind.norm_gate_rank > 0,
                 "embeddings of n-grams": kind.ngrams is not None,
+                "attention to the sums of earlier layers": bool(kind.sums),
                 "keys or values shared between layers or with each other": not (
                     at.own_keys and at.own_values
                 ),

@@ -58,7 +58,9 @@ CHANGES_COST = names("""
     heads_per_ngram indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads
     indexer_n_heads make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base
     ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank index_kpool
-    conv_kernel_size sconv_kernel_size d_rel rel_extent local_layer_ids dense_mlp_idx
+    attn_res_block_size latent_moe_use_norm mla_use_output_gate routed_expert_hidden_size
+    use_full_rank_gate conv_kernel_size sconv_kernel_size d_rel rel_extent local_layer_ids
+    dense_mlp_idx
 """)
 
 SAID_ELSEWHERE = names("""
@@ -175,7 +177,9 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         ("mimo_v2_flash", "mimo_v2"), names("attention_chunk_size attention_projection_layout")
     ),
     "exaone_moe": names("first_last_k_dense_replace"),
-    "kimi_linear": names("mla_use_nope num_expert_group"),
+    "kimi_linear": names(
+        "mla_use_nope num_expert_group activation_situ_beta activation_situ_linear_beta"
+    ),
     "rwkv": names("rescale_every"),
     "mpt": names("norm_type"),
     "granitemoehybrid": names("normalization_function"),

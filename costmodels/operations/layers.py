@@ -50,6 +50,7 @@ from meshplan.costmodels.operations.attention.core import (
     output_bytes,
 )
 from meshplan.costmodels.operations.attention.sparse import index_operations
+from meshplan.costmodels.operations.attention_residuals import earlier_sums
 from meshplan.costmodels.operations.convolutions import (
     convolution,
     output_convolution,
@@ -115,6 +116,7 @@ def input_bytes(site: Site) -> Number:
 def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     """Attention, a recurrent mixer, or both side by side on the same input."""
     attention, streams = kind.attention, site.model.streams
+    yield from earlier_sums(site, _sums(kind, 0), "attention_sums")
     if streams:
         yield from from_streams(site, streams, "attention_streams")
     if site.model.norms_per_layer:  # else the streams have
@@ -310,8 +312,11 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 
 
 def _further(site: Site, kind: Layer) -> Iterator[Operation]:
-    """Norms beyond the model's, and the gated second embedding of each layer."""
+    """Norms beyond the model's, the gated second embedding of each layer, and what the head reads
+    after the last one.
+    """
     width = site.stream_bytes
+    yield from earlier_sums(site, _sums(kind, 2), "head_sums")
     if kind.further_norms:
         yield Pointwise(
             name="further_norm", forward_bytes=2 * width * kind.further_norms,
@@ -332,6 +337,7 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     streams = site.model.streams
+    yield from earlier_sums(site, _sums(kind, 1), "feed_forward_sums")
     if streams:
         yield from from_streams(site, streams, "feed_forward_streams")
     norms = site.model.norms_per_layer
@@ -356,6 +362,11 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield to_streams(site, streams, "feed_forward_residual")
     else:
         yield _only_added(site, kind, residual_sum(site, "feed_forward_residual"))
+
+
+def _sums(kind: Layer, half: int) -> int:
+    """Sums of earlier blocks that a half reads, or as the third the head."""
+    return kind.sums[half] if half < len(kind.sums) else 0
 
 
 def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
