@@ -13,28 +13,9 @@ from meshplan.costmodels.operations.kinds import Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load_models import load_model_config
 
-FULL = [*range(4, 93, 4), 93]
-KIMI: dict[str, Any] = {
-    "model_type": "kimi_k3",
-    "text_config": {
-        "model_type": "kimi_linear", "vocab_size": 163840, "hidden_size": 7168,
-        "intermediate_size": 33792, "num_hidden_layers": 93, "num_attention_heads": 96,
-        "num_key_value_heads": 96, "moe_intermediate_size": 3072, "num_experts": 896,
-        "num_experts_per_token": 16, "num_shared_experts": 2, "first_k_dense_replace": 1,
-        "moe_layer_freq": 1, "routed_expert_hidden_size": 3584, "latent_moe_use_norm": True,
-        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-        "v_head_dim": 128, "mla_use_nope": True, "mla_use_output_gate": True,
-        "attn_res_block_size": 12, "hidden_act": "situ", "activation_situ_beta": 4.0,
-        "activation_situ_linear_beta": 25.0, "num_nextn_predict_layers": 0, "rms_norm_eps": 1e-5,
-        "linear_attn_config": {
-            "full_attn_layers": FULL, "kda_layers": [i for i in range(1, 94) if i not in FULL],
-            "head_dim": 128, "num_heads": 96, "short_conv_kernel_size": 4,
-            "gate_lower_bound": -5.0, "use_full_rank_gate": True,
-        },
-    },
-}  # fmt: skip
-"""moonshotai/Kimi-K3's text_config (9f62e4e9), as a test of NVIDIA-NeMo/Automodel quotes it."""
+KIMI: dict[str, Any] = load_model_config("kimi-k3")
 
 
 def test_the_released_tensors_to_the_last_number() -> None:

@@ -104,7 +104,7 @@ def test_the_catalogue_states_what_an_export_needs(name: str) -> None:
     assert numerics.norm_epsilon in (1e-5, 1e-6)
     alibi = config["model_type"] in ("bloom", "mpt")
     # no base, or none in a field
-    types = ("nemotron_h", "jamba", "xlstm", "kimi_linear", "gptj", "glm5_next")
+    types = ("nemotron_h", "jamba", "xlstm", "kimi_linear", "kimi_k3", "gptj", "glm5_next")
     unplaced = config["model_type"] in types or config.get("position_embedding_type") == "nope"
     assert alibi or numerics.activation is not None
     assert alibi or config["model_type"] == "xlstm" or numerics.init_std is not None
