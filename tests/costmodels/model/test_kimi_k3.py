@@ -7,6 +7,7 @@ import pytest
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import left_out, model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Pointwise
@@ -72,3 +73,9 @@ def test_another_family_does_not_read_its_blocks() -> None:
     text = {**KIMI["text_config"], "model_type": "deepseek_v3"}
     with pytest.raises(UnsupportedModel, match="is not read"):
         model_from_config(KIMI | {"text_config": text}, "k")
+
+
+def test_its_parts_are_named_where_a_framework_has_them_not() -> None:
+    parts = rare_parts(model_from_config(KIMI, "k"))
+    assert "attention to the sums of earlier layers" in parts
+    assert "experts in a latent width" in parts
