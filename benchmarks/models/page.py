@@ -59,9 +59,10 @@ counted (`costmodels/operations/attention_residuals.py`). Inkling's biases by di
 each query's nearest tokens, not spread over all pairs (`costmodels/operations/convolutions.py`).
 Several streams of hidden states (DeepSeek-V4, GLM-5.3-Flash, HYV4, Qwen4; Gemma 3n) are priced as
 fused kernels (`costmodels/operations/streams.py`, `alternating.py`): what an unfused module
-keeps beside them is not. Qwen4's table of n-grams stands on the stage of its layer, cut by tensor parallelism, with
-gradients and optimizer states like any weight: a table left on the host is not priced. A field that
-a file leaves out means what the family's class in transformers says; one that is null has none.
+keeps beside them is not. Qwen4's table of n-grams stands on the stage of its layer, cut by tensor
+parallelism, with gradients and optimizer states like any weight: a table left on the host is not
+priced. A field that a file leaves out means what the family's class in transformers says; one that
+is null has none.
 """
 
 
