@@ -45,8 +45,10 @@ WHOLE_FILES = ("llama4", "gemma3", "qwen2_vl", "qwen2_5_vl", "minimax_m3_vl", "s
 """Whose text parts are families of their own."""
 GATES_IN_BLOCKS = ("recurrent_gemma",)
 """Products with weights that torch counts among the others."""
-OUTPUTS_IN_GROUPS = ("deepseek_v4", "deepseek_v4, varied")
-"""The same, and all that torch counts is comparable."""
+OUTPUTS_IN_GROUPS = (
+    *("deepseek_v4", "deepseek_v4, varied", "inkling_text", "inkling_text, varied"),
+)
+"""The same (Inkling's shared experts), and all that torch counts is comparable."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
@@ -112,6 +114,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "muse_spark_text": {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 60},
     "doge": {"num_key_value_heads": 2, "attention_bias": True},
     "longcat_flash": {"zero_expert_num": 0},
+    "inkling_text": {
+        "num_hidden_layers": 8, "local_layer_ids": [0, 2, 3, 6], "conv_kernel_size": 3, "d_rel": 8,
+        "rel_extent": 256, "swa_num_attention_heads": 32, "swa_head_dim": 64,
+        "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 6, "n_shared_experts": 3,
+    },
+    "glm5_next_text": {
+        "num_hidden_layers": 8, "index_kpool": 4, "hc_mult": 3, "linear_num_heads": 32,
+        "layer_types": ["linear_attention", "indexed_attention"] * 4,
+        "indexer_types": ["full"] * 4 + ["shared"] * 4,
+    },
     "deepseek_v4": {
         "compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 16},
         "layer_types": ["sliding_attention"] * 3 + [

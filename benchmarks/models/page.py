@@ -53,11 +53,16 @@ StableLM's `qk_layernorm` is a norm with weights of its own for each head: Stabl
 12,143,185,920 parameters.
 A recurrent layer's scan runs at the share of the GPU's peak that published benchmarks reach
 (`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
-Several streams of hidden states (DeepSeek-V4, HYV4, Qwen4; Gemma 3n) are priced as fused kernels
-(`costmodels/operations/streams.py`, `alternating.py`): what an unfused module keeps beside them is
-not. Qwen4's table of n-grams stands on the stage of its layer, cut by tensor parallelism, with
-gradients and optimizer states like any weight: a table left on the host is not priced. A field that
-a file leaves out means what the family's class in transformers says; one that is null has none.
+Attention residuals (Kimi K3) are one kernel for each half of a layer; a pipeline is charged the
+mean of all cuts for the sums of earlier blocks that it sends, and what a stage holds of them is not
+counted (`costmodels/operations/attention_residuals.py`). Inkling's biases by distance are those of
+each query's nearest tokens, not spread over all pairs (`costmodels/operations/convolutions.py`).
+Several streams of hidden states (DeepSeek-V4, GLM-5.3-Flash, HYV4, Qwen4; Gemma 3n) are priced as
+fused kernels (`costmodels/operations/streams.py`, `alternating.py`): what an unfused module
+keeps beside them is not. Qwen4's table of n-grams stands on the stage of its layer, cut by tensor
+parallelism, with gradients and optimizer states like any weight: a table left on the host is not
+priced. A field that a file leaves out means what the family's class in transformers says; one that
+is null has none.
 """
 
 

@@ -39,6 +39,8 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "gemma4": {"model_type": "gemma4_vision", "num_hidden_layers": 4},
     "gemma3": {"num_hidden_layers": 4, "image_size": 512, "vision_use_head": False},
     "glm4v": {"depth": 2},
+    "glm5_next": {"depth": 2},
+    "glm_ocr": {"depth": 2},
     "got_ocr2": {"num_hidden_layers": 4, "global_attn_indexes": [2]},
     "llama4": {
         "num_hidden_layers": 4,

@@ -23,7 +23,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
             "mistral_large4_text sarvam_mla sarvam_moe"
         ),
         2: "bailing_hybrid",
-        3: "deepseek_v3 deepseek_v32 glm_moe_dsa",
+        3: "deepseek_v3 deepseek_v32 glm_moe_dsa glm5_next_text",
     },
     "global_head_dim": {
         512: "gemma4_text gemma4_unified_text",
@@ -35,7 +35,10 @@ BY_FIELD: dict[str, dict[int, str]] = {
         256: "gemma4_text",
     },
     "linear_head_dim": {
-        128: "kimi_linear",
+        128: "kimi_linear glm5_next_text",
+    },
+    "linear_num_heads": {
+        64: "glm5_next_text",
     },
     "mamba_head_dim": {
         64: "nemotron_h",
@@ -53,16 +56,16 @@ BY_FIELD: dict[str, dict[int, str]] = {
         64: "deepseek_v2 glm4_moe_lite deepseek_ocr2_text",
         128: "axk2 sarvam_mla mistral4 mistral_large4_text glm4v_moe_text",
         192: "axk1",
-        256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text",
-        288: "step3p5 step3p7",
+        256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text inkling_text",
+        288: "step3p5 step3p7 glm5_next_text",
     },
     "n_shared_experts": {
         1: (
             "axk1 axk2 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
-            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open "
+            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open glm5_next_text "
             "glm4v_moe_text hy_v4_vl_text mistral4 mistral_large4_text"
         ),
-        2: "deepseek_v2 deepseek_ocr2_text",
+        2: "deepseek_v2 deepseek_ocr2_text inkling_text",
     },
     "num_key_value_heads": {
         2: "gemma3n_text internlm3 qwen3_5_moe_text qwen3_next qwen4_exp_text muse_glimmer_text",
@@ -78,7 +81,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
             "llama4_text minimax minimax_m2 ministral3 mistral mixtral nemotron_h phimoe "
             "seed_oss solar_open bamba emu3_text_model glm4v_moe_text lfm2_moe ministral "
             "qwen2_5_vl_text qwen2_vl_text "
-            "cosmos3_edge_text glm_ocr_text molmo2_text step3p5 step3p7"
+            "cosmos3_edge_text glm_ocr_text molmo2_text step3p5 step3p7 inkling_text"
         ),
         16: "gemma qwen2_moe qwen3_vl_moe_text muse_spark_text",
         20: "helium",
@@ -98,7 +101,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
     "q_lora_rank": {
         768: "glm4_moe_lite minicpm3",
         1024: "dots3_note_text mistral4",
-        1536: "axk1 deepseek_v2 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
+        1536: "axk1 deepseek_v2 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu glm5_next_text",
         2048: "glm_moe_dsa hy_v4_vl_text",
     },
     "shared_expert_intermediate_size": {
@@ -118,6 +121,21 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "share_expert_dim": {
         1280: "step3p5 step3p7",
+    },
+    "swa_num_key_value_heads": {
+        16: "inkling_text",
+    },
+    "swa_num_attention_heads": {
+        64: "inkling_text",
+    },
+    "swa_head_dim": {
+        128: "inkling_text",
+    },
+    "sliding_window_size": {
+        512: "inkling_text",
+    },
+    "moe_intermediate_size": {
+        3072: "inkling_text",
     },
     "zero_expert_num": {
         256: "longcat_flash",

@@ -12,8 +12,9 @@
                    2 h r + h; after the embedding and before the head (n - 1) h h
 
 Source: DeepSeek-V4 in transformers 5.24 `modeling_deepseek_v4.py` (after mHC, arXiv 2512.24880),
-HYV4 in `modeling_hy_v4.py`, Qwen4 in `modeling_qwen4_exp.py`, Gemma 3n in `modeling_gemma3n.py`
-(AltUp, arXiv 2301.13310; LAuReL, arXiv 2411.07501).
+HYV4 in `modeling_hy_v4.py`, GLM-5.3-Flash in `modeling_glm5_next.py`, Qwen4 in
+`modeling_qwen4_exp.py`, Gemma 3n in `modeling_gemma3n.py` (AltUp, arXiv 2301.13310; LAuReL, arXiv
+2411.07501).
 """
 
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -30,6 +31,7 @@ class Indexer:
                      together by a weight for each of them
     weighed          the heads of one choice are weighed by the hidden state, not just added up
     block            tokens that are chosen together, by the mean of their keys (Qwen4)
+    pooled           that mean is weighed by a gate for each number of each key (GLM-5.3-Flash)
     """
 
     heads: int
@@ -38,6 +40,12 @@ class Indexer:
     by_head: bool = False
     weighed: bool = True
     block: int = 1
+    pooled: bool = False
+
+    @property
+    def key_columns(self) -> int:
+        """Numbers of a token that keys are made of, and the gates that weigh them."""
+        return self.head_dim * (1 + self.pooled)
 
     @property
     def weights(self) -> int:
@@ -74,11 +82,13 @@ class Streams:
     mixed  the streams are mixed with each other too (DeepSeek-V4), not added to alone (HYV4)
     rank   not 0: each number of a stream's norm is weighed by a gate of its own, and the gates are
            of this rank (Qwen4); the layers have no norms beside
+    ends_in_mean  the head reads their mean, without weights (GLM-5.3-Flash)
     """
 
     count: int
     mixed: bool
     rank: int = 0
+    ends_in_mean: bool = False
 
     @property
     def columns(self) -> int:
@@ -94,6 +104,8 @@ class Streams:
 
     def head_parameters(self, hidden: int) -> int:
         """Of the sum that the head reads."""
+        if self.ends_in_mean:
+            return 0
         if self.rank:
             return self.count * hidden * (1 + 2 * self.rank)
         return self.count * (self.count * hidden + 1) + 1

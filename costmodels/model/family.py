@@ -337,7 +337,7 @@ def _latent(f: Fields) -> Attention:
     """Multi-head latent attention; an absent `q_lora_rank` means an uncompressed query."""
     if f.flag("attention_bias", False):
         raise f.refuse("attention_bias with latent attention is not priced")
-    rope, heads = f.count("qk_rope_head_dim"), f.heads
+    rope, heads = f.count("qk_rope_head_dim", least=0), f.heads
     width = f.count("qk_nope_head_dim") + rope
     if f.count("qk_head_dim", default=width) != width:
         raise f.refuse(f"qk_head_dim is not qk_nope_head_dim + qk_rope_head_dim = {width}")

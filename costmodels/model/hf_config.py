@@ -53,9 +53,6 @@ NOT_PRICED = {
     "its layers run several times over for each token": ("ouro",),
     "its later layers read the keys, values and states of one earlier layer": ("phi4flash",),
     "attention and a state side by side, keys that layers share, and tokens of its own": ("hymba",),
-    "its layers are linear and latent attention with pooled keys, and several streams": (
-        "glm5_next_text",
-    ),
     "its layers read keys that an earlier one compressed, and some embeddings of n-grams": (
         "deepseek_v41",
         "deepseek_v41_text",
@@ -63,11 +60,8 @@ NOT_PRICED = {
     "differential attention, two softmaxes for each head,": ("diffllama", "motif", "Motif"),
     "layers that attend to an image": ("mllama_text_model", "git", "idefics", "evolla"),
     "its attention has routed experts": ("jetmoe",),
-    "its attention has convolutions and learnt relative positions": (
-        "inkling_text",
-        "inkling2_text",
-        "zaya",
-    ),
+    "its layers attend to the sums of earlier ones": ("inkling2_text",),
+    "its attention has convolutions and learnt relative positions": ("zaya",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
     "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
     "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),
@@ -79,7 +73,6 @@ NOT_PRICED = {
     "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
     "a dense feed-forward beside the experts of each layer": ("arctic", "Grok1ForCausalLM"),
     "block-sparse attention": ("phi3small",),
-    "its layers attend to the residuals of earlier ones": ("kimi_k3",),
     "its fields are those of DeepSeek's own inference; the model's config.json says deepseek_v4": (
         "deepseek_ref",
     ),

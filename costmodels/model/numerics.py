@@ -258,7 +258,7 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
         ("deepseek_v3", "kimi_k2",
          "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
          "axk1", "axk2", "mimo_v2_flash", "mimo_v2", "kimi_linear", "nemotron_h", "glm4v_moe_text",
-         "sarvam_moe", "sarvam_mla", "beam", "bailing_hybrid"),
+         "sarvam_moe", "sarvam_mla", "beam", "bailing_hybrid", "glm5_next_text"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),
     **dict.fromkeys(

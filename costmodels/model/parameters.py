@@ -4,9 +4,11 @@
     latent        q: h r_q + r_q a d  (or h a d),  kv: h (r_kv + d_rope) + r_kv a (d_nope + e),
                   out: a e h                                    [1] section 2.1
     feed-forward  3 h f gated, 2 h f otherwise                  (+ biases)
+                  with convolutions of k tokens + k g (d + e), with biases by distance + h a r + r e
     gate          h a (one for each head) or h a e
                   with a query of low rank alone q as above, out: a e r_o + g_o r_o h in g_o groups
     indexer       (r_q or h) a_i d_i + h (d_i + a_i) + 2 d_i     [4]
+                  with gates of pooled blocks of b keys + h d_i + b d_i
     recurrent     h p + r (s + c) + r h, p columns of the projections, r inner numbers, s and c what
                   each selects and is widened from; + (width + bias) per convolved channel   [5]
     routed        experts x feed-forward;   router: h experts (+ 2 h l to a latent width l and back)
@@ -210,7 +212,7 @@ def mtp_parameters_per_rank(
     The 2h x h projection is cut over tp, as Megatron-Core's `multi_token_prediction.py` does
     (column parallel, its output gathered).
     """
-    modules = model.mtp_layers
+    model, modules = model.of_modules, model.mtp_layers
     layer = layer_parameters_per_rank(model, model.module_layer, tp, ep, etp)
     projection = _mtp_projection(model) / tp + _module_norms(model) + _stream_head(model)
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
@@ -230,8 +232,9 @@ def _model_total(
 ) -> ParameterCount:
     """The model whose layers have the parameters that `of_layer` says."""
     vocab = model.vocab * model.hidden
-    module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
-    module += _mtp_projection(model) + _module_norms(model) + _stream_head(model)
+    one = model.of_modules
+    module = of_layer(one, one.module_layer).total if model.mtp_layers else 0
+    module += _mtp_projection(one) + _module_norms(one) + _stream_head(one)
     ends = ParameterCount(
         embedding=vocab
         + model.learned_positions * model.hidden
@@ -286,9 +289,14 @@ def _attention(model: Model, attention: Attention) -> _Weights:
     query = (at.q_lora_rank or rows) * width
     out = v_width * at.out_rank + at.out_width * h
     return _Weights(
-        whole=out_bias + _indexer(model, at) + compressor + h * at.q_lora_rank,
-        over_tp=query + out + sinks + gate,
-        over_kv=rows * at.kv_heads * own + at.key_steps * at.kv_heads**2 * at.v_head_dim,
+        whole=out_bias
+        + _indexer(model, at)
+        + compressor
+        + h * at.q_lora_rank
+        + at.relative_rank * at.relative_extent,
+        over_tp=query + out + sinks + gate + h * at.heads * at.relative_rank,
+        over_kv=(rows + at.convolution) * at.kv_heads * own
+        + at.key_steps * at.kv_heads**2 * at.v_head_dim,
     )
 
 
@@ -301,7 +309,8 @@ def _indexer(model: Model, attention: Attention) -> int:
     if attention.compression:
         keys = attention.compression.parameters(model.hidden, index.head_dim)
         return query + model.hidden * index.heads + keys
-    return query + model.hidden * (index.head_dim + index.weights) + 2 * index.head_dim
+    beside = 2 * index.head_dim + index.pooled * index.block * index.head_dim
+    return query + model.hidden * (index.key_columns + index.weights) + beside
 
 
 def _ngrams(model: Model, kind: Layer) -> _Weights:
@@ -356,6 +365,7 @@ def _shared(model: Model, experts: Experts) -> _Weights:
 
 def _router(model: Model, experts: Experts) -> _Weights:
     scores = experts.experts * (model.hidden + experts.router_bias)
+    scores += experts.scored_shared * model.hidden
     return _Weights(whole=scores + 2 * model.hidden * experts.latent)
 
 
@@ -379,6 +389,7 @@ def _norms(model: Model, kind: Layer) -> _Weights:
     if halves < 2:
         hidden_wide = hidden_wide * halves // 2
     beside = kind.further_norms * model.hidden + kind.numbers
+    beside += halves * model.hidden * kind.output_convolution
     beside += 2 * model.hidden * kind.norm_gate_rank * (kind.has_mixer + bool(kind.experts))
     inputs = model.layer_inputs * 2 * model.hidden + (model.hidden if model.layer_inputs else 0)
     latent = at.q_lora_rank + at.kv_lora_rank

@@ -70,18 +70,21 @@ def gated_deltanet(f: Fields) -> Recurrent:
 
 
 def kimi_delta(f: Fields, heads: int | None = None) -> Recurrent:
-    """Kimi Delta Attention (2510.26692): a decay for each key number, through a narrow middle;
-    `heads` where the file does not say it."""
+    """Kimi Delta Attention (2510.26692): a decay for each key number, through a narrow middle, and
+    a gate, through one too unless `use_full_rank_gate` (Kimi K3); `heads` where the file does not
+    say it.
+    """
     nested = f.section("linear_attn_config")
     source = nested or f
     heads = source.count("linear_num_heads", "num_heads", default=heads)
     width = source.count("head_dim" if nested else "linear_head_dim")
     kernel = source.count("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
     inner = heads * width
+    wide = source.flag("use_full_rank_gate", False)
     return Recurrent(
         kind="Kimi Delta Attention", heads=heads, key_dim=width, value_dim=width, groups=heads,
-        chunk=DELTA_CHUNK, delta_rule=True, inner=inner, projections=3 * inner + heads,
-        low_rank=((width, inner), (width, inner)), convolution=kernel, convolved=3 * inner,
+        chunk=DELTA_CHUNK, delta_rule=True, inner=inner, projections=(3 + wide) * inner + heads,
+        low_rank=((width, inner),) * (2 - wide), convolution=kernel, convolved=3 * inner,
         numbers=heads + inner + width,
     )  # fmt: skip
 

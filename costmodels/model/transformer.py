@@ -55,6 +55,10 @@ class Attention:
                        groups of heads whose output is projected to so many numbers each before the
                        output projection; 0: it reads the heads
     own_keys           False: keys and values are those of an earlier layer (Gemma 4's last layers)
+    convolution        tokens of a causal convolution over keys and over values, 0: none (Inkling)
+    relative_rank, relative_extent
+                       numbers of each head's query that make a bias for each of the so many nearest
+                       keys, in place of rotary positions; 0: none
     own_values         False: the values are the keys, unprojected (Gemma 4)
     causal             False: tokens attend to later ones too (vision towers)
     """
@@ -80,6 +84,9 @@ class Attention:
     compression: Compression | None = None
     out_groups: int = 0
     out_rank: int = 0
+    convolution: int = 0
+    relative_rank: int = 0
+    relative_extent: int = 0
     own_keys: bool = True
     own_values: bool = True
     causal: bool = True
@@ -117,6 +124,7 @@ class Experts:
     experts, top_k   routed experts, and how many of them each token visits
     ffn              intermediate width of one routed expert
     shared_ffn       intermediate width of all shared experts together, 0 for none
+    scored_shared    shared experts that the router scores beside the routed ones (Inkling)
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
     bias             biases in the experts' matrices, and gate and up in turns and clamped (gpt-oss)
@@ -128,6 +136,7 @@ class Experts:
     top_k: int
     ffn: int
     shared_ffn: int = 0
+    scored_shared: int = 0
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
@@ -145,6 +154,9 @@ class Layer:
     thinned        of its feed-forward's gate only a token's highest numbers are not 0 (Gemma 3n)
     norm_gate_rank width of the small feed-forward by whose sigmoid its mixer's norm is multiplied,
                    its experts' norm too (A.X-K2); 0: none
+    sums           sums of earlier blocks of layers that each of its halves reads beside the stream,
+                   and where there are three, the head after it (Kimi K3's attention residuals)
+    output_convolution  tokens of a causal convolution over the output of each half (Inkling)
     ngrams         embeddings of n-grams that it adds to its streams (Qwen4)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     traced         what a trace found of it: then that is all that it costs, and the other fields
@@ -159,6 +171,8 @@ class Layer:
     numbers: int = 0
     thinned: bool = False
     norm_gate_rank: int = 0
+    sums: tuple[int, ...] = ()
+    output_convolution: int = 0
     ngrams: NGrams | None = None
     in_16_bit: bool = False
     traced: TracedLayer | None = None
@@ -263,6 +277,7 @@ class Model:
     alternating         the same where each layer computes one of them alone (Gemma 3n)
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     module              the layer of each, where it is none like the last
+    plain_modules       a module has one hidden state, whatever the layers have (GLM-5.3-Flash)
     tower               what turns images into its tokens, None: it reads text alone, or its tower
                         is not read
     numerics            what changes neither sizes nor time, and so no comparison of models
@@ -292,6 +307,7 @@ class Model:
     alternating: AlternatingUpdates | None = None
     mtp_layers: int = 0
     module: Layer | None = None
+    plain_modules: bool = False
     tower: Tower | None = None
     numerics: Numerics = field(default=Numerics(), compare=False)
     expert_groups: tuple[int, int] = field(init=False)
@@ -309,6 +325,14 @@ class Model:
         several = self.streams or self.alternating
         return self.hidden * (several.count if several else 1)
 
+    @cached_property
+    def sent_width(self) -> float:
+        """Numbers of a token that cross a cut between two stages; with sums of earlier blocks the
+        mean of all cuts, since each later one is crossed by more of them.
+        """
+        before = [self.kinds[kind].sums[0] for kind in self.pattern[1:] if self.kinds[kind].sums]
+        return self.stream_width + self.hidden * sum(before) / max(len(before), 1)
+
     @property
     def module_layer(self) -> Layer:
         """The layer of a multi-token-prediction module: the last one, its keys not compressed."""
@@ -316,6 +340,13 @@ class Model:
         if last.attention.compression is None:
             return last
         return replace(last, attention=replace(last.attention, compression=None, indexer=None))
+
+    @cached_property
+    def of_modules(self) -> "Model":
+        """The model as its modules of multi-token prediction are built: of one stream where they
+        have no more.
+        """
+        return replace(self, streams=None) if self.plain_modules else self
 
     @property
     def num_layers(self) -> int:
@@ -355,41 +386,4 @@ class Model:
         ranks would exchange it is not known.
         """
         found = (words for kind in self.kinds if kind.traced for words in kind.traced.mixed_by)
-        return tuple(dict.fromkeys(found))
-
-    @property
-    def rare_parts(self) -> tuple[str, ...]:
-        """Parts that training frameworks do not have in common, in words: where they are not built
-        or written, that is said with these.
-        """
-        found = [f"{kind.recurrent.kind} layers" for kind in self.kinds if kind.recurrent]
-        if any(kind.traced for kind in self.kinds):
-            return (*found, "layers known by a trace alone")
-        if len({kind.ffn for kind in self.kinds if kind.ffn}) > 1:
-            found.append("dense feed-forwards of several widths")
-        for kind in self.kinds:
-            at = kind.attention
-            latent = kind.experts is not None and kind.experts.latent > 0
-            present = {
-                "experts in a latent width": latent,
-                "a gate on the attention's output": at.gate != "none",
-                "sparse attention with an indexer": at.indexer is not None,
-                "compressed keys": at.compression is not None,
-                "a mask by the values": at.key_steps,
-                "an output projection in groups": at.out_groups > 0,
-                "several streams of hidden states": bool(self.streams or self.alternating),
-                "a feed-forward of few numbers": kind.thinned,
-                "gates on norms": kind.norm_gate_rank > 0,
-                "embeddings of n-grams": kind.ngrams is not None,
-                "keys or values shared between layers or with each other": not (
-                    at.own_keys and at.own_values
-                ),
-                "layers of one part alone": not (kind.has_mixer and kind.has_feed_forward),
-                "further norms or learnt scales": bool(kind.further_norms or kind.numbers),
-                "a bias in the head": self.head_bias,
-                "a second embedding for the layers": self.layer_inputs > 0,
-                "one norm for both halves of a layer": self.norms_per_layer == 1,
-                "layer norms without a bias": self.norm == "layernorm_without_bias",
-            }
-            found += [words for words, there in present.items() if there]
         return tuple(dict.fromkeys(found))

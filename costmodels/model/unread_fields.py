@@ -57,7 +57,10 @@ CHANGES_COST = names("""
     altup_active_idx altup_correct_scale altup_num_inputs laurel_rank hc_count hc_lowrank
     heads_per_ngram indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads
     indexer_n_heads make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base
-    ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank
+    ple_conv_kernel_size ple_embed_dim ple_layer_ids gated_norm_rank index_kpool
+    attn_res_block_size latent_moe_use_norm mla_use_output_gate routed_expert_hidden_size
+    use_full_rank_gate conv_kernel_size sconv_kernel_size d_rel rel_extent local_layer_ids
+    dense_mlp_idx
 """)
 
 SAID_ELSEWHERE = names("""
@@ -65,7 +68,8 @@ SAID_ELSEWHERE = names("""
     decoder_sparse_step dense_intermediate_size expert_layer_offset expert_layer_period
     first_k_dense_replace full_attention_interval full_attn_idxs global_attn_every_n_layers head_dim
     index_head_dim index_n_heads interleave_moe_layer_step intermediate_size intermediate_size_mlp
-    layer_group_size linear_attn_config mamba_expand max_window_layers mlp_only_layers
+    dense_mlp_idx layer_group_size linear_attn_config local_layer_ids mamba_expand
+    max_window_layers mlp_only_layers
     moe_intermediate_size moe_layer_end_index moe_layer_freq moe_layer_interval
     moe_layer_start_index moe_layers no_rope_layers num_dense_layers
     num_experts_per_tok num_key_value_heads sliding_window sliding_window_pattern use_sliding_window
@@ -156,13 +160,26 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         ),
     ),
     "molmo2_text": names("rope_scaling_layers"),
+    **dict.fromkeys(
+        ("inkling_text", "inkling_mm_model", "inkling_model"),
+        names(
+            "log_scaling_alpha log_scaling_n_floor logits_mup_width_multiplier unpadded_vocab_size "
+            "padded_vocab_size number_of_conv_states mtp_hidden_states_first"
+        ),
+    ),
     "mimo": names("use_mrope"),
     "glm_moe_dsa": names("index_share_for_mtp_iteration"),
+    "glm5_next_text": names(
+        "hc_sinkhorn_iters index_kpool_always_select_tail index_share_for_mtp_iteration "
+        "linear_lower_bound mla_use_nope"
+    ),
     **dict.fromkeys(
         ("mimo_v2_flash", "mimo_v2"), names("attention_chunk_size attention_projection_layout")
     ),
     "exaone_moe": names("first_last_k_dense_replace"),
-    "kimi_linear": names("mla_use_nope num_expert_group"),
+    "kimi_linear": names(
+        "mla_use_nope num_expert_group activation_situ_beta activation_situ_linear_beta"
+    ),
     "rwkv": names("rescale_every"),
     "mpt": names("norm_type"),
     "granitemoehybrid": names("normalization_function"),
@@ -172,6 +189,10 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
 }
 """Fields that a family's modules leave alone or that repeat others, for that family only."""
 
+INKLING: dict[str, object] = {
+    "use_sconv": True, "use_embed_norm": True, "shared_expert_sink": True, "use_gate_bias": True,
+    "norm_after_topk": True, "use_global_scale": True, "gate_activation": "sigmoid",
+}  # fmt: skip
 HUNYUAN: dict[str, object] = {"norm_type": "rms", "use_mixed_mlp_moe": True, "num_shared_expert": 1}
 SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     **{
@@ -181,6 +202,8 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
             *("qwen2_5_vl", "qwen2_5_vl_text"),
         )
     },
+    **{name: INKLING for name in ("inkling_text", "inkling_mm_model", "inkling_model")},
+    "glm5_next_text": {"mhc": True, "index_kpool_compress": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
     "phi3": {"full_attn_mod": 1, "interpolate_factor": 1},  # of Phi-4-mini
     **{name: {"qk_norm": True} for name in ("apertus", "apertus1p5_text")},

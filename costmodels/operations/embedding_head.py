@@ -68,13 +68,18 @@ def _layer_inputs(site: Site) -> tuple[Operation, ...]:
 
 def head_operations(site: Site) -> tuple[Operation, ...]:
     """Final norm, projection on the vocabulary, cross-entropy; and the same for each MTP module."""
-    return (1 + site.model.mtp_layers) * _head_once(site)
+    return (*_head_once(site), *(site.model.mtp_layers * _head_once(_of_modules(site))))
+
+
+def _of_modules(site: Site) -> Site:
+    return replace(site, model=site.model.of_modules)
 
 
 def module_operations(site: Site) -> tuple[Operation, ...]:
     """What each MTP module computes before its head: the projection and a layer."""
     if not site.model.mtp_layers:
         return ()
+    site = _of_modules(site)
     h, t, streams = site.model.hidden, site.shard.tokens, site.model.streams
     rows, k = (t * (1 + streams.count), h) if streams else (t, 2 * h)
     projection = Matmul(name="mtp_projection", m=rows, n=h / site.shard.tp, k=k)

@@ -97,7 +97,7 @@ def _router(site: Site, experts: Experts, sizes: _Sizes) -> Iterator[Operation]:
     yield Matmul(
         name="router",
         m=sizes.tokens,
-        n=experts.experts,
+        n=experts.experts + experts.scored_shared,
         k=site.model.hidden,
         recipe=False,
         saved_bytes=_routing_bytes(site, experts, sizes.copies, sizes.rows),

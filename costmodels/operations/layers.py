@@ -50,6 +50,12 @@ from meshplan.costmodels.operations.attention.core import (
     output_bytes,
 )
 from meshplan.costmodels.operations.attention.sparse import index_operations
+from meshplan.costmodels.operations.attention_residuals import earlier_sums
+from meshplan.costmodels.operations.convolutions import (
+    convolution,
+    output_convolution,
+    relative_bias,
+)
 from meshplan.costmodels.operations.dense_biases import attention_biases, feed_forward_biases
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
@@ -110,6 +116,7 @@ def input_bytes(site: Site) -> Number:
 def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     """Attention, a recurrent mixer, or both side by side on the same input."""
     attention, streams = kind.attention, site.model.streams
+    yield from earlier_sums(site, _sums(kind, 0), "attention_sums")
     if streams:
         yield from from_streams(site, streams, "attention_streams")
     if site.model.norms_per_layer:  # else the streams have
@@ -127,6 +134,7 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if kind.recurrent:
         yield from recurrent_operations(site, kind.recurrent)
     yield scatter_tokens(site, "attention_output")
+    yield from output_convolution(site, kind, "attention_convolution")
     if streams:
         yield to_streams(site, streams, "attention_residual")
         return
@@ -203,7 +211,12 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         values = a_kv * attention.v_head_dim * attention.v_norm
         yield inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
     yield from attention_biases(site, attention, (0 if rank else a * d) + a_kv * (d + d_v))
-    yield _rotary(site, t * (a + a_kv) * d)
+    if attention.convolution:
+        yield convolution(site, "key_convolution", a_kv * (d + d_v), t)
+    if attention.relative_rank:
+        yield from relative_bias(site, attention)
+    else:
+        yield _rotary(site, t * (a + a_kv) * d)
 
 
 def _kept_with_values(site: Site, heads: Number, key_heads: Number, width: Number) -> Number:
@@ -299,8 +312,11 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 
 
 def _further(site: Site, kind: Layer) -> Iterator[Operation]:
-    """Norms beyond the model's, and the gated second embedding of each layer."""
+    """Norms beyond the model's, the gated second embedding of each layer, and what the head reads
+    after the last one.
+    """
     width = site.stream_bytes
+    yield from earlier_sums(site, _sums(kind, 2), "head_sums")
     if kind.further_norms:
         yield Pointwise(
             name="further_norm", forward_bytes=2 * width * kind.further_norms,
@@ -321,6 +337,7 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     streams = site.model.streams
+    yield from earlier_sums(site, _sums(kind, 1), "feed_forward_sums")
     if streams:
         yield from from_streams(site, streams, "feed_forward_streams")
     norms = site.model.norms_per_layer
@@ -340,10 +357,16 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         if kind.thinned:
             yield thinned(site, kind.ffn / site.shard.tp)
         yield _only_added(site, kind, scatter_tokens(site, "feed_forward_output", "mlp"))
+    yield from output_convolution(site, kind, "feed_forward_convolution")
     if streams:
         yield to_streams(site, streams, "feed_forward_residual")
     else:
         yield _only_added(site, kind, residual_sum(site, "feed_forward_residual"))
+
+
+def _sums(kind: Layer, half: int) -> int:
+    """Sums of earlier blocks that a half reads, or as the third the head."""
+    return kind.sums[half] if half < len(kind.sums) else 0
 
 
 def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
@@ -352,6 +375,7 @@ def _only_added(site: Site, kind: Layer, op: Operation) -> Operation:
     """
     model = site.model
     followed = model.alternating or model.layer_inputs or kind.further_norms
+    followed = followed or kind.output_convolution
     if followed or model.streams or model.norms_per_layer > 2:
         return op
     return replace(op, modules=(*op.modules, "unread"))

@@ -3,7 +3,7 @@
     into a half    the weights, p columns of n h numbers; the sum of the streams by n of them
     out of it      its output to each stream by n others; mixed, the streams with each other too:
                    2 n n h FLOPs for each token
-    the head       reads one more such sum
+    the head       reads one more such sum, or the plain mean
     gated instead  (Qwen4) a norm of each stream; gates of all n h numbers through r; the mean of
                    the streams by them; out of a half n numbers of the normed streams
 
@@ -43,7 +43,8 @@ def from_streams(
         return
     columns = streams.count if last else streams.columns
     t, wide = site.shard.tokens_outside, site.model.stream_width
-    yield Matmul(name=f"{name}_weights", m=t, n=columns, k=wide, recipe=False)
+    if not (last and streams.ends_in_mean):
+        yield Matmul(name=f"{name}_weights", m=t, n=columns, k=wide, recipe=False)
     one, all_streams = _bytes(site)
     yield Pointwise(
         name=f"{name}_sum", forward_bytes=all_streams + one, backward_bytes=2 * all_streams + one,

@@ -114,7 +114,7 @@ class Rank:
     def hops(self) -> Hops:
         """The transfers to the ranks before and after it in the pipeline."""
         tokens = self.site.itemsize * self.site.shard.tokens_outside
-        return Hops(self.setting, self.layout, tokens * self.setting.model.stream_width)
+        return Hops(self.setting, self.layout, tokens * self.setting.model.sent_width)
 
     @cached_property
     def device(self) -> Device:

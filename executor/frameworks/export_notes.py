@@ -6,6 +6,7 @@ from typing import Any
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.kernel_habits import ContextKind
@@ -174,4 +175,4 @@ def lora_words(lora: Lora) -> str:
 def unwritten_parts(model: Model) -> list[CannotSay]:
     """One `CannotSay` for each part that the writers of a model's shape do not know."""
     why = "the writer for this framework does not know it"
-    return [CannotSay("model", part, why) for part in model.rare_parts]
+    return [CannotSay("model", part, why) for part in rare_parts(model)]

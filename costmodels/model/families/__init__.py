@@ -30,4 +30,6 @@ for _whole in (
     FAMILIES[_whole] = FAMILIES[f"{_whole}_text"]
 FAMILIES["step3p7"] = FAMILIES["step3p5"]
 FAMILIES["minimax_m3"] = FAMILIES["minimax_m3_vl_text"]
+for _whole in ("inkling_mm_model", "inkling_model"):  # as the released files call it
+    FAMILIES[_whole] = FAMILIES["inkling_text"]
 FAMILIES["step3_vl"] = FAMILIES["step3_text"]  # whose text part names no type

@@ -20,6 +20,7 @@ from meshplan.costmodels.model.families.parts import (
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
+from meshplan.costmodels.model.inkling_rules import inkling, inkling_windows
 
 QWEN_EXPERTS = Routed(layers=layers.qwen_sparse)
 QWEN3_MOE = Family(qk_norm="head", mixers=layers.upper_windowed, experts=QWEN_EXPERTS)
@@ -284,6 +285,16 @@ EXPERTS: dict[str, Family] = {
             router_bias=True,
             layers=layers.after_leading("first_k_dense_replace", default=1),
         ),
+    ),
+    "inkling_text": replace(
+        PLAIN,
+        head_dim=128,
+        qk_norm="head",
+        embedding_norm=True,
+        mixers=inkling_windows,
+        overrides=MIMO.overrides,
+        adjust=inkling,
+        experts=Routed(shared=("n_shared_experts",), layers=layers.after_leading("dense_mlp_idx")),
     ),
     "mimo_v2_flash": MIMO,
     "mimo_v2": MIMO,

@@ -15,6 +15,7 @@ from meshplan.costmodels.model.families.parts import (
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
+from meshplan.costmodels.model.hybrid_rules import glm5_next, kimi
 from meshplan.costmodels.model.qwen4_rules import qwen4
 
 GATED_DELTA = Family(
@@ -77,13 +78,25 @@ RECURRENT: dict[str, Family] = {
     "kimi_linear": replace(
         DEEPSEEK,
         tied=None,
+        gate="full",
+        gated_output=("mla_use_output_gate", False),
         mixers=layers.kimi_attention,
         recurrent=recurrent.kimi_delta,
+        adjust=kimi,
         experts_when=(),
         experts=Routed(
             shared=("num_shared_experts",),
+            latent=("routed_expert_hidden_size",),
             layers=layers.after_leading("first_k_dense_replace", every=("moe_layer_freq",)),
         ),
+    ),
+    "glm5_next_text": replace(
+        DEEPSEEK,
+        indexed=True,
+        mixers=layers.recurrent_but_each(4),
+        recurrent=recurrent.kimi_delta,
+        experts_when=(),
+        adjust=glm5_next,
     ),
     "bailing_hybrid": replace(
         DEEPSEEK,

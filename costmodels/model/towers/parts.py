@@ -48,6 +48,12 @@ def with_windows(stack: Model, tokens: int, full: Sequence[int], numbers: Sequen
     return of_layers(stack, layers)
 
 
+def with_normed_heads(stack: Model) -> Model:
+    """Norms over the queries and keys of each head."""
+    kind = stack.kinds[0]
+    return replace(stack, kinds=(replace(kind, attention=replace(kind.attention, qk_norm="head")),))
+
+
 def patches_of(v: Fields) -> int:
     """Patches of an image of the size that the configuration states."""
     size, patch = v.count("image_size"), v.count("patch_size")

@@ -19,6 +19,7 @@ from meshplan.costmodels.model.towers.parts import (
     stem_of,
     tokens_merged,
     with_class_token,
+    with_normed_heads,
     with_windows,
 )
 from meshplan.costmodels.model.transformer import Layer, Product, Tower
@@ -197,17 +198,36 @@ def glm4v(o: Fields, v: Fields, hidden: int) -> Tower:
     stack = stack_of(
         v, wide, v.count("depth"), out, qkv_bias=v.flag("attention_bias", False), out_bias=False
     )
-    down = Product(name="downsample", k=wide * merged, n=out, merged=merged, bias=True)
-    gated = (
+    stem = stem_of(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2))
+    return Tower(
+        layers=stack, products=(stem, *_downsampled(wide, out, inner, merged)), merged=merged,
+        numbers=patches_of(v) * wide + 2 * wide, joiner_numbers=2 * out,
+    )  # fmt: skip
+
+
+def _downsampled(wide: int, out: int, inner: int, merged: int) -> tuple[Product, ...]:
+    """Tokens merged by a product, and GLM's gated joiner."""
+    return (
+        Product(name="downsample", k=wide * merged, n=out, merged=merged, bias=True),
         Product(name="joiner_in", k=out, n=out, merged=merged, activated=True, joins=True),
         Product(name="joiner_up", k=out, n=2 * inner, merged=merged, activated=True, joins=True,
                 cut="columns"),
         Product(name="joiner_down", k=inner, n=out, merged=merged, joins=True, cut="rows"),
     )  # fmt: skip
+
+
+def glm_ocr(o: Fields, v: Fields, hidden: int) -> Tower:
+    """GLM-OCR and GLM-5.3-Flash: rotary positions alone, norms of queries and keys."""
+    wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
+    out, bias = v.count("out_hidden_size"), v.flag("attention_bias", True)
+    inner = v.count("projection_intermediate_size", default=out * v.count("in_channels", default=3))
+    depth, ffn = v.count("depth"), v.count("intermediate_size")
+    stack = stack_of(v, wide, depth, ffn, qkv_bias=bias, out_bias=bias, bias=bias)
     stem = stem_of(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2))
     return Tower(
-        layers=stack, products=(stem, down, *gated), merged=merged,
-        numbers=patches_of(v) * wide + 2 * wide, joiner_numbers=2 * out,
+        layers=with_normed_heads(stack), merged=merged,
+        products=(stem, *_downsampled(wide, out, inner, merged)), numbers=wide,
+        joiner_numbers=2 * out,
     )  # fmt: skip
 
 
@@ -333,6 +353,7 @@ TOWERS: dict[str, Reader] = {
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe_thinker"), qwen3_vl),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen4_exp"), qwen3_5),
     **dict.fromkeys(("glm4v", "glm46v", "glmga", "glm4v_moe"), glm4v),
+    **dict.fromkeys(("glm_ocr", "glm5_next"), glm_ocr),
     "internvl": internvl,
     **dict.fromkeys(("kimi_k25", "kimi_vl"), kimi),
     "gemma4": gemma4,

@@ -8,7 +8,9 @@
     t tokens on this rank     a_i, d_i heads and head_dim of the indexer
 
 Of compressed keys it scores those, by keys that a compressor of its own makes (DeepSeek-V4). Where
-blocks of tokens are chosen together it scores the mean of their keys (Qwen4).
+blocks of tokens are chosen together it scores the mean of their keys (Qwen4), weighed by gates that
+are projected beside the keys (GLM-5.3-Flash, which attends to the tokens after the last whole block
+too: left out, fewer than the 16 of a block beside 2,048).
 
 Source: DeepSeek-V3.2, arXiv 2512.02556, section 2.1; transformers 5.23 `modeling_deepseek_v32.py`.
 Each tensor-parallel rank runs the whole indexer. Leaves out: its own loss, and the gather of the
@@ -32,7 +34,7 @@ def index_operations(site: Site, attention: Attention, index: Indexer) -> Iterat
     source = attention.q_lora_rank or h
     yield Matmul(name="index_query", m=t, n=wide, k=source, saved_bytes=site.itemsize * t * wide)
     compression = attention.compression
-    narrow = index.weights + (0 if compression else index.head_dim)
+    narrow = index.weights + (0 if compression else index.key_columns)
     yield Matmul(name="index_key", m=t, n=narrow, k=h, saved_bytes=site.itemsize * t * narrow)
     keys = site.shard.document_len // index.block / 2
     if compression:

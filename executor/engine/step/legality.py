@@ -18,6 +18,7 @@ Beyond `costmodels.layout.check_layout`:
 from collections.abc import Iterator
 
 from meshplan.costmodels.layout import InvalidLayout, Layout
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -150,7 +151,7 @@ def _unbuilt_parts(model: Model) -> Iterator[str]:
         yield "a router that weighs the inputs of experts is not built"
     if router and router.score == "sqrtsoftplus":
         yield "a router of square roots of softplus is not built"
-    for part in model.rare_parts:
+    for part in rare_parts(model):
         if part not in BUILT_PARTS:
             yield f"{part}: not built"
 
@@ -159,7 +160,7 @@ BUILT_PARTS = (
     "Mamba-2 layers", "gated DeltaNet layers",
     "a gate on the attention's output", "layers of one part alone",
 )  # fmt: skip
-"""Of `Model.rare_parts`, those that the engine has."""
+"""Of `rare_parts`, those that the engine has."""
 
 
 def _unbuilt_mixers(layout: Layout, model: Model) -> Iterator[str]:

@@ -26,6 +26,7 @@ import yaml
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.costmodels.training import Precision
@@ -238,7 +239,7 @@ def _plain(model: Model) -> bool:
         and model.norm == "rmsnorm"
         and model.norms_per_layer == 2
         and not any(kind.experts and kind.experts.router_bias for kind in model.kinds)
-        and not (model.bias or model.learned_positions or model.mtp_layers or model.rare_parts)
+        and not (model.bias or model.learned_positions or model.mtp_layers or rare_parts(model))
         and all(a.window is None and a.qk_norm == "none" and not a.is_mla for a in attentions)
         and all(a.head_dim * a.heads == model.hidden and not a.out_bias for a in attentions)
     )

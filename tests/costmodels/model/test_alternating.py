@@ -15,6 +15,7 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     model_parameters,
 )
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
 from meshplan.costmodels.operations.feed_forward import Site
@@ -150,10 +151,10 @@ def test_what_its_configuration_says() -> None:
 
 def test_the_streams_are_a_rare_part() -> None:
     """What a framework must build: exports and the native engine name it."""
-    parts = model_from_config(CONFIG, "x").rare_parts
+    parts = rare_parts(model_from_config(CONFIG, "x"))
     assert {"several streams of hidden states", "a feed-forward of few numbers"} <= set(parts)
     plain = replace(model_of(None), kinds=(replace(model_of(None).kinds[0]),))
-    assert "several streams of hidden states" not in plain.rare_parts
+    assert "several streams of hidden states" not in rare_parts(plain)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.family_rules import lfm_width
 from meshplan.costmodels.model.hf_config import left_out, model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters_per_rank, model_parameters
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.unread_fields import CHANGES_COST
 from meshplan.hardware_profiles.load_models import load_model_config
 
@@ -233,8 +234,8 @@ def test_widths_that_differ_are_a_rare_part() -> None:
     one = model_from_config(CONFIGS["llama"]["config"], "")
     several = model_from_config(PUBLISHED["Llama-Nemotron-Super-49B"]["config"], "")
     assert len({kind.ffn for kind in several.kinds if kind.ffn}) > 1
-    assert "dense feed-forwards of several widths" in several.rare_parts
-    assert "dense feed-forwards of several widths" not in one.rare_parts
+    assert "dense feed-forwards of several widths" in rare_parts(several)
+    assert "dense feed-forwards of several widths" not in rare_parts(one)
 
 
 def test_a_second_embedding_keeps_its_own_rows() -> None:

@@ -57,7 +57,8 @@ def test_every_family_is_in_the_catalogue_or_counted() -> None:
     counted = [each for file in files for each in json.loads(file.read_text()).values()]
     types = {family_of(each["config"]) for each in counted}
     types |= {str(config["model_type"]) for config in CONFIGS.values()}
-    others = {"llama4", "gemma3", "step3_vl", *REMOTE}  # text parts' names; test_remote_families.py
+    # text parts' names; test_inkling.py; test_remote_families.py
+    others = {"llama4", "gemma3", "step3_vl", "inkling_mm_model", "inkling_model", *REMOTE}
     assert set(FAMILIES) - types == others
 
 

@@ -103,7 +103,8 @@ def test_the_catalogue_states_what_an_export_needs(name: str) -> None:
     numerics = model.numerics
     assert numerics.norm_epsilon in (1e-5, 1e-6)
     alibi = config["model_type"] in ("bloom", "mpt")
-    types = ("nemotron_h", "jamba", "xlstm", "kimi_linear", "gptj")  # no base, or none in a field
+    # no base, or none in a field
+    types = ("nemotron_h", "jamba", "xlstm", "kimi_linear", "kimi_k3", "gptj", "glm5_next")
     unplaced = config["model_type"] in types or config.get("position_embedding_type") == "nope"
     assert alibi or numerics.activation is not None
     assert alibi or config["model_type"] == "xlstm" or numerics.init_std is not None

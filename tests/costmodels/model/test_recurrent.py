@@ -12,6 +12,7 @@ from meshplan.costmodels.model.compression import Indexer
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.operations.feed_forward import Site
@@ -278,7 +279,7 @@ def test_rare_parts_are_named() -> None:
     counted = json.loads(path.read_text())
 
     def parts(name: str) -> tuple[str, ...]:
-        return model_from_config(counted[name]["config"], name).rare_parts
+        return rare_parts(model_from_config(counted[name]["config"], name))
 
     assert parts("llama") == parts("mixtral") == parts("deepseek_v3") == ()
     assert parts("qwen3_next")[:2] == ("gated DeltaNet layers", "a gate on the attention's output")

@@ -13,6 +13,7 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     model_parameters,
 )
+from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
@@ -215,5 +216,5 @@ def test_a_file_that_contradicts_itself_is_one_line(changes: dict[str, Any], sai
 def test_what_is_not_attributed_is_a_warning() -> None:
     """The file's own list is what `plan` says is not priced."""
     assert left_out(FILE) == ("seconds of a tower",)
-    assert "layers known by a trace alone" in MODEL.rare_parts
+    assert "layers known by a trace alone" in rare_parts(MODEL)
     assert replace(MODEL, name="x").mixed_by == ()
