@@ -169,7 +169,7 @@ class FreeCutBounds:
         if self._wide_s <= self._rest_s and self._least_s < self._wide_s:
             self.found_s, self.aim_s = self._rest_s, self._wide_s
             self._again(0.0, self._wide_s)
-            self._left -= self._layouts.let_go(self._alike, self.aim_s)
+            self._more -= self._layouts.let_go(self._alike, self.aim_s)
             self._raise()
             if self._least_s < self._wide_s and self._shake():
                 self.found_s, self.aim_s = min(self._rest_s, self.limit_s), self._wide_s
