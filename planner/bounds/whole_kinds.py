@@ -25,7 +25,7 @@ class _Part(NamedTuple):
     """Kinds that count as one: [row] seconds of a layer at least, and how many layers there are."""
 
     layer_s: Floats
-    count: int
+    number: int
 
 
 def can_hold_whole(layer_s: Floats, counts: Floats, room_s: Floats) -> Bools:
@@ -40,11 +40,11 @@ def can_hold_whole(layer_s: Floats, counts: Floats, room_s: Floats) -> Bools:
             _Part(layer_s[:, kinds].min(axis=1), int(counts[kinds].sum()))
             for kinds in (slowest_last[:first], slowest_last[first:])
         ]
-        one, other = sorted(parts, key=lambda part: part.count)
+        one, other = sorted(parts, key=lambda part: part.number)
         left = np.flatnonzero(found)
-        if one.count <= MOST and len(left):
-            some = (_Part(part.layer_s[left], part.count) for part in (one, other))
-            found[left] = _most_beside(*some, room_s[left]) >= other.count
+        if one.number <= MOST and len(left):
+            some, others = (_Part(part.layer_s[left], part.number) for part in (one, other))
+            found[left] = _most_beside(some, others, room_s[left]) >= other.number
     return found
 
 
@@ -52,16 +52,16 @@ def _most_beside(one: _Part, other: _Part, room_s: Floats) -> Floats:
     """[row] the most layers of the `other` part that ranks hold beside all of `one`; below 0 where
     they do not hold these.
     """
-    found = np.full((len(room_s), one.count + 1), -np.inf)
+    found = np.full((len(room_s), one.number + 1), -np.inf)
     found[:, 0] = 0.0
     for room in room_s.T:
         before, most = found, int(_fit(room, one.layer_s).max(initial=0.0))
         found = np.full(before.shape, -np.inf)
-        for many in range(min(most, one.count) + 1):
+        for many in range(min(most, one.number) + 1):
             beside = _fit(room - many * one.layer_s, other.layer_s)[:, None]
             np.maximum(
                 found[:, many:],
-                before[:, : one.count + 1 - many] + np.where(beside < 0, -np.inf, beside),
+                before[:, : one.number + 1 - many] + np.where(beside < 0, -np.inf, beside),
                 out=found[:, many:],
             )
     most_beside: Floats = found[:, -1]
