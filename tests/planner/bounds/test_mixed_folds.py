@@ -159,8 +159,8 @@ def test_more_mixes_are_counted_where_they_are_allowed() -> None:
 
 
 def test_work_counts_the_mixes_that_are_looked_at() -> None:
-    """Of a limit that no layer can be below, of each rank the empty word for each transient at most;
-    of a higher limit all other words too.
+    """Of a limit that no layer can be below, of each rank the empty word for each transient; of a
+    higher limit all other words too.
     """
     cuts, *_ = next(each for _, each, _, _ in mixing(32))
     words = Words(np.zeros(len(cuts.same.pattern), np.int64), (1, len(cuts.same.modes)), 2)
