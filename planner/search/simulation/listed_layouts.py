@@ -7,6 +7,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.planner.bounds.free_cuts import ENDLESS_S
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.bounds.whole_kinds import can_hold_whole
@@ -70,7 +71,8 @@ class ListedLayouts:
         alike, work = dict[tuple[object, ...], list[Alike]](), 0
         for each in every:
             (first, _), (last, _) = pipeline_shape(*each.shape).ends
-            key = each.variant.modes, each.shape[1], each.shape[3], first, last
+            modes = tuple(each.variant.columns[mode] for mode in each.variant.modes)
+            key = modes, each.shape[1], each.shape[3], first, last
             if (each.bounds < below_s).any():
                 alike.setdefault(key, []).append(each)
         for same in alike.values():
@@ -89,6 +91,7 @@ class ListedLayouts:
         kinds = [kind for kind, count in enumerate(every) if count]
         modes = [like.variant.columns[mode] for mode in like.variant.modes]
         layer_s = p.layer_s[rows][:, kinds][:, :, modes].sum(axis=3).min(axis=2) * shape[3]
+        layer_s = np.minimum(layer_s, ENDLESS_S)
         room_s = np.repeat((below_s / SAFETY - p.step_s[rows])[:, None], shape[1], axis=1)
         ends = pipeline_shape(*shape).ends
         for (rank, _), end_s in zip(ends, (p.embedding_s, p.head_s), strict=True):
