@@ -14,7 +14,7 @@ from meshplan.planner.cuts.folded_paths import FoldedPaths
 from meshplan.planner.cuts.mixed_paths import MixedPaths
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 
-FOLD, WAYS = 12_000, 12  # units of work of a rank; ways that cost one unit
+FOLD, WAYS = 1_100, 12  # units of work of a rank, and of each of its layouts; ways of one unit
 GAME, GAME_UNITS = 40, 300_000  # shortest paths at most; units of work
 MOST_CUTS = 20_000  # that are listed
 FIRST, TRIES, ROUNDS = 0.25, 6, 10  # part of the way; limits; shortest paths of each
@@ -30,7 +30,7 @@ def folded_bound_s(whole: WholeLayers) -> float:
     means = [program.cuts.mean(program.lines, answer.by, program.limit_s)] if answer.by else []
     ways = mixed or FoldedCuts(program.cuts)
     found_s = float(ways.bounds_s(below_s, program.most, means)[0])
-    whole.work += FOLD * program.cuts.same.pp + ways.work // WAYS
+    whole.work += 2 * FOLD * program.cuts.same.pp + ways.work // WAYS
     if not answer.by or not 0 < found_s < below_s:
         return found_s
     if mixed:

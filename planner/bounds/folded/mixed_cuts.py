@@ -15,7 +15,6 @@ from meshplan.planner.bounds.folded.mixes import INPUT_GRAD, FoldedMixes, Words
 from meshplan.planner.bounds.free_cuts import FreeCuts
 
 FEW, MANY = 4_000, 20_000  # mixes of all words
-MIX, MORE = 200_000, 600  # ways that a rank's few mixes are worth, and each more
 
 
 class MixedFolds(FoldedCuts):
@@ -29,8 +28,7 @@ class MixedFolds(FoldedCuts):
         self.mixes = [FoldedMixes(cuts, row, self.listed, limit_s) for row in rows]
         self._added = dict[int, Floats]()
         super().__init__(cuts.hiding_most())
-        each = MIX + MORE * max(0, words.many - FEW)
-        self.work += each * self.ranks * len(rows)
+        self.work += sum(each.work for each in self.mixes)
 
     @classmethod
     def of(cls, cuts: FreeCuts, most: Floats, limit_s: float, most_mixes: int = FEW) -> Self | None:

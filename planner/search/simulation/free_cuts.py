@@ -51,7 +51,7 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
-WIDE, STEP, MORE = 0.9702, 500_000, 17_000_000
+WIDE, STEP, MORE = 0.9702, 500_000, 19_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 SOLVED = 1_500_000  # of that for a layout's own program at least
 WINDOW = 4_000_000  # whose pace says whether more is in vain: some groups of layouts, in turn
@@ -169,6 +169,7 @@ class FreeCutBounds:
         if self._wide_s <= self._rest_s and self._least_s < self._wide_s:
             self.found_s, self.aim_s = self._rest_s, self._wide_s
             self._again(0.0, self._wide_s)
+            self._more -= self._layouts.let_go(self._alike, self.aim_s)
             self._raise()
             if self._least_s < self._wide_s and self._shake():
                 self.found_s, self.aim_s = min(self._rest_s, self.limit_s), self._wide_s
@@ -298,7 +299,7 @@ class FreeCutBounds:
         alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
         alike.folded[some] = True
         alike.changed()
-        self._left -= FOLD * alike.shape[1] * (1 + len(some) // 4) + folded.work // WAYS
+        self._left -= FOLD * alike.shape[1] * (1 + len(some)) + folded.work // WAYS
 
     def _solve(self, alike: Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""

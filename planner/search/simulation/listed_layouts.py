@@ -7,8 +7,10 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
+from meshplan.planner.bounds.free_cuts import ENDLESS_S
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.bounds.whole_kinds import can_hold_whole
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
@@ -21,6 +23,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BLOCK = 1_024  # rows whose memory is looked at together
+LET_GO, EACH = 15_000, 4  # units of work of layouts whose work is looked at, and of each rank
 
 
 class ListedLayouts:
@@ -59,6 +62,41 @@ class ListedLayouts:
             if len(rows):
                 bounds = each.bounds[np.searchsorted(each.rows, rows)]
                 yield Alike(each.variant, each.shape, rows, bounds, each.layers)
+
+    def let_go(self, every: Sequence[Alike], below_s: float) -> int:
+        """Bound what ranks cannot do below a limit, counted in whole layers, by that limit; the
+        units of work that it took. It is the same in all schedules and chunks that have the ends of
+        the model on the same ranks.
+        """
+        alike, work = dict[tuple[object, ...], list[Alike]](), 0
+        for each in every:
+            (first, _), (last, _) = pipeline_shape(*each.shape).ends
+            modes = tuple(each.variant.columns[mode] for mode in each.variant.modes)
+            key = modes, each.shape[1], each.shape[3], first, last
+            if (each.bounds < below_s).any():
+                alike.setdefault(key, []).append(each)
+        for same in alike.values():
+            rows = np.unique(np.concatenate([x.rows[x.bounds < below_s] for x in same]))
+            can = self._can_work(rows, same[0], below_s)
+            for each in same:
+                none = np.isin(each.rows, rows[~can])
+                each.bounds[none] = np.maximum(each.bounds[none], below_s)
+                each.changed()
+            work += LET_GO + EACH * len(rows) * same[0].shape[1]
+        return work
+
+    def _can_work(self, rows: Ints, like: Alike, below_s: float) -> Bools:
+        """Whether the ranks of layouts can do the work of whole layers below a limit."""
+        shape, p, every = like.shape, self.proof.passes, self.proof.space.kind_counts
+        kinds = [kind for kind, count in enumerate(every) if count]
+        modes = [like.variant.columns[mode] for mode in like.variant.modes]
+        layer_s = p.layer_s[rows][:, kinds][:, :, modes].sum(axis=3).min(axis=2) * shape[3]
+        layer_s = np.minimum(layer_s, ENDLESS_S)
+        room_s = np.repeat((below_s / SAFETY - p.step_s[rows])[:, None], shape[1], axis=1)
+        ends = pipeline_shape(*shape).ends
+        for (rank, _), end_s in zip(ends, (p.embedding_s, p.head_s), strict=True):
+            room_s[:, rank] -= end_s[rows].sum(axis=1) * shape[3]
+        return can_hold_whole(layer_s, np.array([every[kind] for kind in kinds]), room_s)
 
     def of_the_best(self, every: Sequence[Alike]) -> Alike | None:
         """The best plan's layout alone, where a list limits its cuts."""

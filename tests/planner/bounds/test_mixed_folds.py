@@ -156,3 +156,17 @@ def test_more_mixes_are_counted_where_they_are_allowed() -> None:
     many = folds.words.many
     assert MixedFolds.of(each.cuts, program.most, limit_s, many)
     assert not MixedFolds.of(each.cuts, program.most, limit_s, many - 1)
+
+
+def test_work_counts_the_mixes_that_are_looked_at() -> None:
+    """Of a limit that no layer can be below, of each rank the empty word for each transient; of a
+    higher limit all other words too.
+    """
+    cuts, *_ = next(each for _, each, _, _ in mixing(32))
+    words = Words(np.zeros(len(cuts.same.pattern), np.int64), (1, len(cuts.same.modes)), 2)
+    listed = words.listed()
+    none, every = (mixes.FoldedMixes(cuts, 0, listed, limit_s) for limit_s in (1e-12, 1e9))
+    ranks, levels = cuts.same.pp, len(every._levels)
+    assert none.work >= ranks * mixes.RANK
+    assert none.work <= ranks * (mixes.RANK + levels * (mixes.WORD + mixes.BESIDE))
+    assert every.work > none.work + ranks * mixes.WORD * (listed.words - 1)

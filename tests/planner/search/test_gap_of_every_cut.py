@@ -12,7 +12,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.alike_layouts import Alike
-from meshplan.planner.search.simulation.free_cuts import WIDE, FreeCutBounds
+from meshplan.planner.search.simulation.free_cuts import MORE, WIDE, FreeCutBounds
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import Pins, parse_pins
@@ -138,3 +138,32 @@ def test_mixed_cuts_of_a_tight_v_shape_close_its_gap() -> None:
         global_batch=8, headroom="45%", pins={"pipeline_parallel": "4", "schedule": "zb_v"},
     )  # fmt: skip
     assert solve(ask(arguments).question, 1).gap < 0.01
+
+
+def test_what_ranks_cannot_do_is_let_go_before_a_wide_gap_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where that is all there is, no layout is bounded below the limit that is wanted, though each
+    alone is bounded loosely; and the budget of wide gaps pays for it.
+    """
+    watched, asked, left = Watched(monkeypatch), list[float](), list[int]()
+    watched.loose = True
+
+    def let_go(_: ListedLayouts, every: Sequence[Alike], below_s: float) -> int:
+        for each in every:
+            each.bounds[:] = each.bounds.clip(below_s)
+            each.changed()
+        asked.append(below_s)
+        return 7
+
+    def lets_go(bounds: FreeCutBounds) -> float:
+        bound_s = watched.bound_s(bounds)
+        left.append(bounds._more)
+        return bound_s
+
+    monkeypatch.setattr(ListedLayouts, "let_go", let_go)
+    monkeypatch.setattr(FreeCutBounds, "bound_s", lets_go)
+    for seed in SEEDS:
+        solve(small_question(seed, 8), 1)
+    assert [least_s for least_s, _ in watched.answers] == pytest.approx(asked)
+    assert left == [MORE - 7] * len(SEEDS)

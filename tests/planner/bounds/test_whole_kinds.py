@@ -1,0 +1,92 @@
+"""Ranks that do the work of whole layers: by hand, against every way to share layers out, and
+against plans.
+"""
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from listed_layouts import listed_layouts
+
+from meshplan.planner.bounds import whole_kinds
+from meshplan.planner.bounds.whole_kinds import can_hold_whole
+from meshplan.planner.search.simulation.alike_layouts import Alike
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.stages.any_cut import any_cut
+
+
+@pytest.mark.parametrize(
+    ("layer_s", "counts", "room_s", "holds"),
+    [
+        pytest.param([2], [7], [8, 6], True, id="4 + 3 layers of 2 s"),
+        pytest.param([2], [7], [7.9, 6], False, id="3 + 3 of 7"),
+        pytest.param([1, 10], [6, 3], [18, 18], False, id="2 of 10 s > 18 s on one, mean 18 s"),
+        pytest.param([1, 10], [6, 3], [20, 16], True, id="2 of 10 s; 1 of 10 s and 6 of 1 s"),
+        pytest.param([1, 10], [7, 3], [20, 16], False, id="one of 1 s is left"),
+        pytest.param([10, 1], [3, 6], [20, 16], True, id="kinds in any order"),
+        pytest.param([1, 10, 11], [6, 2, 1], [20, 16], True, id="11 s counts as 10 s"),
+        pytest.param([1, 2, 9], [1, 2, 2], [8, 16], False, id="a rank of 9 s too few"),
+    ],
+)
+def test_layers_are_shared_out_whole(
+    layer_s: list[float], counts: list[int], room_s: list[float], holds: bool
+) -> None:
+    """The ids say what each rank holds."""
+    each = can_hold_whole(np.array([layer_s], float), np.array(counts), np.array([room_s], float))
+    assert each.tolist() == [holds]
+
+
+def test_two_kinds_are_held_where_some_way_holds_them() -> None:
+    """Of all ways to share them out; both answers come up, also for several layouts at once."""
+    draw, found = random.Random(0), list[bool]()
+    for _ in range(60):
+        ranks, counts = draw.randint(2, 3), [draw.randint(1, 4), draw.randint(1, 4)]
+        layer_s = np.array([[draw.randint(1, 9), draw.randint(1, 9)] for _ in range(3)], float)
+        mean_s = layer_s @ counts / ranks
+        room_s = mean_s[:, None] * [[draw.uniform(0.9, 1.6) for _ in range(ranks)] for _ in mean_s]
+        held = can_hold_whole(layer_s, np.array(counts), room_s)
+        ways = [_ways(count, ranks) for count in counts]
+        for each_s, room, answer in zip(layer_s, room_s, held.tolist(), strict=True):
+            fits = any((a * each_s[0] + b * each_s[1] <= room).all() for a, b in product(*ways))
+            assert answer == fits
+            found.append(answer)
+    assert 0.2 < np.mean(found) < 0.8
+
+
+def _ways(count: int, ranks: int) -> list[np.ndarray]:
+    every = product(range(count + 1), repeat=ranks)
+    return [np.array(each) for each in every if sum(each) == count]
+
+
+def test_many_layers_of_both_parts_are_not_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than `MOST` nothing is said."""
+    case = np.array([[1.0, 10]]), np.array([6, 3]), np.array([[18.0, 18]])
+    monkeypatch.setattr(whole_kinds, "MOST", 2)
+    assert can_hold_whole(*case).all()
+
+
+def test_no_plan_is_let_go_below_a_limit_above_its_step() -> None:
+    """Below a limit in which no rank can work, it bounds all. Bounds do not fall, what is not
+    below the limit is not looked at, and work is counted.
+    """
+    plans = 0
+    for proof, variant, rows, same in listed_layouts("generic", range(4)):
+        row, shape = int(rows[0]), (same.schedule, same.pp, same.vpp, int(same.m[0]))
+        plan, _ = any_cut(proof.problem(row, variant)[0])
+        if plan is None:
+            continue
+        step_s = proof.times_of(row, variant, plan.stages).step_s(plan.stages)
+        layouts = ListedLayouts(proof, rows)
+        for below_s, known_s, bound_s in (
+            (step_s * 1.001, step_s / 10, step_s / 10),
+            (step_s / 1e3, step_s / 1e4, step_s / 1e3),
+            (step_s / 1e3, step_s / 2, step_s / 2),
+        ):
+            alike = Alike(variant, shape, rows[:1], np.array([known_s]), len(same.pattern))
+            work = layouts.let_go([alike], below_s)
+            assert alike.bounds.tolist() == [bound_s]
+            assert alike.open_s == bound_s
+            assert (work > 0) == (known_s < below_s)
+        plans += 1
+    assert plans
