@@ -113,7 +113,8 @@ class KernelHabits(Frozen):
                     queries and keys that nothing rotates are copied out of their product
     softmax_blocks  of so many sequences x heads on a rank the kernel takes whose attention keeps
                     its scores; where a rank's are no multiple, PyTorch's operators run instead
-                    (1: it takes any)
+                    (1: it takes any; 0: there is no such kernel)
+    softmax_keys    it takes fewer keys than these (0: any number)
     copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
@@ -205,7 +206,8 @@ class KernelHabits(Frozen):
     keeps_wide: bool = False
     joins_norms: bool = False
     copies_unrotated: bool = True
-    softmax_blocks: int = Field(default=1, ge=1)
+    softmax_blocks: int = Field(default=1, ge=0)
+    softmax_keys: int = Field(default=0, ge=0)
     copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)
