@@ -84,6 +84,8 @@ class KernelHabits(Frozen):
                     "gathered" by row and summed by a product
     sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
+    loops_over_experts
+                    one call issues a product for each expert (not on AMD's GPUs)
     own_token_latents
                     latent attention projects each tensor rank's own tokens down and gathers latents
     deals_experts   a benchmark's gate deals experts out in order
@@ -186,6 +188,7 @@ class KernelHabits(Frozen):
     expert_biases: Literal["in_product", "repeated", "looped", "gathered"] = "in_product"
     sums_by_index: bool = False
     uses_grouped_mm: bool = False
+    loops_over_experts: bool = False
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False

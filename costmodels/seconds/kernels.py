@@ -111,6 +111,7 @@ class Device:
     weight_gradient_bytes: float = 2.0
     sdpa_by_assembly: bool = False
     pads_products: bool = False
+    loops_over_experts: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:

@@ -37,22 +37,23 @@ def test_operators_of_pytorch_cost_the_host_less_than_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster_name", "habits", "calls"),
+    ("cluster_name", "loops", "calls"),
     [
-        pytest.param("dgx-h100", {}, 32, id="GroupedLinear calls cuBLAS for each expert"),
-        pytest.param("dgx-h100", {"uses_grouped_mm": True}, 0, id="torch._grouped_mm is one"),
-        pytest.param("mi300x-8", {}, 0, id="AMD's stacks have one kernel"),
+        pytest.param("dgx-h100", True, 32, id="GroupedLinear calls cuBLAS for each expert"),
+        pytest.param("dgx-h100", False, 0, id="torch._grouped_mm is one"),
+        pytest.param("mi300x-8", True, 0, id="AMD's stacks have one kernel"),
     ],
 )
 def test_products_of_experts_are_issued_one_by_one(
-    cluster_name: str, habits: dict[str, bool], calls: int
+    cluster_name: str, loops: bool, calls: int
 ) -> None:
     """One launch of a second of a product of 32 experts in each direction, and 8 us for each call
     inside it; a graph of the whole step issues neither.
     """
     cluster = load_cluster(cluster_name)
     assert cluster.kernels is not None
-    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"], **habits)
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
+    device = replace(device, loops_over_experts=loops)
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
     pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
     op = replace(PRODUCT, name="experts_in", groups=32, modules=("experts",))
