@@ -84,6 +84,8 @@ class KernelHabits(Frozen):
                     "gathered" by row and summed by a product
     sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
+    loops_over_experts
+                    one call issues a product for each expert (not on AMD's GPUs)
     own_token_latents
                     latent attention projects each tensor rank's own tokens down and gathers latents
     deals_experts   a benchmark's gate deals experts out in order
@@ -113,7 +115,8 @@ class KernelHabits(Frozen):
                     queries and keys that nothing rotates are copied out of their product
     softmax_blocks  of so many sequences x heads on a rank the kernel takes whose attention keeps
                     its scores; where a rank's are no multiple, PyTorch's operators run instead
-                    (1: it takes any)
+                    (1: it takes any; 0: there is no such kernel)
+    softmax_keys    it takes fewer keys than these (0: any number)
     copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
@@ -185,6 +188,7 @@ class KernelHabits(Frozen):
     expert_biases: Literal["in_product", "repeated", "looped", "gathered"] = "in_product"
     sums_by_index: bool = False
     uses_grouped_mm: bool = False
+    loops_over_experts: bool = False
     own_token_latents: bool = False
     deals_experts: bool = False
     weighs_inside_experts: bool = False
@@ -205,7 +209,8 @@ class KernelHabits(Frozen):
     keeps_wide: bool = False
     joins_norms: bool = False
     copies_unrotated: bool = True
-    softmax_blocks: int = Field(default=1, ge=1)
+    softmax_blocks: int = Field(default=1, ge=0)
+    softmax_keys: int = Field(default=0, ge=0)
     copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)

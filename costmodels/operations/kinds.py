@@ -84,7 +84,9 @@ class AttentionCore:
     softmax_apart
                 1 where scale, mask and softmax of stored scores are operators of PyTorch's in fp32
                 and not one kernel
+    apart_bytes what such operators move of a score beyond the one kernel, forward and backward
     chosen      each query has its own list of keys, read by index (sparse attention)
+    wide        its heads are wider than the usual kernels take
     sinks_s     seconds that a slow kernel for attention sinks adds backward
     chunk       tokens of a chunk where context parallelism cuts a sequence into 2 cp of them: a
                 rank has two, each in a kernel for its own keys and one for earlier ones; 0: one
@@ -102,7 +104,9 @@ class AttentionCore:
     v_head_dim: int
     fused: bool
     softmax_apart: Number = 0.0
+    apart_bytes: tuple[float, float] = (0.0, 0.0)
     chosen: bool = False
+    wide: bool = False
     sinks_s: Number = 0.0
     chunk: Number = 0.0
     masked_keys: Number = 0.0

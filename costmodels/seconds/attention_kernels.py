@@ -9,7 +9,8 @@ the second's, Dao-AILab/flash-attention issue 1051).
 
 from typing import NamedTuple
 
-from meshplan.hardware_profiles.schema import AttentionKernel
+from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu
+from meshplan.hardware_profiles.tunings import gpu_family
 
 OLDER_KERNELS = {
     "flash2": (1.0, 1.0), "flash1": (0.5, 0.5), "triton": (1 / 1.4, 0.5),
@@ -120,3 +121,43 @@ def over_cudnn(kernel: str, gpu: str, head_dim: int, *, backward: bool) -> OverC
     if gpu in ULTRA:
         return (ULTRA_WIDE_IN_8_BITS if wide else ULTRA_IN_8_BITS)[backward]
     return (WIDE_IN_8_BITS if wide else NEWER_KERNELS[kernel])[backward]
+
+
+class WideRate(NamedTuple):
+    """Of one compute unit: FLOP/s of many keys, and the keys at which half of it is reached."""
+
+    flops_per_s: float
+    half: float
+
+
+WIDE_HEADS = {
+    "ampere": (WideRate(0.43e12, 0.0), WideRate(0.23e12, 424.0)),
+    "hopper": (WideRate(1.0e12, 120.0), WideRate(0.36e12, 540.0)),
+    "blackwell": (WideRate(1.243e12, 286.0), WideRate(0.389e12, 1060.0)),
+    "any": (WideRate(0.641e12, 0.0), WideRate(0.348e12, 424.0)),
+}
+"""PyTorch's memory-efficient kernel where heads are wider than the other kernels take, forward and
+backward, by GPU family. Whatever the width: an L20 has 54 to 63e12 forward of 320 to 1,024.
+
+xlite-dev/ffpa-attn@16586812 bench/README.md, its column SDPA: bf16, 32 heads of 512, PyTorch 2.11,
+8,192 and 16,384 tokens, causal; without a mask in brackets.
+
+    L20 (any)           59, (59) forward, 29, (31) backward [1e12 FLOP/s], 92 units, at 8,192 alone
+    H200 (hopper)       131, 119, (135, 123); 42, 44, (46, 47), 132 units
+    B200 (blackwell)    172, 176, (184, 182); 49, 51, (52, 53), 148 units
+
+and for Blackwell's backward forward and backward together of 16 heads on a B300, 6.53 and 19.7 ms
+of 2,048 and 4,096 tokens (whitecircle/halo@0bc3a22a agent-docs/models/gemma4.md). All within 9 %.
+An A30 reaches 25e12 forward (@137225d7 docs/benchmark/README.md); its backward [assumed] as much
+slower as an L20's. An H20's 62e12 forward are priced 21 % too fast, its 27e12 backward 7 % too
+slow, an RTX 5090's 36e12 backward (issue 235) 48 % too fast. Leaves out that keys and values are
+copied for each query head.
+"""
+
+
+def of_wide_heads(gpu: Gpu, dtype: Dtype, *, backward: bool) -> tuple[float, float]:
+    """Of the peak what NVIDIA's `gpu` reaches where heads are too wide for FlashAttention and a
+    query meets many keys, and the keys at which it reaches half of that.
+    """
+    rate, half = WIDE_HEADS.get(gpu_family(gpu.name), WIDE_HEADS["any"])[backward]
+    return rate * gpu.compute_units / gpu.peak_flops_per_s[dtype], half

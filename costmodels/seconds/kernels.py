@@ -62,6 +62,7 @@ from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.attention_kernels import (
     NEWER_KERNELS,
     measured_as,
+    of_wide_heads,
     over_cudnn,
     over_flash2,
 )
@@ -80,13 +81,6 @@ INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
 memories of 3.35e12 and 4.8e12 bytes/s: what limits them is no memory.
 """
-SOFTMAX_APART_BYTES = (32.0, 34.0)
-"""Of a 16-bit score what PyTorch's operators move beyond one kernel, forward and backward: to fp32
-6, times the scale 8, masked in place 8, softmax 8 and back to 16 bits 6, less 4; backward cast 6,
-softmax 12, mask 8, scale 8 and cast 6, less 6 (forward_torch_softmax of megatron/model/
-fused_softmax.py, bigscience-workshop/Megatron-DeepSpeed@038bddc). Leaves out making the mask.
-"""
-
 ASSEMBLED = ("cdna3", "cdna4")
 """Families of AMD's for which AITER has a backward in assembly (gfx942, gfx950)."""
 
@@ -117,6 +111,7 @@ class Device:
     weight_gradient_bytes: float = 2.0
     sdpa_by_assembly: bool = False
     pads_products: bool = False
+    loops_over_experts: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -265,11 +260,14 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     beside = op.sinks_s if backward else 0.0
     dtype = recipe.other_dtype(device.gpu)
     surface = device.attention_surface(dtype, "backward" if backward else "forward")
-    if surface is not None and op.fused:
+    wide = op.wide and device.gpu.vendor == "nvidia"
+    if surface is not None and op.fused and not wide:
         each = _measured_s(device, surface, op) * (2.5 if backward else 1.0)
         over = _over_measured(device, op, backward=backward)
         return beside + each / over * device.slowdown(dtype)
     efficiency, half = _of_peak(device, op, backward=backward)
+    if wide:
+        efficiency, half = of_wide_heads(device.gpu, dtype, backward=backward)
     rate = device.gpu.peak_flops_per_s[dtype] * efficiency * op.keys / (op.keys + half)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
@@ -280,7 +278,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
     matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
     math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
-    apart_bytes = SOFTMAX_APART_BYTES[backward] * scores / 2.0 * op.softmax_apart
+    apart_bytes = op.apart_bytes[backward] * scores / 2.0 * op.softmax_apart
     moved = scores * (7.0 if backward else 6.0) + apart_bytes
     memory_s = moved / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale

@@ -55,7 +55,6 @@ from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
-    OPERATOR_S,
     Direction,
     cast_calls,
     core_kernels,
@@ -64,7 +63,7 @@ from meshplan.costmodels.seconds.operation import (
     is_kept_cast,
     mean_flops_of,
     of_dense_layer,
-    operators_of,
+    operators_s,
     part_of_layer,
     room_s,
     scale_of,
@@ -285,8 +284,9 @@ class Pricer:
         light = of_dense_layer(op) and not self.device.recipe.cast_bytes
         share = self.launch_share * (self.product_share if light else 1.0)
         kernels_s = self.device.tuning.launch_s * share * self._launches(op, direction)
-        operators_s = OPERATOR_S * operators_of(op, direction, self.graphed)
-        issuing_s = (kernels_s + operators_s) * self.cluster.host_slowdown
+        loops = None if self.products_apart else self.device
+        calls_s = operators_s(op, direction, self.graphed, loops)
+        issuing_s = (kernels_s + calls_s) * self.cluster.host_slowdown
         return issuing_s + self._waiting_s(op, direction)
 
     @property

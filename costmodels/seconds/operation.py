@@ -151,12 +151,32 @@ def part_of_layer(op: Operation) -> str:
     return "mlp" if "mlp" in op.modules and "norm" not in op.modules else "attention"
 
 
-def operators_of(op: Operation, direction: Direction, graphed: tuple[str, ...]) -> Number:
-    """PyTorch's own operators that the host issues one by one, but in a graph."""
-    in_graph = graphed and part_of_layer(op) in graphed
-    if not isinstance(op, Pointwise) or in_graph or direction == "weight_grad":
-        return 0
-    return op.operators[direction != "forward"]
+def operators_s(
+    op: Operation, direction: Direction, graphed: tuple[str, ...], device: Device | None
+) -> Number:
+    """Seconds of PyTorch's own operators that the host issues one by one, but in a graph; each
+    expert's product counts as one where `device` is given and its engine loops over them.
+    """
+    if graphed and part_of_layer(op) in graphed:
+        return 0.0
+    if isinstance(op, Matmul):
+        looped = "experts" in op.modules and device is not None and issues_each_expert(device)
+        return OPERATOR_S * op.groups * looped
+    if not isinstance(op, Pointwise) or direction == "weight_grad":
+        return 0.0
+    return OPERATOR_S * op.operators[direction != "forward"]
+
+
+def issues_each_expert(device: Device) -> bool:
+    """Whether the host issues experts' products one by one inside one call. A torch.mm takes the
+    host of an SM100 9.7 us (flashinfer-ai/flashinfer pull request 4674), a torch operator
+    `OPERATOR_S`; eight of Transformer Engine's in NVFP4 take 267 us (its pull request 3134). AMD's
+    stacks have one kernel for all experts, and a graph of a whole step issues none. Leaves out
+    casts of each expert's rows, and the one kernel that releases since 2026 have for experts in
+    mxfp8.
+    """
+    issues = device.gpu.vendor == "nvidia" and device.tuning.launch_s > 0
+    return issues and device.loops_over_experts
 
 
 def count_of(op: Communication, direction: Direction) -> Number:

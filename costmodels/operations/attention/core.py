@@ -1,5 +1,6 @@
 """The core of softmax attention on one rank: softmax(q k^T) v."""
 
+import math
 from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number, where
@@ -9,6 +10,8 @@ from meshplan.costmodels.operations.attention.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 
+WIDEST_FLASH = 256
+"""The widest head that any release of FlashAttention and cuDNN's attention take."""
 MASK_BYTES = 2.0
 """Of a query and key: PyTorch makes 16 bits of a mask of booleans in each layer and keeps them for
 the backward (aten/src/ATen/native/transformers/attention.cpp convert_boolean_attn_mask). A mask
@@ -17,6 +20,18 @@ that is 16 bits wide when it comes would be there once; it is counted alike.
 KEPT_IN_FP32 = 2.0
 """Bytes more that the backward pass keeps of each probability of PyTorch's softmax: its output in
 fp32, not in 16 bits.
+"""
+MEGATRONS, TRANSFORMERS = (32.0, 34.0), (24.0, 22.0)
+"""Of a 16-bit score what PyTorch's operators move beyond one kernel, forward and backward.
+
+MEGATRONS     to fp32 6, times the scale 8, masked in place 8, softmax 8 and back to 16 bits 6, less
+              4; backward cast 6, softmax 12, mask 8, scale 8 and cast 6, less 6
+              (forward_torch_softmax of megatron/model/fused_softmax.py, bigscience-workshop/
+              Megatron-DeepSpeed@038bddc). Leaves out making the mask
+TRANSFORMERS  times the scale 4, plus the mask 4, to fp32 6, softmax 8 and back 6, less 4; backward
+              cast 6, softmax 12, cast 6 and scale 4, less 6 (eager_attention_forward of
+              transformers' modeling_llama.py; torch 2.13 runs these operators. Softmax casts bf16
+              by a kernel of its own, fp16 alone not: aten/src/ATen/native/SoftMax.cpp)
 """
 
 
@@ -27,20 +42,22 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     document = shard.document_len
     among_all = attention.indexer if attention.compression is None else None
     window = min(attention.window or document, among_all.top_k if among_all else document, document)
-    keys = _mean_keys(attention, window, document)
+    keys, fused = _mean_keys(attention, window, document), is_fused(site, attention)
     compressed, all_compressed = compressed_keys(site, attention)
     wide, value = core_widths(attention)
     return AttentionCore(
         name="core_attention",
         queries=t,
         keys=keys + compressed,
-        all_keys=float(window) + all_compressed,
+        all_keys=float(window if fused else seq_len) + all_compressed,
         heads=a,
         head_dim=wide,
         v_head_dim=value,
-        fused=site.kernels.flash_attention,
+        fused=fused,
         softmax_apart=softmax_apart(site, attention),
+        apart_bytes=MEGATRONS if site.kernels.softmax_blocks else TRANSFORMERS,
         chosen=_is_chosen(attention),
+        wide=_is_wide(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
         masked_keys=_masked_keys(site),
@@ -62,7 +79,7 @@ def _kept_bytes(site: Site, attention: Attention) -> Number:
     scores = t * seq_len * a * (per_score + KEPT_IN_FP32 * softmax_apart(site, attention))
     logsumexp = 4.0 * t * a
     mask = MASK_BYTES * t * _masked_keys(site)
-    return outputs + latents + (logsumexp if site.kernels.flash_attention else scores) + mask
+    return outputs + latents + (logsumexp if is_fused(site, attention) else scores) + mask
 
 
 def _masked_keys(site: Site) -> float:
@@ -70,12 +87,27 @@ def _masked_keys(site: Site) -> float:
     return float(site.shard.seq_len) if site.kernels.attention == "masked" else 0.0
 
 
+def is_fused(site: Site, attention: Attention) -> bool:
+    """Whether a kernel computes attention without storing its scores.
+
+    None of cuDNN's and FlashAttention's takes heads wider than `WIDEST_FLASH`, so Transformer
+    Engine multiplies and stores them (NVIDIA/TransformerEngine issue 3006: Gemma 4's 512); PyTorch
+    keeps its memory-efficient kernel.
+    """
+    by_cudnn = site.kernels.attention in ("cudnn", "cudnn_mxfp8")
+    return site.kernels.flash_attention and not (by_cudnn and _is_wide(attention))
+
+
 def softmax_apart(site: Site, attention: Attention) -> Number:
     """1 where the kernel that scales, masks and takes the softmax cannot run, 0 where it does: its
-    blocks take `KernelHabits.softmax_blocks` sequences x heads of a rank each.
+    blocks take `KernelHabits.softmax_blocks` sequences x heads of a rank each, and fewer keys than
+    `KernelHabits.softmax_keys`.
     """
-    if site.kernels.flash_attention or site.kernels.softmax_blocks <= 1:
+    if is_fused(site, attention):
         return 0.0
+    most_keys = site.kernels.softmax_keys or math.inf
+    if not site.kernels.softmax_blocks or site.shard.seq_len >= most_keys:
+        return 1.0
     sequences = site.shard.tokens * site.shard.cp / site.shard.seq_len
     batches = sequences * attention.heads / site.shard.tp
     return where(batches % site.kernels.softmax_blocks > 0, 1.0, 0.0)
@@ -91,6 +123,15 @@ def _mean_keys(attention: Attention, window: int, document: int) -> float:
         return window - window * window / (2 * document)
     chunks, rest = divmod(document, window)
     return (chunks * window * window + rest * rest) / (2 * document)
+
+
+def _is_wide(attention: Attention) -> bool:
+    """Whether its heads are too wide for the usual kernels. Attention over chosen keys has kernels
+    of its own, which compute DeepSeek-V4's windows too (`out_groups`; sparse_attn of its
+    inference/model.py).
+    """
+    own = _is_chosen(attention) or attention.out_groups > 0
+    return not own and max(core_widths(attention)) > WIDEST_FLASH
 
 
 def _is_chosen(attention: Attention) -> bool:
@@ -127,7 +168,7 @@ def head_copies(site: Site, attention: Attention) -> Iterator[Pointwise]:
     """Queries, keys and values brought from one order of tokens and sequences into the kernel's,
     and its output back (`KernelHabits.copies_heads`): each is read and written.
     """
-    if not (site.kernels.copies_heads and site.kernels.flash_attention):
+    if not (site.kernels.copies_heads and is_fused(site, attention)):
         return
     heads, kv_heads = attention.heads / site.shard.tp, attention.kv_heads / site.shard.tp
     each = heads * attention.head_dim + kv_heads * (attention.head_dim + attention.v_head_dim)

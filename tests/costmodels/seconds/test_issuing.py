@@ -36,6 +36,33 @@ def test_operators_of_pytorch_cost_the_host_less_than_modules() -> None:
     assert issued == pytest.approx([3 + 5 * 8e-6, 3 + 7 * 8e-6, 0])
 
 
+@pytest.mark.parametrize(
+    ("cluster_name", "loops", "calls"),
+    [
+        pytest.param("dgx-h100", True, 32, id="GroupedLinear calls cuBLAS for each expert"),
+        pytest.param("dgx-h100", False, 0, id="torch._grouped_mm is one"),
+        pytest.param("mi300x-8", True, 0, id="AMD's stacks have one kernel"),
+    ],
+)
+def test_products_of_experts_are_issued_one_by_one(
+    cluster_name: str, loops: bool, calls: int
+) -> None:
+    """One launch of a second of a product of 32 experts in each direction, and 8 us for each call
+    inside it; a graph of the whole step issues neither.
+    """
+    cluster = load_cluster(cluster_name)
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
+    device = replace(device, loops_over_experts=loops)
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    op = replace(PRODUCT, name="experts_in", groups=32, modules=("experts",))
+    issued = [pricer.issued_s([op], way) for way in ("forward", "input_grad", "weight_grad")]
+    assert issued == pytest.approx([1 + calls * 8e-6] * 3, rel=1e-9)
+    graphed = replace(pricer, device=replace(device, tuning=Tuning(launch_s=0.0)))
+    assert graphed.issued_s([op], "forward") == 0
+
+
 def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:
     """3 launches of a quarter of a second, and operators at their own rate."""
     cluster = load_cluster("dgx-h100")

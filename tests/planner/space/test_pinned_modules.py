@@ -24,7 +24,7 @@ def asking(engine: str = "megatron", **pins: str) -> Question:
     """30B with experts on 16 H100 without context parallelism: layers recompute."""
     return Question(
         model=read_model("qwen3-30b-a3b")[1],
-        training=Training(seq_len=8192, global_batch_size=128),
+        training=Training(seq_len=12288, global_batch_size=128),
         cluster=load_cluster("dgx-h100"), engine=load_engine(engine), gpus=16,
         pins=parse_pins({"context_parallel": "1"} | pins),
     )  # fmt: skip
