@@ -1,14 +1,38 @@
 """Suites of measured runs that nothing was fitted to: how far off they are."""
 
+import math
 import statistics
+from collections import defaultdict
+from itertools import chain, combinations
 
 from meshplan.hardware_profiles import tunings
 from meshplan.planner.runs.accuracy import spread, step_errors
 from meshplan.planner.runs.runs import BUILT_IN, read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
-INTERNLM = BUILT_IN.parent / "internlm.csv"
-ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
+PUBLISHED = BUILT_IN.parent
+INTERNLM = PUBLISHED / "internlm.csv"
+ELSEWHERE = PUBLISHED / "elsewhere.csv"
+SAME = ("gpu", "gpus", "seq_len", "micro_batch", "global_batch", "tp", "pp", "precision")
+
+
+def test_a_measurement_is_scored_once() -> None:
+    """Two pages may tell of one run: where two sources have the same step time within 0.01 %, of
+    the same batch on the same GPUs, one of them is of grade C or no row.
+    """
+    rows = [row for name in ("runs", "elsewhere") for row in read_runs(PUBLISHED / f"{name}.csv")]
+    alike = defaultdict(list)
+    for row in rows:
+        if row["grade"] != "C" and row["step_time_s"]:
+            alike[tuple(row[fact] for fact in SAME)].append(row)
+    pairs = chain.from_iterable(combinations(some, 2) for some in alike.values())
+    assert [(a["id"], b["id"]) for a, b in pairs if told_twice(a, b)] == []
+
+
+def told_twice(a: dict[str, str], b: dict[str, str]) -> bool:
+    """Of two rows with the same cards and batches."""
+    each = (float(row["step_time_s"]) for row in (a, b))
+    return a["suite"] != b["suite"] and math.isclose(*each, rel_tol=1e-4)
 
 
 def test_a_framework_that_nothing_was_fitted_to(capsys):
