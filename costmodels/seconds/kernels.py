@@ -267,7 +267,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
         return beside + each / over * device.slowdown(dtype)
     efficiency, half = _of_peak(device, op, backward=backward)
     if wide:
-        efficiency, half = of_wide_heads(device.gpu, dtype, backward=backward)
+        efficiency, half = of_wide_heads(device.gpu, backward=backward)
     rate = device.gpu.peak_flops_per_s[dtype] * efficiency * op.keys / (op.keys + half)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:

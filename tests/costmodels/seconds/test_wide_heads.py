@@ -7,6 +7,7 @@ import pytest
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.load import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 
@@ -54,6 +55,16 @@ def test_gemma_4s_global_layers_as_published(tokens: int, measured_ms: float) ->
     op = causal(tokens, 16)
     both_s = [float(attention_s(device("b300"), op, backward=each)) for each in (False, True)]
     assert 1e3 * sum(both_s) == pytest.approx(measured_ms, rel=0.02)
+
+
+@pytest.mark.parametrize("gpu", ["v100-32gb", "a10g", "rtx-3090", "a100-80gb-sxm", "h20", "b300"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_gpu_multiplies_faster_than_its_peak(gpu: str, precision: Precision) -> None:
+    """The rates are those of 16 bits: an A100's 46e12 FLOP/s are beyond its 19.5e12 in fp32."""
+    op, here = causal(8192, 16), replace(device(gpu), recipe=RECIPES[precision])
+    peak = here.gpu.peak_flops_per_s[here.recipe.other_dtype(here.gpu)]
+    for backward, flops in ((False, op.forward_flops), (True, 2.5 * op.forward_flops)):
+        assert attention_s(here, op, backward=backward) > flops / peak
 
 
 def halved(gpu: str, op: AttentionCore) -> float:
