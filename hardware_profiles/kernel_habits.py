@@ -85,7 +85,7 @@ class KernelHabits(Frozen):
     sums_by_index   a token's copies alone are added up so
     uses_grouped_mm experts' products are PyTorch's own (torch._grouped_mm)
     loops_over_experts
-                    one call issues a product for each expert (not on AMD's GPUs)
+                    one call issues a product for each expert (on AMD's GPUs Primus has one)
     own_token_latents
                     latent attention projects each tensor rank's own tokens down and gathers latents
     deals_experts   a benchmark's gate deals experts out in order

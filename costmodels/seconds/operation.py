@@ -170,10 +170,11 @@ def operators_s(
 def issues_each_expert(device: Device) -> bool:
     """Whether the host issues experts' products one by one inside one call. A torch.mm takes the
     host of an SM100 9.7 us (flashinfer-ai/flashinfer pull request 4674), a torch operator
-    `OPERATOR_S`; eight of Transformer Engine's in NVFP4 take 267 us (its pull request 3134). AMD's
-    stacks have one kernel for all experts, and a graph of a whole step issues none. Leaves out
-    casts of each expert's rows, and the one kernel that releases since 2026 have for experts in
-    mxfp8.
+    `OPERATOR_S`; eight of Transformer Engine's in NVFP4 take 267 us (its pull request 3134). On
+    AMD's GPUs it is one kernel for all experts: Primus has its own (use_turbo_grouped_gemm of
+    AMD-AGI/Primus@fd1eeabb examples/megatron/configs); ROCm's Transformer Engine would loop too,
+    unless NVTE_USE_CK_GROUPED_GEMM is set. A graph of a whole step issues none. Leaves out casts of
+    each expert's rows, and the one kernel that releases since 2026 have for experts in mxfp8.
     """
     issues = device.gpu.vendor == "nvidia" and device.tuning.launch_s > 0
     return issues and device.loops_over_experts

@@ -81,6 +81,10 @@ def test_what_is_not_priced_is_refused(changes: dict[str, object], said: str) ->
         model_from_config(GLM | {"text_config": GLM["text_config"] | changes}, "x")
 
 
+def test_its_streams_end_in_their_mean() -> None:
+    assert model_from_config(GLM, "x").streams == STREAMS
+
+
 def test_layers_that_share_a_choice_have_no_indexer() -> None:
     """11 of 45 layers have one: 1536 x 4096 + 4096 x (256 + 32) + 256 + 4 x 128 each."""
     shared = GLM["text_config"] | {"indexer_types": ["shared"] * 45, "num_nextn_predict_layers": 0}

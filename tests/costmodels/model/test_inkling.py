@@ -63,7 +63,8 @@ def test_weights_of_a_layer() -> None:
 
 def test_operations_of_a_layer() -> None:
     """Biases of 32 distances for each of 4 heads, 2 x 8 FLOPs each, in place of a rotation; what a
-    convolution reads is kept, after a half over the tokens of this rank alone."""
+    convolution reads is kept, after a half over the tokens of this rank alone; backward it reads
+    that and twice the gradient, of its input's and its weights', and writes one."""
     of_plain, of_own = (
         operations(layers_of(OWN, output_convolution=5)[0] if own else layers_of(PLAIN)[0], 2.0)
         for own in (False, True)
@@ -81,7 +82,13 @@ def test_operations_of_a_layer() -> None:
     ):
         made = of_own[name]
         assert isinstance(made, Pointwise)
-        assert (made.forward_bytes, made.saved_bytes) == (2 * size, size)
+        moved = (made.forward_bytes, made.backward_bytes, made.saved_bytes)
+        assert moved == (2 * size, 4 * size, size)
+    scores = of_own["biased_scores"]
+    assert isinstance(scores, Pointwise)
+    assert (scores.forward_bytes, scores.backward_bytes) == (bias.saved_bytes, 2 * bias.saved_bytes)
+    unread = ["unread" in found["feed_forward_output"].modules for found in (of_plain, of_own)]
+    assert unread == [True, False]
 
 
 def test_a_router_that_scores_shared_experts() -> None:

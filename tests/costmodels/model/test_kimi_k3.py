@@ -1,5 +1,6 @@
 """Kimi K3: attention residuals, wide gates, experts in a normed latent width."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_which_sums_a_layer_reads() -> None:
 
 def test_a_mean_of_sums() -> None:
     """Of 3 states: 4 passes forward, 10 backward, one of them kept, 4 x 3 x 64 FLOPs a token; a
-    half that reads none has no such operation."""
+    half that reads none has no such operation, and the head has one after the last layer."""
     at = Attention(heads=4, kv_heads=2, head_dim=16, v_head_dim=16)
     kind = Layer(attention=at, ffn=96, sums=(0, 2))
     model = Model(name="x", hidden=64, vocab=1, kinds=(kind,), pattern=(0,))
@@ -67,6 +68,8 @@ def test_a_mean_of_sums() -> None:
     assert found.name == "feed_forward_sums"
     assert (found.forward_bytes, found.backward_bytes) == (4 * one, 10 * one)
     assert (found.saved_bytes, found.forward_flops) == (one, 4 * 3 * 64 * 64)
+    last = layer_operations(site, replace(kind, sums=(0, 2, 2)))
+    assert [op.name for op in last if op.name.endswith("_sums")] == [found.name, "head_sums"]
 
 
 def test_another_family_does_not_read_its_blocks() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from meshplan.costmodels.layout import Layout, Schedule, even_stages
 from meshplan.costmodels.ranks.pipeline_hops import Hops
+from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
@@ -77,3 +78,12 @@ def test_no_pipeline_over_two_nodes_is_as_fast_on_a_slower_network() -> None:
     slow = replace(SETTING, cluster=FIGURES["network"].scaled(CLUSTER, 1 / 64))
     own, slower = (StepModel(each, layout(4, 1, 4)).time().step_time_s for each in (SETTING, slow))
     assert slower > 1.2 * own
+
+
+def test_a_hop_takes_sums_of_earlier_blocks_along() -> None:
+    """Where three of four layers read two of them: a token's state and two sums, of 16 bits."""
+    kind = MODEL.kinds[0]
+    model = replace(MODEL, kinds=(kind, replace(kind, sums=(2, 2))), pattern=(0, 1, 1, 1))
+    stages = replace(layout(1, 1, 4), stages=even_stages(4, 4))
+    rank = Rank(replace(SETTING, model=model), stages)
+    assert rank.hops.sent_bytes == 2 * 4096 * 3 * MODEL.hidden

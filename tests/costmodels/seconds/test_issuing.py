@@ -4,14 +4,19 @@ from dataclasses import replace
 
 import pytest
 
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
 from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Pricer
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.costmodels.training import Precision
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 
 PRODUCT = Matmul(name="fc", m=512, k=512, n=512)
@@ -48,7 +53,7 @@ def test_products_of_experts_are_issued_one_by_one(
     cluster_name: str, loops: bool, calls: int
 ) -> None:
     """One launch of a second of a product of 32 experts in each direction, and 8 us for each call
-    inside it; a graph of the whole step issues neither.
+    inside it; a graph of the whole step issues neither, and products apart are launches themselves.
     """
     cluster = load_cluster(cluster_name)
     assert cluster.kernels is not None
@@ -61,6 +66,17 @@ def test_products_of_experts_are_issued_one_by_one(
     assert issued == pytest.approx([1 + calls * 8e-6] * 3, rel=1e-9)
     graphed = replace(pricer, device=replace(device, tuning=Tuning(launch_s=0.0)))
     assert graphed.issued_s([op], "forward") == 0
+    apart = replace(pricer, products_apart=True)
+    assert apart.issued_s([op], "forward") == pytest.approx(32, rel=1e-9)
+
+
+@pytest.mark.parametrize(("engine", "loops"), [("megatron-bridge", True), ("torchtitan", False)])
+def test_an_engine_says_whether_it_loops_over_experts(engine: str, loops: bool) -> None:
+    model = model_from_config(load_model_config("mixtral-8x7b"), "m")
+    training = Training(seq_len=4096, global_batch_size=8)
+    setting = Setting.fitted(model, training, load_cluster("dgx-h100"), load_engine(engine))
+    layout = Layout(data_parallel=8, stages=even_stages(model.num_layers, 1))
+    assert Rank(setting, layout).device.loops_over_experts == loops
 
 
 def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:

@@ -53,6 +53,8 @@ def test_attention_is_priced_by_the_kernel_of_the_engine(
     surface = here.attention_surface("bf16", "forward")
     assert surface is not None
     assert float(surface(4, 512, 64)) == pytest.approx(rate)
+    wide = replace(CORE, wide=True)  # no such kernel was measured
+    assert attention_s(here, wide, backward=False) == attention_s(device, wide, backward=False)
 
 
 @pytest.mark.parametrize(
