@@ -333,7 +333,7 @@ UNSTATED = (
     "grouped_mm_fraction", "grouped_overlap",
     "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
     "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward", "sums16_backward",
-    "sums16_half_backward",
+    "sums16_half_backward", "uneven_backward", "uneven_half_backward",
 )  # fmt: skip
 """Of `Kernels`, what no part of a profile's content is while it is the default."""
 
@@ -342,9 +342,10 @@ def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
-    rates of scans, of chosen keys, of PyTorch's kernels and of an attention that sums in 16 bits,
-    of a tier that states no interference and no mesh, and of a host as fast as most, it is what it
-    was before profiles had any of them. How much of a GPU a plan may fill is no part of it.
+    rates of scans, of chosen keys, of PyTorch's kernels and of an attention that sums in 16 bits or
+    has uneven heads, of a tier that states no interference and no mesh, and of a host as fast as
+    most, it is what it was before profiles had any of them. How much of a GPU a plan may fill is no
+    part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
     if cluster.host_slowdown == 1:

@@ -136,6 +136,9 @@ class Kernels(Frozen):
     sums16_backward, sums16_half_backward
                            the two of the backward whose gradients of queries are added up in 16
                            bits, where the kernel can (None)
+    uneven_backward, uneven_half_backward
+                           the two of the backward of heads whose values are narrower than their
+                           queries (latent attention), where that is a slower kernel (None)
     sparse_backward, sparse_half_backward
                            the same of the backward over keys that each query chose, one head of
                            keys for all: its fraction of the 16-bit peak (None: as any other's), and
@@ -175,6 +178,8 @@ class Kernels(Frozen):
     sdpa_half_backward: Positive = 128.0
     sums16_backward: Positive | None = None
     sums16_half_backward: Positive = 128.0
+    uneven_backward: Positive | None = None
+    uneven_half_backward: Positive = 128.0
     sparse_backward: Positive | None = None
     sparse_half_backward: Positive = 128.0
     scan_forward: Positive = 0.07

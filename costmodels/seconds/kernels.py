@@ -293,6 +293,8 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
         return kernels.sparse_backward, kernels.sparse_half_backward
     if (own := _of_sdpa(device, backward=backward)) is not None:
         return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]
+    if backward and op.v_head_dim < op.head_dim and kernels.uneven_backward:
+        return kernels.uneven_backward, kernels.uneven_half_backward
     if backward and device.sums_in_16_bits and kernels.sums16_backward:
         narrow = min(1.0, op.narrowest / 128.0) ** NARROWNESS
         return kernels.sums16_backward * narrow, kernels.sums16_half_backward

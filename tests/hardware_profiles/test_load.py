@@ -292,7 +292,8 @@ def _hash_of(cluster: Cluster) -> str:
     kernels = {
         "scan_forward", "scan_backward", "sparse_backward", "sparse_half_backward", "sdpa_forward",
         "sdpa_backward", "sdpa_half_forward", "sdpa_half_backward", "sums16_backward",
-        "sums16_half_backward", "grouped_mm_fraction", "grouped_overlap",
+        "sums16_half_backward", "grouped_mm_fraction", "grouped_overlap", "uneven_backward",
+        "uneven_half_backward",
     }  # fmt: skip
     document = cluster.model_dump(
         mode="json", exclude={"plan_memory_bytes": True, "pod": True, "kernels": kernels,

@@ -44,6 +44,29 @@ def test_published_attention(
     assert 2.5 * core.forward_flops / seconds[1] == pytest.approx(backward, rel=0.08)
 
 
+@pytest.mark.parametrize(
+    ("keys", "published"),
+    [pytest.param(4096, 130e12, id="no mask"), pytest.param(2048, 98e12, id="causal")],
+)
+def test_values_narrower_than_queries_are_slow_backward_on_mi300x(
+    keys: float, published: float
+) -> None:
+    """4,096 tokens, heads of 192 and 128 (AMD-AGI/Primus-Turbo@221d75f1): backward within 1 %,
+    whatever the precision of sums, and 2.9 times as slow as where both are as wide.
+    """
+    device = Device(load_gpu("mi300x"), load_kernels("mi300x"), Tuning(), RECIPES["bf16"], "cudnn")
+    core = AttentionCore(
+        name="attention", queries=16384.0, keys=keys, all_keys=4096.0, heads=64, head_dim=192,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    flops, latent_s = 2.5 * core.forward_flops, attention_s(device, core, backward=True)
+    assert flops / latent_s == pytest.approx(published, rel=0.01)
+    in_16_bits = replace(device, sums_in_16_bits=True)
+    assert attention_s(in_16_bits, core, backward=True) == latent_s
+    even = replace(core, head_dim=160, v_head_dim=160)
+    assert latent_s > 2.8 * attention_s(device, even, backward=True)
+
+
 @pytest.mark.parametrize(("backward", "published"), [(False, 379e12), (True, 334e12)])
 def test_flash2_on_blackwell(backward: bool, published: float) -> None:
     """16,384 tokens, heads of 64 without a mask (flash-attention issue 1589): within 20 %, where
