@@ -23,14 +23,16 @@ def kimi(f: Fields, model: Model) -> Model:
     normed = f.flag("latent_moe_use_norm", False)
     made = layers_of(model)
     if normed:
-        made = [
-            replace(layer, numbers=layer.experts.latent) if layer.experts else layer
-            for layer in made
-        ]
+        made = [_with_normed_latent(layer) for layer in made]
     block = f.count("attn_res_block_size", default=0, least=0)
     if block:
         made = [_with_sums(layer, i, block, model) for i, layer in enumerate(made)]
     return of_layers(model, made)
+
+
+def _with_normed_latent(layer: Layer) -> Layer:
+    experts = layer.experts
+    return replace(layer, numbers=layer.numbers + experts.latent) if experts else layer
 
 
 def _with_sums(layer: Layer, at: int, block: int, model: Model) -> Layer:
