@@ -21,7 +21,7 @@ def test_a_measurement_is_scored_once() -> None:
     the same batch on the same GPUs, one of them is of grade C or no row.
     """
     rows = [row for name in ("runs", "elsewhere") for row in read_runs(PUBLISHED / f"{name}.csv")]
-    alike = defaultdict(list)
+    alike: defaultdict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     for row in rows:
         if row["grade"] != "C" and row["step_time_s"]:
             alike[tuple(row[fact] for fact in SAME)].append(row)
