@@ -3,7 +3,8 @@ against plans.
 """
 
 import random
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from listed_layouts import listed_layouts
 
 from meshplan.planner.bounds import whole_kinds
 from meshplan.planner.bounds.whole_kinds import can_hold_whole
+from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.stages.any_cut import any_cut
 
 
@@ -90,3 +93,40 @@ def test_no_plan_is_let_go_below_a_limit_above_its_step() -> None:
             assert (work > 0) == (known_s < below_s)
         plans += 1
     assert plans
+
+
+def test_ways_whose_ranks_have_other_work_are_let_go_apart() -> None:
+    """Of one row, ways to run it that differ in what they replay, in ranks, in micro-batches or in
+    where the head is: together each is bounded as it is alone, whichever comes first.
+    """
+    proof, variant, rows, same = next(iter(listed_layouts("generic", range(4))))
+    none, full = (replace(variant, modes=(1,), columns=(0, at, 2)) for at in (0, 2))
+    ways: list[tuple[Variant, Shape]] = [
+        (none, ("interleaved_1f1b", 2, 2, 4)),
+        (full, ("interleaved_1f1b", 2, 2, 4)),
+        (none, ("interleaved_1f1b", 3, 2, 4)),
+        (none, ("interleaved_1f1b", 2, 2, 5)),
+        (none, ("zb_v", 2, 2, 4)),
+    ]
+    layouts = ListedLayouts(proof, rows[:1])
+
+    def bounds_s(some: list[tuple[Variant, Shape]], below_s: float) -> list[float]:
+        every = [Alike(*way, rows[:1], np.zeros(1), len(same.pattern)) for way in some]
+        layouts.let_go(every, below_s)
+        return [float(each.bounds[0]) for each in every]
+
+    def least_s(way: tuple[Variant, Shape]) -> float:
+        low_s, high_s = 0.0, 1e3
+        for _ in range(40):
+            middle_s = (low_s + high_s) / 2
+            low_s, high_s = (
+                (middle_s, high_s) if bounds_s([way], middle_s)[0] else (low_s, middle_s)
+            )
+        return high_s
+
+    each_s = list(map(least_s, ways))
+    assert len({round(known_s / each_s[0], 6) for known_s in each_s}) == len(ways)
+    for one, other in permutations(range(len(ways)), 2):
+        below_s = (each_s[one] + each_s[other]) / 2
+        expected = [below_s * (each_s[at] > below_s) for at in (one, other)]
+        assert bounds_s([ways[one], ways[other]], below_s) == expected
