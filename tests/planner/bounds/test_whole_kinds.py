@@ -24,6 +24,7 @@ from meshplan.planner.stages.any_cut import any_cut
     [
         pytest.param([2], [7], [8, 6], True, id="4 + 3 layers of 2 s"),
         pytest.param([2], [7], [7.9, 6], False, id="3 + 3 of 7"),
+        pytest.param([0.1], [6], [0.3, 0.3], True, id="3 + 3 but for rounding"),
         pytest.param([1, 10], [6, 3], [18, 18], False, id="2 of 10 s > 18 s on one, mean 18 s"),
         pytest.param([1, 10], [6, 3], [20, 16], True, id="2 of 10 s; 1 of 10 s and 6 of 1 s"),
         pytest.param([1, 10], [7, 3], [20, 16], False, id="one of 1 s is left"),
@@ -97,9 +98,14 @@ def test_no_plan_is_let_go_below_a_limit_above_its_step() -> None:
 
 def test_ways_whose_ranks_have_other_work_are_let_go_apart() -> None:
     """Of one row, ways to run it that differ in what they replay, in ranks, in micro-batches or in
-    where the head is: together each is bounded as it is alone, whichever comes first.
+    where the head is: each below the least seconds of all ways to share its layers out, together as
+    alone, whichever comes first. What is bounded by more stays so.
     """
-    proof, variant, rows, same = next(iter(listed_layouts("generic", range(4))))
+    proof, variant, rows, same = next(
+        each
+        for each in listed_layouts("generic", range(8))
+        if set(each[3].pattern) == {0} and len(each[2]) > 1
+    )
     none, full = (replace(variant, modes=(1,), columns=(0, at, 2)) for at in (0, 2))
     ways: list[tuple[Variant, Shape]] = [
         (none, ("interleaved_1f1b", 2, 2, 4)),
@@ -107,25 +113,32 @@ def test_ways_whose_ranks_have_other_work_are_let_go_apart() -> None:
         (none, ("interleaved_1f1b", 3, 2, 4)),
         (none, ("interleaved_1f1b", 2, 2, 5)),
         (none, ("zb_v", 2, 2, 4)),
+        (none, ("zb_v", 3, 2, 4)),
     ]
-    layouts = ListedLayouts(proof, rows[:1])
+    layouts, p, row = ListedLayouts(proof, rows[:2]), proof.passes, rows[0]
 
     def bounds_s(some: list[tuple[Variant, Shape]], below_s: float) -> list[float]:
-        every = [Alike(*way, rows[:1], np.zeros(1), len(same.pattern)) for way in some]
+        """Of the row; beside another one, and each of both is bounded by more elsewhere."""
+        more_s = np.array([[0, 2 * below_s], [2 * below_s, 0]])
+        every = [Alike(*way, rows[:2], x.copy(), len(same.pattern)) for x in more_s for way in some]
         layouts.let_go(every, below_s)
-        return [float(each.bounds[0]) for each in every]
+        found = np.array([each.bounds for each in every])
+        assert (found >= np.repeat(more_s, len(some), axis=0)).all()
+        return list(map(float, found[: len(some), 0]))
 
     def least_s(way: tuple[Variant, Shape]) -> float:
-        low_s, high_s = 0.0, 1e3
-        for _ in range(40):
-            middle_s = (low_s + high_s) / 2
-            low_s, high_s = (
-                (middle_s, high_s) if bounds_s([way], middle_s)[0] else (low_s, middle_s)
-            )
-        return high_s
+        (_, ranks, _, m), column = way[1], way[0].columns[1]
+        ends_s = np.zeros(ranks)
+        ends_s[0] = p.embedding_s[row].sum()
+        ends_s[0 if way[1][0] == "zb_v" else -1] += p.head_s[row].sum()
+        layer_s = p.layer_s[row, 0, column].sum()
+        shares = _ways(len(same.pattern), ranks)
+        return float(min((ends_s + share * layer_s).max() for share in shares) * m + p.step_s[row])
 
     each_s = list(map(least_s, ways))
-    assert len({round(known_s / each_s[0], 6) for known_s in each_s}) == len(ways)
+    for way, known_s in zip(ways, each_s, strict=True):
+        for part in (0.999, 1.001):
+            assert (bounds_s([way], part * known_s)[0] == 0) == (part > 1)
     for one, other in permutations(range(len(ways)), 2):
         below_s = (each_s[one] + each_s[other]) / 2
         expected = [below_s * (each_s[at] > below_s) for at in (one, other)]
