@@ -12,6 +12,7 @@ from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.search.rows import least_held
 from meshplan.planner.search.rows.least_held import CountedRows, LeastHeld, rows_that_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, RowsOfKinds
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
@@ -84,6 +85,17 @@ def test_rows_that_may_fit_are_those_whose_least_fits(
     assert _columns(of_less.of_each(found)) == _columns(whole.take(found))
     priced = np.flatnonzero(row_fits(space, whole))
     assert set(priced.tolist()) < set(found.tolist()) < set(rows.tolist())
+
+
+def test_no_layer_is_too_large_that_waits_on_the_host() -> None:
+    """What its passes take there is not counted; on the device none of the same rows fits."""
+    question, space, _, rows = asked_of("llama-3.1-8b", "native")
+    few = question.cluster.model_copy(update={"plan_memory_bytes": 1e9})
+    setting, layouts = replace(question, cluster=few).setting, space.take(rows).layouts
+    for offload in (0, 1):
+        some = replace(layouts, activation_offload=np.full(len(layouts), offload))
+        fits = least_held._each_layer_may_fit(replace(space, layouts=some), setting)
+        assert fits.tolist() == [offload == 1] * len(layouts)
 
 
 @pytest.mark.parametrize("engine", ["accelerate", "nemo", "generic"])
