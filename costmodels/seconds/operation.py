@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from meshplan.costmodels.elementwise import Number, anywhere
+from meshplan.costmodels.elementwise import Condition, Number, anywhere
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
     Communication,
@@ -167,7 +167,7 @@ def operators_s(
     return OPERATOR_S * op.operators[direction != "forward"]
 
 
-def issues_each_expert(device: Device) -> bool:
+def issues_each_expert(device: Device) -> Condition:
     """Whether the host issues experts' products one by one inside one call. A torch.mm takes the
     host of an SM100 9.7 us (flashinfer-ai/flashinfer pull request 4674), a torch operator
     `OPERATOR_S`; eight of Transformer Engine's in NVFP4 take 267 us (its pull request 3134). On
@@ -176,8 +176,8 @@ def issues_each_expert(device: Device) -> bool:
     unless NVTE_USE_CK_GROUPED_GEMM is set. A graph of a whole step issues none. Leaves out casts of
     each expert's rows, and the one kernel that releases since 2026 have for experts in mxfp8.
     """
-    issues = device.gpu.vendor == "nvidia" and device.tuning.launch_s > 0
-    return issues and device.loops_over_experts
+    loops = device.gpu.vendor == "nvidia" and device.loops_over_experts
+    return (device.tuning.launch_s > 0) & loops
 
 
 def count_of(op: Communication, direction: Direction) -> Number:

@@ -39,6 +39,8 @@ MOST_LAYOUTS = 256  # layouts of a crowd that are bounded split by split at a ti
 MOST_CROWDS = 32  # crowds of which some layouts are bounded at a time, each crowd on its own
 FEWEST_FILLED, MOST_FILLED = 4, 48  # layouts bounded together by what each rank must recompute
 FEW_LAYOUTS = 192  # with fewer a second process may not be worth its start
+FEW_ROUGH = 12_288  # nor with fewer rows that are bounded roughly, which takes 3 us each, and
+OWN_ROWS = 128  # as long as so many for a variant
 # Work charged for a bound of one layout: whatever the split; split by split; and closely, with one
 # more for so many `CELLS` (chunks of its splits, or stages and layers).
 ROUGHLY, QUICKLY, CLOSELY = 60, 120, 250
@@ -83,11 +85,11 @@ class _Bounded(NamedTuple):
 
 
 def of_the_same_rows(groups: Sequence[tuple[Variant, Ints]]) -> list[list[int]]:
-    """Places of the groups of equal rows; what is most together first."""
+    """Places of the groups of equal rows; what takes longest together first."""
     found = dict[bytes, list[int]]()
     for at, (_, rows) in enumerate(groups):
         found.setdefault(rows.tobytes(), []).append(at)
-    return sorted(found.values(), key=lambda some: -len(some) * len(groups[some[0]][1]))
+    return sorted(found.values(), key=lambda x: -len(x) * (OWN_ROWS + len(groups[x[0]][1])))
 
 
 class OpenLayouts:
@@ -223,7 +225,9 @@ class OpenLayouts:
         last = self._next_row + len(rows)
         groups = self.space.by_variant(rows[self._asked_for(rows, self.row_bounds[rows])])
         alike = of_the_same_rows(groups)
-        done = done_of_many(lambda some: self._roughly([groups[at] for at in some], limit_s), alike)
+        few = sum(OWN_ROWS + len(same) for _, same in groups) < FEW_ROUGH
+        share = done_of_many if few else done_of_each
+        done = share(lambda some: self._roughly([groups[at] for at in some], limit_s), alike)
         bounds = dict(zip(chain(*alike), chain(*done), strict=True))
         self.work += ROUGHLY * sum(len(same) for _, same in groups)
         self._next_row = last
@@ -265,11 +269,8 @@ class OpenLayouts:
         crowds = [first, *(crowd for crowd in others if crowd.bound_s < most_s)]
         parts = [self._part(crowd, limit_s) for crowd in crowds]
         few = sum(len(rows) for _, rows, _ in parts) < FEW_LAYOUTS
-
-        def bounded(part: tuple[Variant, Ints, Floats]) -> _Bounded:
-            return self._bounded(*part, limit_s)
-
-        found = done_of_many(bounded, parts) if few else done_of_each(bounded, parts)
+        share = done_of_many if few else done_of_each
+        found = share(lambda part: self._bounded(*part, limit_s), parts)
         # Taken out only then, so that nothing that is interrupted is lost.
         for crowd, each in zip(crowds, found, strict=True):
             number = self._number(crowd, limit_s)

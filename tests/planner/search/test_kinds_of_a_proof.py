@@ -1,10 +1,11 @@
 """What is settled, shaken and open of each kind in a proof under the simulation."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.near_kinds import settle_near_kinds, shake
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
+from meshplan.planner.search.simulation import open_layouts
 from meshplan.planner.search.simulation.kind_cuts import KindCuts
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -186,3 +188,35 @@ def test_rows_bounded_roughly_together_are_bounded_as_alone() -> None:
             bound = bounds_of_any_split if variant.virtual_stages > 1 else mean_rank_bounds
             alone = bound(same, Passes.of(proof.passes, rows, same))
             assert (bounds == np.maximum(alone, opened.row_bounds[rows])).all()
+
+
+@pytest.mark.parametrize(("few", "begins_here"), [(0, False), (10**9, True)])
+def test_many_rows_are_divided_from_the_first(
+    few: int, begins_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What surely takes longer than a fork is not begun in one process alone, and bounds are the
+    same.
+    """
+    proof, begun = simulated({"micro_batch_size": "1"}), list[str]()
+    for name in ("done_of_each", "done_of_many"):
+        monkeypatch.setattr(open_layouts, name, _told(begun, name))
+    opened, plainly = (OpenLayouts(proof.space, proof.prices, proof.passes) for _ in range(2))
+    monkeypatch.setattr(open_layouts, "FEW_ROUGH", few)
+    opened.closer(math.inf)
+    assert begun == ["done_of_many" if begins_here else "done_of_each"]
+    monkeypatch.undo()
+    plainly.closer(math.inf)
+    assert [crowd.bounds.tolist() for crowd in opened._crowds] == [
+        crowd.bounds.tolist() for crowd in plainly._crowds
+    ]
+
+
+def _told(begun: list[str], name: str) -> Callable[..., list[Any]]:
+    """A function of `open_layouts` that says its name."""
+    work = getattr(open_layouts, name)
+
+    def told(*pieces: Any) -> list[Any]:
+        begun.append(name)
+        return list(work(*pieces))
+
+    return told
