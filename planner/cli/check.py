@@ -125,8 +125,13 @@ def export(
         ),
     ] = None,
     gpus_per_node: Annotated[
-        int, typer.Option(min=1, help="For the launch command; reduced to a divisor of all GPUs.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            min=1,
+            help="For the launch command; default: those of the plan's node, at most 8; reduced to "
+            "a divisor of all GPUs.",
+        ),
+    ] = None,
 ) -> None:
     """Write a plan as a framework's own config, with the command that launches it.
 
@@ -136,10 +141,12 @@ def export(
     is listed on standard error.
     """
     from meshplan.executor.frameworks import exporter_named, read_config
+    from meshplan.executor.launch.preflight import gpus_of_a_host, profile_of
 
     try:
         asked = read_plan(plan)
-        exported = exporter_named(to)(asked, gpus_per_node)
+        per_node = gpus_per_node or gpus_of_a_host(profile_of(asked, None))
+        exported = exporter_named(to)(asked, per_node)
         first, text = next(iter(exported.files.items()))
         engine = read_config(text, first, exported.framework).engine
     except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
