@@ -138,7 +138,8 @@ def export(
     Example: meshplan export plan.yaml --to megatron -o run/
 
     Standard output has the files (or their paths) and the command; what the format cannot express
-    is listed on standard error.
+    is listed on standard error. On several nodes run the command on each, with MASTER the name of
+    the first one.
     """
     from meshplan.executor.frameworks import exporter_named, read_config
     from meshplan.executor.launch.preflight import gpus_of_a_host, profile_of

@@ -1,8 +1,8 @@
 """The command line end to end: what is printed where, what is written, and the exit codes."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
