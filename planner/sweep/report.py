@@ -38,7 +38,7 @@ def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
             out.print(indented(table))
         out.print(indented(bullets(list(_standing_out(line, sweep)))))
     for job in sweep.jobs:
-        if sweep.terms.tokens is not None and len({row.line for row in on_front(job)}) > 1:
+        if sweep.terms.tokens is not None and len({row.line for row in job if row.cost}) > 1:
             title = f"\n{_front_title(job)}, all of {job[0].series.model}"
             out.print(Text(title, style="bold"))
             out.print(indented(_front_table(job)))

@@ -95,6 +95,15 @@ def test_a_single_size_is_not_called_the_cheapest() -> None:
     assert not re.search("cheapest|knee|largest size", told.stdout)
 
 
+def test_the_front_is_shown_where_one_series_has_all_of_it() -> None:
+    """H100s are faster than A100s, and as dear here: which of two is better is the question."""
+    told = run("sweep", "tiny-llama", "--gpus", "1", "--cluster", "dgx-h100,dgx-a100", "--engine",
+               "megatron", "--global-batch", "8", "--tokens", "1T")  # fmt: skip
+    _, front = told.stdout.split("Pareto front of days against GPU-hours, all of tiny-llama")
+    assert "dgx-h100, megatron" in front
+    assert "dgx-a100" not in front
+
+
 def test_a_time_limit_ends_why_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest miss that takes longer than the limit is left out, and is asked again by a later
     sweep; one that is found in time is not.
