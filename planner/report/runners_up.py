@@ -100,7 +100,7 @@ def open_kinds_line(plan: Plan) -> str:
     slowest_s = max(other.step_time_s for other in plan.runners_up)
 
     def least(kind: str, bound_s: float) -> str:
-        more = bound_s / prediction.step_time_s - 1  # as long as the plan says nothing of the kind
+        more = bound_s / prediction.step_time_s - 1  # 0: as long as the plan
         return f"{kind} (at least {more:+.1%})" if abs(more) >= ROUNDED else kind
 
     named = [least(_degrees(each), each.bound_s) for each in search.open_kinds]
