@@ -176,21 +176,21 @@ def _scaled(document: dict[str, Any], base: Gpu, target: Gpu) -> dict[str, Any]:
     return {**kept, **points, **known, "gpu": target.name}
 
 
-COMPOSED_PER_S = r"[^:/]+:\d+:[\d.]+Gb/s"
+COMPOSED = re.compile(r"[^:/]+:\d+:.+")  # GPU:PER_NODE:NETWORK
+NETWORK = re.compile(r"(?:([1-9]\d{0,2})x)?(\d+(?:\.\d+)?)G([bB])(?:/s)?")
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """A built-in cluster by name, a profile file by path, or this machine: `local-cpu[:PROCESSES]`.
 
     The name of a GPU stands for the cluster it is usually found in, and GPU:PER_NODE:NETWORK
-    ("h100-sxm:8:400Gb", or 400Gb/s) for one that is composed.
+    ("h100-sxm:8:400Gb" is a card of 400 Gb/s per GPU, "h100-sxm:4:8x400Gb" eight in a node) for one
+    that is composed.
 
     A file that names its GPU (`gpu = "h100-sxm"`) gets our datasheet, and our kernels if it has
     none. Raises `UnknownProfile`.
     """
     text = str(name_or_path)
-    if re.fullmatch(COMPOSED_PER_S, text):
-        text = text.removesuffix("/s")
     if _is_path(text) or isinstance(name_or_path, Path):
         return _in_bytes_per_s(_cluster(_read(Path(text)), text), text)
     if text.split(":")[0] == LOCAL_CPU:
@@ -209,7 +209,9 @@ OTHER_FORMATS = (".yaml", ".yml", ".json")
 
 def _is_path(text: str) -> bool:
     """Whether a cluster is given as a file."""
-    return text.endswith((".toml", *OTHER_FORMATS)) or "/" in text
+    return text.endswith((".toml", *OTHER_FORMATS)) or (
+        "/" in text and not COMPOSED.fullmatch(text)
+    )
 
 
 @cache
@@ -234,13 +236,15 @@ def _in_bytes_per_s(cluster: Cluster, where: str) -> Cluster:
 
 
 def _composed(gpu: str, per_node: str, network: str) -> Cluster:
-    card = re.fullmatch(r"(\d+(?:\.\d+)?)Gb", network)
-    if not (per_node.isdigit() and int(per_node) > 0 and card and float(card[1]) > 0):
+    card = NETWORK.fullmatch(network)
+    if not (per_node.isdigit() and int(per_node) > 0 and card and float(card[2]) > 0):
         raise UnknownProfile(
             f"{gpu}:{per_node}:{network} is not a cluster: write GPU:PER_NODE:NETWORK, as in "
-            f"{gpu}:8:400Gb (bits per second and GPU)"
+            f"{gpu}:8:400Gb (bits per second and GPU), or {gpu}:8:8x400Gb (of a node)"
         )
-    return compose_cluster(gpu, int(per_node), float(card[1]) * 1e9 / 8)
+    share = int(card[1]) / int(per_node) if card[1] else 1.0  # of each GPU in a card
+    card_bytes_per_s = float(card[2]) * 1e9 / (8 if card[3] == "b" else 1)
+    return compose_cluster(gpu, int(per_node), share * card_bytes_per_s)
 
 
 def _local(text: str) -> Cluster:

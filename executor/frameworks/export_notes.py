@@ -51,6 +51,17 @@ def answer_of(plan: Plan, gpus_per_node: int) -> Answer:
     )
 
 
+MEETING = "$MASTER:29500"
+
+
+def torchrun_words(answer: Answer) -> str:
+    """torchrun for the plan's ranks, the same on every node; several meet where `$MASTER` says."""
+    each = f"--nproc-per-node {answer.gpus_per_node}"
+    if answer.nodes == 1:
+        return f"torchrun --standalone {each}"
+    return f"torchrun --nnodes {answer.nodes} {each} --rdzv-backend c10d --rdzv-endpoint {MEETING}"
+
+
 def unless(layout: Layout, why: str, **sayable: object) -> list[CannotSay]:
     """One `CannotSay` for each field of `layout` that is not the one value the format implies."""
     return [

@@ -20,7 +20,7 @@ from statistics import median
 import yaml
 
 from meshplan.executor.frameworks import framework_named
-from meshplan.executor.frameworks.export_notes import check_training_is_said
+from meshplan.executor.frameworks.export_notes import MEETING, check_training_is_said
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
 from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fields, write_result
@@ -107,6 +107,8 @@ def export_for(name: str, plan: Plan, settings: RunSettings) -> Exported:
         else framework_named(name).export(plan, gpus_per_node)
     )
     check_training_is_said(name, exported)
+    if settings.rendezvous:
+        exported = replace(exported, launch=exported.launch.replace(MEETING, settings.rendezvous))
     return for_steps(exported, settings.warmup + settings.steps)
 
 

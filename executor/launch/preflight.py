@@ -57,6 +57,17 @@ def nodes_of(plan: Plan, priced_by: Cluster | None) -> int:
     return -(-plan.layout.world_size // priced_by.gpus_per_node) if priced_by else 1
 
 
+MOST_GPUS_OF_A_HOST = 8
+
+
+def gpus_of_a_host(priced_by: Cluster | None) -> int:
+    """GPUs that one launch command starts, by default: those of the plan's node, 8 where its
+    profile is not here. A rack on one NVLink (72 in an NVL72) is many hosts: at most 8.
+    """
+    node = priced_by.gpus_per_node if priced_by else MOST_GPUS_OF_A_HOST
+    return min(node, MOST_GPUS_OF_A_HOST)
+
+
 _COUNTS = re.compile(r"(?:--(?:nodes|ntasks|ntasks-per-node)(?:=.*)?|-[Nn]\d*)")
 """Options of sbatch that the job's own script states of its ranks."""
 

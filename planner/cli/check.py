@@ -125,21 +125,29 @@ def export(
         ),
     ] = None,
     gpus_per_node: Annotated[
-        int, typer.Option(min=1, help="For the launch command; reduced to a divisor of all GPUs.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            min=1,
+            help="For the launch command; default: those of the plan's node, at most 8; reduced to "
+            "a divisor of all GPUs.",
+        ),
+    ] = None,
 ) -> None:
     """Write a plan as a framework's own config, with the command that launches it.
 
     Example: meshplan export plan.yaml --to megatron -o run/
 
     Standard output has the files (or their paths) and the command; what the format cannot express
-    is listed on standard error.
+    is listed on standard error. On several nodes run the command on each, with MASTER the name of
+    the first one.
     """
     from meshplan.executor.frameworks import exporter_named, read_config
+    from meshplan.executor.launch.preflight import gpus_of_a_host, profile_of
 
     try:
         asked = read_plan(plan)
-        exported = exporter_named(to)(asked, gpus_per_node)
+        per_node = gpus_per_node or gpus_of_a_host(profile_of(asked, None))
+        exported = exporter_named(to)(asked, per_node)
         first, text = next(iter(exported.files.items()))
         engine = read_config(text, first, exported.framework).engine
     except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:

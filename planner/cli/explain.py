@@ -116,10 +116,11 @@ def write_page(
 def launch_of(file: Path, plan: Plan, now: PricedLayout) -> tuple[tuple[str, ...], Exported | None]:
     """What runs the plan: its own engine's files and command, or meshplan's engine."""
     from meshplan.executor.frameworks import exporter_named
+    from meshplan.executor.launch.preflight import gpus_of_a_host
 
     quoted = shlex.quote(str(file))
     try:
-        exported = exporter_named(plan.engine)(plan, now.case.cluster.gpus_per_node)
+        exported = exporter_named(plan.engine)(plan, gpus_of_a_host(now.case.cluster))
     except (UnreadableConfig, UnsupportedModel, InvalidLayout):  # no format of the engine takes it
         return (f"meshplan execute {quoted}",), None
     written = f"meshplan export {quoted} --to {plan.engine} -o run/"

@@ -86,9 +86,19 @@ def arguments_of(given: Mapping[str, Any]) -> Arguments:
     return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
 
 
+def _refuse_lists(a: Arguments, gpus: str) -> None:
+    """Raise `BadQuestion` for several of what `sweep` takes several of."""
+    given = {"MODEL": a.model, "--gpus": gpus, "--cluster": a.cluster, "--engine": a.engine,
+             "--seq-len": a.seq_len}  # fmt: skip
+    for name, text in given.items():
+        if text and "," in text and "/" not in text and not Path(text).exists():
+            raise BadQuestion(f"{name} {text!r} names several: `meshplan sweep` plans each of them")
+
+
 def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
     check_writable(wanted.out)
+    _refuse_lists(arguments, gpus)
     asked, sizes, yours = _asked(arguments, gpus, wanted)
     limit_s = wanted.time_limit
     deadline = None if limit_s is None else time.perf_counter() + limit_s

@@ -67,6 +67,8 @@ def validate(
         print_json(document)
     else:
         _print(document["summary"], results)
+    if not predicted:
+        raise UnreadableRuns(f"{runs or BUILT_IN}: no run could be priced; each reason is above")
     if plot is not None:
         from meshplan.planner.report.validate_plot import draw  # matplotlib is an extra
 

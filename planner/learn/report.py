@@ -230,5 +230,5 @@ def _counts_less(reason: Reason, d: Diagnosis) -> bool:
 def _print_levers(d: Diagnosis, console: Console) -> None:
     for lever in d.levers:
         fits = "" if lever.fits else ", but is predicted not to fit"
-        _say(console, f"another layout: {lever.name} would make the expected step {lever.gain:.1%} "
+        _say(console, f"one change: {lever.name} would make the expected step {lever.gain:.1%} "
                       f"shorter{fits}")  # fmt: skip

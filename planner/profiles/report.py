@@ -96,7 +96,8 @@ def _cluster_summary(cluster: Cluster) -> ClusterSummary:
 
 def listing_tables(found: Listing) -> tuple[Table, ...]:
     """The list as a table of clusters and one of GPUs."""
-    clusters = Table(title="Clusters", title_justify="left")
+    title = "Clusters (GB/s: bus bandwidth of an all-reduce; network: all cards of a node together)"
+    clusters = Table(title=title, title_justify="left")
     for name in ("name", "GPU", "per node", "node GB/s", "network GB/s", "from", "what it is"):
         clusters.add_column(name, justify="right" if "GB" in name or "per" in name else "left")
     for line in found["clusters"]:

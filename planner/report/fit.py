@@ -88,7 +88,8 @@ def bound_line(fewest: FewestGpus) -> str:
     category = largest_category(memory)
     size = format_bytes(getattr(memory, category))
     part = f"{NOUNS.get(category, category)}, {size}"
-    line = f"pipeline rank {rank} is the fullest; its largest part is {part}"
+    alone = len(fewest.prediction.memory) == 1
+    line = f"{'' if alone else f'pipeline rank {rank} is the fullest; '}its largest part is {part}"
     freed = sorted(fewest.savings, key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
         told = "; ".join(f"{text} {format_bytes(size)}" for text, size in freed)

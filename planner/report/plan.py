@@ -50,7 +50,7 @@ from meshplan.planner.report.tables import (
     memory_legend,
     memory_line,
     spare_lines,
-    stages_line,
+    split_line,
     step_heading,
     time_line,
     unmeasured_line,
@@ -187,7 +187,7 @@ def _best_parts(plan: Plan, search: SearchReport, device: str) -> Iterator[Rende
     yield layout_legend(plan.layout)
     yield time_line(plan.prediction, device)
     yield bullets(proof_lines(search, plan.choice))
-    yield f"{plan.layout.schedule}, by stage: {stages_line(plan)}"
+    yield split_line(plan)
     yield memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)
 
 

@@ -86,6 +86,10 @@ def may_be_faster(other: RunnerUp) -> bool:
     return bound_s is not None and bound_s < other.step_time_s * (1 - CLOSED)
 
 
+ROUNDED = 0.0005
+"""What one digit of a per cent does not show."""
+
+
 def open_kinds_line(plan: Plan) -> str:
     """Which degrees that are not shown may be faster than the slowest runner-up; empty where none
     are.
@@ -95,14 +99,15 @@ def open_kinds_line(plan: Plan) -> str:
         return ""
     slowest_s = max(other.step_time_s for other in plan.runners_up)
 
-    def least(bound_s: float) -> str:
-        return f"at least {bound_s / prediction.step_time_s - 1:+.1%}"
+    def least(kind: str, bound_s: float) -> str:
+        more = bound_s / prediction.step_time_s - 1  # 0: as long as the plan
+        return f"{kind} (at least {more:+.1%})" if abs(more) >= ROUNDED else kind
 
-    named = [f"{_degrees(each)} ({least(each.bound_s)})" for each in search.open_kinds]
+    named = [least(_degrees(each), each.bound_s) for each in search.open_kinds]
     rest_s = math.inf if search.rest_bound_s is None else search.rest_bound_s
     rest_s = min([rest_s, *(each.bound_s for each in search.open_kinds[MOST_NAMED:])])
     if rest_s < slowest_s * (1 - CLOSED):
-        named = [*named[:MOST_NAMED], f"any other ({least(rest_s)})"]
+        named = [*named[:MOST_NAMED], least("any other", rest_s)]
     return f"not shown, but may be faster than a runner-up: {', '.join(named)}" * bool(named)
 
 

@@ -229,6 +229,13 @@ def host_line(plan: Plan) -> str:
     return host_use(host_bytes, cluster_named(plan.cluster.name), plan.cluster.gpus).text
 
 
+def split_line(plan: Plan) -> str:
+    """The stages under their schedule; without a pipeline there is neither."""
+    if plan.layout.pipeline_parallel == 1:
+        return stages_line(plan)
+    return f"{plan.layout.schedule}, by stage: {stages_line(plan)}"
+
+
 def stages_line(plan: Plan) -> str:
     """Layers of each virtual stage in model order, and how many of all recompute what."""
     stages = plan.layout.stages
@@ -240,7 +247,8 @@ def stages_line(plan: Plan) -> str:
     most = max(stage.full_layers for stage in stages)
     if full:
         one_rule = all(stage.full_layers == min(most, stage.layers) for stage in stages)
-        which = f", the first {most} of each stage" if one_rule and full < total else ""
+        each = " of each stage" * (len(stages) > 1)
+        which = f", the first {most}{each}" if one_rule and full < total else ""
         told.append(f"{full} of {total} recomputed in full{which}")
     if selective:
         modules = ", ".join(plan.layout.selective_modules)

@@ -40,7 +40,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.asked import Asked
 from meshplan.hardware_profiles.load import UnknownProfile
-from meshplan.hardware_profiles.load_models import load_model_config, model_names
+from meshplan.hardware_profiles.load_models import known_as, load_model_config, model_names
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.error_class import error_depends_on
@@ -140,12 +140,17 @@ def run_of(cells: Mapping[str, str]) -> Run:
 
 
 def _model(row: Row) -> Model:
-    """The model that the row names in the catalogue, or else describes."""
-    if not row.config:
+    """The model that the row describes, or else names in the catalogue: `config`, or without a
+    shape `model`.
+    """
+    if not row.config and "layers" in row.shape:
         return _described(tuple(row.shape.items()), row.model)
-    if row.config not in model_names():
-        raise SkippedRow(f"config {row.config!r} is no model of the catalogue")
-    return _named(row.config, row.model)
+    known = known_as(row.config or row.model)
+    if known not in model_names():
+        column = "config" if row.config else "without a shape (layers, hidden, ...), model"
+        raise SkippedRow(f"{column} {row.config or row.model!r} is no model of the catalogue "
+                         "(`meshplan models`)")  # fmt: skip
+    return _named(known, row.model)
 
 
 @lru_cache(maxsize=MODELS_KEPT)

@@ -38,7 +38,7 @@ def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
             out.print(indented(table))
         out.print(indented(bullets(list(_standing_out(line, sweep)))))
     for job in sweep.jobs:
-        if sweep.terms.tokens is not None and len({row.line for row in on_front(job)}) > 1:
+        if sweep.terms.tokens is not None and len({row.line for row in job if row.cost}) > 1:
             title = f"\n{_front_title(job)}, all of {job[0].series.model}"
             out.print(Text(title, style="bold"))
             out.print(indented(_front_table(job)))
@@ -98,7 +98,7 @@ def _table(
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in line:
-        words = [Text(_layout(row))] * layouts
+        words = [Text(_layout(row, several=len(line) > 1))] * layouts
         table.add_row(f"{row.gpus:,}", *words, *_values(row, columns))
     return table
 
@@ -113,8 +113,8 @@ def _columns(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
             yield "cost"
 
 
-def _layout(row: SweepRow) -> str:
-    """The layout, or in words why there is none."""
+def _layout(row: SweepRow, *, several: bool) -> str:
+    """The layout, or in words why there is none; of `several` sizes, what it is best at."""
     found = row.answer
     if found is None:
         return "not planned: the sweep was ended"
@@ -122,7 +122,7 @@ def _layout(row: SweepRow) -> str:
         return f"nothing fits: a GPU lacks {format_bytes(found.lacking_bytes)}"
     if found.plan is None:
         return f"{WITHOUT[found.status]}: {found.reason}"
-    marks = [name for name in ("cheapest", "knee") if getattr(row, name)]
+    marks = [name for name in ("cheapest", "knee") if getattr(row, name)] * several
     marks += ["not proved"] * (not found.proved)
     return found.plan.layout.label + f" ({', '.join(marks)})" * bool(marks)
 
@@ -157,7 +157,7 @@ def days_text(cost: RunCost) -> str:
 
 
 def _standing_out(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
-    """The cheapest size and the knee of a series, in words."""
+    """The cheapest size and the knee of a series, in words; of one size, what it costs."""
     costs = costs_of(line)
     if not costs:
         yield "no size has a plan"
@@ -167,6 +167,25 @@ def _standing_out(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
     if best is None or bend is None:
         yield "no size makes progress: failures come faster than checkpoints"
         return
+    if len(line) > 1:
+        yield from _best_sizes(line, best, bend)
+        if sweep.terms.tokens is not None:
+            yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
+    else:
+        yield f"{counted(best.gpus, 'GPU')}: {_paid(best)}"
+    if failures := sweep.terms.failures:
+        every_s, mtbf_s = failures.interval_s(bend.gpus), failures.job_mtbf_s(bend.gpus)
+        restart = "restarts not counted" * (failures.restart_s is None)
+        yield (
+            "at the knee: "
+            * (len(line) > 1)
+            + f"a failure every {mtbf_s / SECONDS_PER_HOUR:.3g} h, a checkpoint every "
+            f"{every_s / 60:.3g} min of work" + f" ({restart})" * bool(restart)
+        )
+
+
+def _best_sizes(line: Sequence[SweepRow], best: RunCost, bend: RunCost) -> Iterator[str]:
+    """The cheapest of several sizes, and the knee beside it."""
     yield f"cheapest: {counted(best.gpus, 'GPU')}, {_paid(best)}"
     dearer = bend.gpu_s_per_token / best.gpu_s_per_token - 1
     quicker = bend.tokens_per_s / best.tokens_per_s
@@ -175,15 +194,6 @@ def _standing_out(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
     )
     last = "; it may lie beyond this largest size" * (bend.gpus == max(row.gpus for row in line))
     yield f"knee (least step time x cost): {counted(bend.gpus, 'GPU')}, {_paid(bend)}{than}{last}"
-    if sweep.terms.tokens is not None:
-        yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
-    if failures := sweep.terms.failures:
-        every_s, mtbf_s = failures.interval_s(bend.gpus), failures.job_mtbf_s(bend.gpus)
-        restart = "restarts not counted" * (failures.restart_s is None)
-        yield (
-            f"at the knee: a failure every {mtbf_s / SECONDS_PER_HOUR:.3g} h, a checkpoint every "
-            f"{every_s / 60:.3g} min of work" + f" ({restart})" * bool(restart)
-        )
 
 
 def _paid(cost: RunCost) -> str:

@@ -41,7 +41,7 @@ from meshplan.planner.report.tables import (
     fits_line,
     memory_line,
     range_of,
-    stages_line,
+    split_line,
     time_line,
     unmeasured_line,
 )
@@ -131,7 +131,7 @@ def layout_document(asked: Asked, found: PricedLayout) -> dict[str, Any]:
         "lacks": crowded or None,
         "time_line": time_line(prediction, found.case.cluster.device_nouns[0]).plain,
         "range_line": range_of(prediction).strip(" ()"),
-        "cut_line": f"{layout.schedule}, by stage: {stages_line(plan)}",
+        "cut_line": split_line(plan),
         "batch_line": batch_line(found),
         "lines": [line for line in lines if line],
     }

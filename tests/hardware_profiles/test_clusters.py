@@ -128,9 +128,12 @@ def test_a_composed_cluster_has_the_host_of_its_kind() -> None:
 
 
 def test_composed_names_take_a_bandwidth_as_it_is_written_elsewhere() -> None:
-    """`400Gb/s`, as `--network` takes it, is no path."""
+    """As `--network` takes it: each GPU's card, or the cards of a node; `/s` makes it no path."""
     assert load_cluster("h100-sxm:8:400Gb/s") == load_cluster("h100-sxm:8:400Gb")
-    with pytest.raises(UnknownProfile, match="cannot be read"):
+    of_four = compose_cluster("h100-sxm", 4, 12.5e9)
+    for network in ("100Gb", "12.5GB/s", "4x100Gb/s", "1x400Gb"):
+        assert load_cluster(f"h100-sxm:4:{network}") == of_four
+    with pytest.raises(UnknownProfile, match="8x400Gb"):
         load_cluster("h100-sxm:8:400Gb/s/x")
 
 

@@ -35,6 +35,7 @@ from meshplan.executor.frameworks.export_notes import (
     answer_of,
     exchanges_unsaid,
     modules_unsaid,
+    torchrun_words,
     training_unsaid,
     unless,
 )
@@ -42,7 +43,6 @@ from meshplan.executor.frameworks.hugging_face.script import (
     RECOMPUTE_IN_CODE,
     script_files,
     script_words,
-    torchrun_words,
 )
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.planner.case.plan_file import Plan

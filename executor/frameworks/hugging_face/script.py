@@ -55,13 +55,3 @@ def script_words(answer: Answer, settings: str, *, recompute: bool) -> str:
         f" --micro-batches {la.num_micro_batches(training)} --dtype {dtype}"
     )
     return f"{words} --recompute" if recompute and la.recompute != "none" else words
-
-
-def torchrun_words(answer: Answer) -> str:
-    """torchrun for the plan's ranks; several nodes meet where `$MASTER` says."""
-    each = f"--nproc-per-node {answer.gpus_per_node}"
-    if answer.nodes == 1:
-        return f"torchrun --standalone {each}"
-    return (
-        f"torchrun --nnodes {answer.nodes} {each} --rdzv-backend c10d --rdzv-endpoint $MASTER:29500"
-    )

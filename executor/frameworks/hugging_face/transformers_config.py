@@ -25,6 +25,7 @@ from meshplan.executor.frameworks.export_notes import (
     answer_of,
     exchanges_unsaid,
     modules_unsaid,
+    torchrun_words,
     training_unsaid,
     unless,
 )
@@ -34,7 +35,6 @@ from meshplan.executor.frameworks.hugging_face.script import (
     said_by_script,
     script_files,
     script_words,
-    torchrun_words,
 )
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig

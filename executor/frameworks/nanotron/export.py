@@ -37,6 +37,7 @@ from meshplan.executor.frameworks.export_notes import (
     exchanges_unsaid,
     modules_unsaid,
     place_of_modules_unsaid,
+    torchrun_words,
     training_unsaid,
     unless,
 )
@@ -116,8 +117,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         "data_stages": [DUMMY_DATA],
     }
     command = (
-        f"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node {answer.gpus_per_node} "
-        f"--nnodes {answer.nodes} run_train.py --config-file {FILE}"
+        f"CUDA_DEVICE_MAX_CONNECTIONS=1 {torchrun_words(answer)} run_train.py --config-file {FILE}"
     )
     return Exported(
         framework="nanotron",

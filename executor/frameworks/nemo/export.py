@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings
 from meshplan.executor.frameworks.documents.nested import as_yaml
-from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
+from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of, torchrun_words
 from meshplan.executor.frameworks.megatron.settings import (
     layout_settings,
     narrow_gradients,
@@ -97,7 +97,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         recipe_kind, data = "peft", "--peft_scheme lora --dataset llm-finetune"
     words = [f"{name}={as_word(value)}" for name, value in flat.items()]
     command = (
-        f"torchrun --nproc-per-node {answer.gpus_per_node} --nnodes {answer.nodes} "
+        f"{torchrun_words(answer)} "
         f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_{recipe_kind}_config "
         f"{data} $(cat overrides.txt)"
     )

@@ -29,6 +29,7 @@ from meshplan.executor.frameworks.export_notes import (
     modules_unsaid,
     place_of_modules_unsaid,
     recompute_unsaid,
+    torchrun_words,
     training_unsaid,
     unless,
 )
@@ -71,7 +72,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE, version: Version = LA
     if flavor is None or (version == "0.3" and flavor.module == "llama4"):
         why = f"torchtitan {version} ships no such model; register it and name it in the file"
         unsaid.append(CannotSay("model", plan.model.name, why))
-    ranks = f"torchrun --nproc-per-node {answer.gpus_per_node} --nnodes {answer.nodes}"
+    ranks = torchrun_words(answer)
     if version == "0.2":
         files = {"torchtitan.toml": write_toml(plan.model.name, answer, sections)}
         launch = f"{ranks} -m torchtitan.train --job.config_file torchtitan.toml"

@@ -88,6 +88,13 @@ def test_warm_up_steps_are_run_too() -> None:
     assert export_for("megatron", tiny_plan(), settings).launch.endswith("--train-iters 8")
 
 
+def test_hosts_of_another_engine_meet_where_it_was_said() -> None:
+    """Not at a name that only an exported command has."""
+    settings = RunSettings(placement=RankPlacement(1, 2), rendezvous="gpu1:29400")
+    launch = export_for("nanotron", tiny_plan(), settings).launch
+    assert "--rdzv-endpoint gpu1:29400 " in launch
+
+
 def test_a_framework_without_flags_is_told_in_its_file() -> None:
     """nanotron reads its steps from the file, and logs each."""
     before = framework_named("nanotron").export(tiny_plan(), 2)

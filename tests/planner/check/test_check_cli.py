@@ -187,6 +187,34 @@ def test_the_command_names_the_files_where_they_are(
     assert file in alone
 
 
+def test_the_command_starts_as_many_ranks_as_the_plans_nodes_have_gpus(
+    app: typer.Typer, tmp_path: Path
+) -> None:
+    """8 GPUs of 4 a node are two hosts, not one; a profile that is not here says nothing."""
+    plan, unknown = tmp_path / "plan.yaml", tmp_path / "unknown.yaml"
+    fours = PLAN.cluster.model_copy(update={"name": "h100-sxm:4:400Gb"})
+    write_plan(PLAN.model_copy(update={"cluster": fours}), plan)
+    write_plan(
+        PLAN.model_copy(update={"cluster": fours.model_copy(update={"name": "ours"})}), unknown
+    )
+    script = _run(app, "export", str(plan), "--to", "megatron")[1]
+    assert "GPUS_PER_NODE=4\nNUM_NODES=2\n" in script
+    stated = _run(app, "export", str(plan), "--to", "megatron", "--gpus-per-node", "2")[1]
+    assert "GPUS_PER_NODE=2\nNUM_NODES=4\n" in stated
+    assert "GPUS_PER_NODE=8" in _run(app, "export", str(unknown), "--to", "megatron")[1]
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "bridge", "nanotron", "deepspeed"])
+def test_hosts_are_told_where_they_meet(app: typer.Typer, tmp_path: Path, name: str) -> None:
+    """torchrun without an endpoint takes every host for the first one, and waits for the others."""
+    plan = tmp_path / "plan.yaml"
+    write_plan(PLAN, plan)
+    asked = ("export", str(plan), "--to", name, "--gpus-per-node")
+    assert "torchrun --standalone --nproc-per-node 8 " in _run(app, *asked, "8")[1]
+    several = _run(app, *asked, "4")[1]
+    assert "--nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint $MASTER" in several
+
+
 def test_export_says_that_a_plan_was_edited(app: typer.Typer, tmp_path: Path) -> None:
     """What it writes is the layout of the file, which `plan` may not have said anything of."""
     plan = tmp_path / "plan.yaml"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,8 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
          "is not a bandwidth"),
         ((*TINY[:4], "--cluster", "dgx-h101", "--global-batch", "8"), "did you mean dgx-h100"),
         (("plan", "lama", *TINY[2:]), "no model 'lama'"),
+        ((*TINY, "--engine", "megatron,torchtitan"), "`meshplan sweep` plans each of them"),
+        (("plan", TINY[1], "--gpus", "8,16", *TINY[4:]), "`meshplan sweep` plans each of them"),
         ((*TINY, "--compare", "absent.toml"), "--compare absent.toml: cannot be read"),
         (("explain", "absent.yaml"), "absent.yaml: cannot be read"),
         ((*TINY, "--top", "1", "-o", "absent/plan.yaml"), "cannot write absent/plan.yaml"),
@@ -354,3 +357,10 @@ def test_the_space_and_the_price_are_said() -> None:
     report = json.loads(run(*SMALL, "--top", "1", "--json").stdout)["search"]
     assert report["price"] == "event simulation"
     assert any(line.startswith("layers per stage: ") for line in report["space"])
+
+
+def test_a_plan_without_a_pipeline_speaks_of_none() -> None:
+    """One rank is not the fullest of its pipeline, and no schedule orders its stages."""
+    told = run("plan", "tiny-llama", "--gpus", "1", *TINY[4:])
+    assert "largest part is" in told.stdout
+    assert not re.search("pipeline rank 0 is|1f1b|by stage", told.stdout)

@@ -40,3 +40,29 @@ def test_a_file_of_columns_alone_is_refused(tmp_path):
     refusal = CliRunner().invoke(app, ["validate", str(own)])
     assert refusal.exit_code == 2
     assert "own.csv: no run below the line of columns" in refusal.stderr
+
+
+OWN = {
+    "id": "mine", "framework": "megatron", "gpu": "h100-sxm", "gpus": "8", "seq_len": "4096",
+    "dp": "8", "micro_batch": "1", "global_batch": "256", "step_time_s": "10.1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "Qwen/Qwen3-8B"])
+def test_a_row_without_a_shape_may_name_a_model_of_the_catalogue(name):
+    """As for every other command; a shape that is stated wins over what the name says."""
+    assert run_of({**OWN, "model": name}).model.num_layers == 36
+    shape = {"layers": "2", "hidden": "64", "ffn": "128", "heads": "4", "vocab": "1000"}
+    assert run_of({**OWN, "model": name, **shape}).model.num_layers == 2
+
+
+def test_a_file_of_which_no_row_can_be_priced_is_no_clean_score(tmp_path):
+    """Nor is an empty table; each row's reason says what would help."""
+    own = tmp_path / "own.csv"
+    row = {**OWN, "model": "our-7b"}
+    own.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    scored = CliRunner().invoke(app, ["validate", str(own)])
+    assert scored.exit_code == 2
+    told = " ".join(scored.stdout.split())
+    assert "without a shape (layers, hidden, ...), model 'our-7b' is no model" in told
+    assert "own.csv: no run could be priced" in scored.stderr

@@ -263,6 +263,8 @@ def test_what_may_be_faster_is_said() -> None:
         "not shown, but may be faster than a runner-up: tp1 (at least -1.9%), pp2 (at least -1.8%),"
         " pp4 (at least -1.6%), any other (at least +0.1%)",
     ]
+    even = search.model_copy(update={"rest_bound_s": 1.0001 * step_s})
+    assert missing_lines(said.model_copy(update={"search": even}))[1].endswith("-1.6%), any other")
     assert Plan.from_yaml(said.to_yaml()) == said
 
 

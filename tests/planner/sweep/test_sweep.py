@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from pathlib import Path
 
@@ -85,6 +86,21 @@ def test_a_cell_that_does_not_fit_ends_nothing(two_sizes: tuple[str, ...]) -> No
     assert misfit["layout"] is misfit["mfu"] is None
     assert plan["status"] == "OPTIMAL"
     assert plan["cheapest"] is plan["knee"] is plan["front"] is True
+
+
+def test_a_single_size_is_not_called_the_cheapest() -> None:
+    """Nor a knee, which may lie beyond it; what its tokens cost is said."""
+    told = run("sweep", "tiny-llama", "--gpus", "1", "--cluster", "dgx-h100", "--global-batch", "8")
+    assert "GPU-hours for 1T tokens" in told.stdout
+    assert not re.search("cheapest|knee|largest size", told.stdout)
+
+
+def test_the_front_is_shown_where_one_series_has_all_of_it() -> None:
+    """Which of two clusters is better is the question, also where one wins in both."""
+    told = run("sweep", "tiny-llama", "--gpus", "1", "--cluster", "dgx-h100,dgx-a100", "--engine",
+               "megatron", "--global-batch", "8", "--tokens", "1T")  # fmt: skip
+    _, front = told.stdout.split("Pareto front of days against GPU-hours, all of tiny-llama")
+    assert ("dgx-h100, megatron" in front) != ("dgx-a100, megatron" in front)
 
 
 def test_a_time_limit_ends_why_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
