@@ -57,7 +57,7 @@ def nodes_of(plan: Plan, priced_by: Cluster | None) -> int:
     return -(-plan.layout.world_size // priced_by.gpus_per_node) if priced_by else 1
 
 
-_COUNTS = re.compile(r"(?:--(?:nodes|ntasks|ntasks-per-node)(?:=.*)?|-[Nn]\d*)")
+_COUNTS = re.compile(r"(?:--(?:nodes|ntasks|ntasks-per-node)(?:=.*)?|-[Nn](?:=?\d.*)?)")
 """Options of sbatch that the job's own script states of its ranks."""
 
 
