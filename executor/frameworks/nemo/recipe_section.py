@@ -73,7 +73,7 @@ def _in_megatrons_words(name: str) -> str:
 def _other_arguments(found: Mapping[str, Fact]) -> Iterator[Fact]:
     """Arguments of the recipe that may set anything, each once: a mapping counts as one."""
     known = {*_RENAMED, *_READ, *_OF_RUNNER, *_NO_EFFECT}
-    others = {}
+    others: dict[str, Fact] = {}
     for name, fact in found.items():
         if name.startswith(_SECTION) and fact.value not in (None, False):
             others.setdefault(name.split(".")[1], fact)
@@ -102,7 +102,7 @@ def _given(found: Mapping[str, Fact]) -> Iterator[tuple[str, Fact]]:
     for option in ("step_func", "dataset"):
         if (stated := found.get(f"recipe.{option}")) is not None:
             yield option, stated
-    for name, fact in found.items():  # one word, or a mapping of what the adapters are
-        of_peft = name == "recipe.peft" or name.startswith("recipe.peft.")
+    for key, fact in found.items():  # one word, or a mapping of what the adapters are
+        of_peft = key == "recipe.peft" or key.startswith("recipe.peft.")
         if of_peft and str(fact.value).lower() not in _NO_PEFT:
             yield "peft_scheme", fact
