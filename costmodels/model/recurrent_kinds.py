@@ -69,15 +69,23 @@ def gated_deltanet(f: Fields) -> Recurrent:
     )  # fmt: skip
 
 
+IN_A_SECTION = {
+    "num_heads": "linear_num_heads", "head_dim": "linear_head_dim",
+    "short_conv_kernel_size": "linear_conv_kernel_dim",
+}  # fmt: skip
+"""Names in `linear_attn_config`, which wins over the same outside it: transformers writes both
+(5.24 `configuration_glm5_next.py`)."""
+
+
 def kimi_delta(f: Fields, heads: int | None = None) -> Recurrent:
     """Kimi Delta Attention (2510.26692): a decay for each key number, through a narrow middle, and
     a gate, through one too unless `use_full_rank_gate` (Kimi K3); `heads` where the file does not
     say it.
     """
     nested = f.section("linear_attn_config")
-    source = nested or f
+    source = f.changed(nested.renamed(IN_A_SECTION).config) if nested else f
     heads = source.count("linear_num_heads", "num_heads", default=heads)
-    width = source.count("head_dim" if nested else "linear_head_dim")
+    width = source.count("linear_head_dim")
     kernel = source.count("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
     inner = heads * width
     wide = source.flag("use_full_rank_gate", False)

@@ -167,6 +167,14 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
             "padded_vocab_size number_of_conv_states mtp_hidden_states_first"
         ),
     ),
+    **dict.fromkeys(
+        (
+            *("glm4v_text", "qwen2", "qwen2_vl", "qwen2_vl_text"),
+            *("qwen2_5_vl", "qwen2_5_vl_text"),
+        ),
+        names("attention_bias"),
+    ),
+    "afmoe": names("route_norm"),
     "mimo": names("use_mrope"),
     "glm_moe_dsa": names("index_share_for_mtp_iteration"),
     "glm5_next_text": names(
@@ -195,13 +203,6 @@ INKLING: dict[str, object] = {
 }  # fmt: skip
 HUNYUAN: dict[str, object] = {"norm_type": "rms", "use_mixed_mlp_moe": True, "num_shared_expert": 1}
 SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
-    **{
-        name: {"attention_bias": True}
-        for name in (
-            *("glm4v_text", "qwen2", "qwen2_vl", "qwen2_vl_text"),
-            *("qwen2_5_vl", "qwen2_5_vl_text"),
-        )
-    },
     **{name: INKLING for name in ("inkling_text", "inkling_mm_model", "inkling_model")},
     "glm5_next_text": {"mhc": True, "index_kpool_compress": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
@@ -218,7 +219,7 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "mamba": {"rms_norm": True},
     "hy_v3": {"qk_norm": True},
     **{name: {"n_shared_experts": 1} for name in (*MINIMAX_M3, "nemotron_h", "step3p5", "step3p7")},
-    "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1, "route_norm": True},
+    "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1},
     "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
     **{
         name: {"use_rmsnorm": True}
@@ -311,8 +312,9 @@ def refuse_unread_of_tower(vision: Fields, section: str = "vision_config") -> No
 
 def refuse_unread(f: Fields, model_type: str) -> None:
     """Raise `UnsupportedModel` for a field that would change the cost and that nothing has read."""
+    always = SAID_BY_THE_CODE.get(model_type, {})
     for key in sorted(_unread(f, model_type)):
-        if key in CHANGES_COST or SPEAKS_OF_PARTS.search(key[:80]):
+        if key in always or key in CHANGES_COST or SPEAKS_OF_PARTS.search(key[:80]):
             raise f.refuse(
                 f"the field {shown(key)} is not read for model_type {model_type!r} and may change "
                 "the cost; set it to null if it changes nothing here"
@@ -325,7 +327,9 @@ def unknown_fields(f: Fields, model_type: str) -> Iterator[str]:
 
 
 def _unread(f: Fields, model_type: str) -> Iterator[str]:
-    """The fields that turn something on, that nothing has read and that no list explains."""
+    """The fields that turn something on, or off what the family always has, that nothing has read
+    and that no list explains.
+    """
     known = f.asked | SAID_ELSEWHERE | CHANGES_NOTHING | set(ALWAYS_READ)
     known |= IN_THE_CODE.get(model_type, frozenset())
     said = SAID_BY_THE_CODE.get(model_type, {})
@@ -334,7 +338,8 @@ def _unread(f: Fields, model_type: str) -> Iterator[str]:
             continue
         if key in ONE_EXPERT and type(value) is int and value == 1:
             continue
-        if value and key not in known and (key in CHANGES_COST or not OF_NOTHING.search(key[:80])):
+        on = value or (value is False and key in said)
+        if on and key not in known and (key in CHANGES_COST or not OF_NOTHING.search(key[:80])):
             yield key
 
 

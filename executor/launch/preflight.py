@@ -68,7 +68,7 @@ def gpus_of_a_host(priced_by: Cluster | None) -> int:
     return min(node, MOST_GPUS_OF_A_HOST)
 
 
-_COUNTS = re.compile(r"(?:--(?:nodes|ntasks|ntasks-per-node)(?:=.*)?|-[Nn]\d*)")
+_COUNTS = re.compile(r"(?:--(?:nodes|ntasks|ntasks-per-node)(?:=.*)?|-[Nn](?:=?\d.*)?)")
 """Options of sbatch that the job's own script states of its ranks."""
 
 

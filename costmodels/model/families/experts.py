@@ -288,6 +288,7 @@ EXPERTS: dict[str, Family] = {
     ),
     "inkling_text": replace(
         PLAIN,
+        tied=None,
         head_dim=128,
         qk_norm="head",
         embedding_norm=True,

@@ -17,6 +17,7 @@ Nemotron3SuperFinetuneKwargs, Qwen3CommonKwargs, `user_kwargs.get("peft", "lora"
 
 from collections.abc import Iterator, Mapping
 
+from meshplan.costmodels.model.config_fields import names
 from meshplan.executor.frameworks.documents.values import shown
 from meshplan.executor.frameworks.megatron.settings import COUNTS
 from meshplan.executor.frameworks.nemo.run import Run
@@ -43,24 +44,14 @@ _READ = frozenset(
     )
 )  # fmt: skip
 _OF_RUNNER = frozenset(("_target_", "name", "step_func", "dataset", "peft"))
-_NO_EFFECT = frozenset(
-    (
-        *("dir", "data_paths", "data_args_path", "train_data_path"),
-        *("valid_data_path", "test_data_path", "mock", "path_to_cache"),
-        *(
-            "per_split_data_args_path",
-            "pipeline_parallelism_dtype",
-            "pipeline_dtype",
-            "use_null_tokenizer",
-        ),
-        *("tokenizer", "tokenizer_path", "tokenizer_model", "train_iters"),
-        *("eval_interval", "save_interval", "log_interval", "lr"),
-        *("min_lr", "finetune_lr", "lr_warmup_iters", "lr_decay_iters"),
-        *("lr_decay_style", "lr_warmup_fraction", "lr_wsd_decay_iters", "pretrained_checkpoint"),
-        *("load_hf_checkpoint", "wandb_project", "wandb_entity", "wandb_exp_name"),
-        *("packed_sequence", "model_provider", "hf_path", "hf_processor_path"),
-    )
-)
+_NO_EFFECT = names("""
+    dir data_paths data_args_path train_data_path valid_data_path test_data_path mock
+    path_to_cache per_split_data_args_path pipeline_parallelism_dtype pipeline_dtype
+    use_null_tokenizer tokenizer tokenizer_path tokenizer_model train_iters eval_interval
+    save_interval log_interval lr min_lr finetune_lr lr_warmup_iters lr_decay_iters lr_decay_style
+    lr_warmup_fraction lr_wsd_decay_iters pretrained_checkpoint load_hf_checkpoint wandb_project
+    wandb_entity wandb_exp_name packed_sequence model_provider hf_path hf_processor_path
+""")
 """Of the model's path nothing is read: `model` says it."""
 
 
@@ -80,13 +71,16 @@ def _in_megatrons_words(name: str) -> str:
 
 
 def _other_arguments(found: Mapping[str, Fact]) -> Iterator[Fact]:
-    """Arguments of the recipe that may set anything; what is below one counts with it."""
+    """Arguments of the recipe that may set anything, each once: a mapping counts as one."""
+    known = {*_RENAMED, *_READ, *_OF_RUNNER, *_NO_EFFECT}
+    others: dict[str, Fact] = {}
     for name, fact in found.items():
-        argument = name.removeprefix(_SECTION)
-        on = argument != name and "." not in argument and fact.value not in (None, False)
-        known = {*_RENAMED, *_READ, *_OF_RUNNER, *_NO_EFFECT}
-        if on and argument not in known:
-            yield Fact(f"{name} (an argument of its recipe, a program: not known)", fact.line)
+        if name.startswith(_SECTION) and fact.value not in (None, False):
+            others.setdefault(name.split(".")[1], fact)
+    for argument, fact in others.items():
+        if argument not in known:
+            why = "an argument of its recipe, a program: not known"
+            yield Fact(f"{_SECTION}{argument} ({why})", fact.line)
 
 
 def _adapters_by_default(given: Mapping[str, Fact], found: Mapping[str, Fact]) -> Iterator[Fact]:
@@ -108,6 +102,7 @@ def _given(found: Mapping[str, Fact]) -> Iterator[tuple[str, Fact]]:
     for option in ("step_func", "dataset"):
         if (stated := found.get(f"recipe.{option}")) is not None:
             yield option, stated
-    peft = found.get("recipe.peft")
-    if peft is not None and str(peft.value).lower() not in _NO_PEFT:
-        yield "peft_scheme", peft
+    for key, fact in found.items():  # one word, or a mapping of what the adapters are
+        of_peft = key == "recipe.peft" or key.startswith("recipe.peft.")
+        if of_peft and str(fact.value).lower() not in _NO_PEFT:
+            yield "peft_scheme", fact

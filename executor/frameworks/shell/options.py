@@ -17,14 +17,15 @@ def set_options(variables: Variables, words: list[Text]) -> None:
     while left and not is_unset(left[0]) and (sign := plain(left[0])[:1]) in ("-", "+"):
         word = plain(left.pop(0))
         if word in ("-", "--"):
-            variables.arguments = left if left or word == "--" else variables.arguments
+            if left or word == "--":
+                variables.arguments, variables.told = left, True
             return
         named = {_LETTERS.get(letter, letter) for letter in word[1:]}
         if "o" in named and left:
             named.add(plain(left.pop(0)))
         variables.options = variables.options | named if sign == "-" else variables.options - named
     if left and not is_unset(left[0]):
-        variables.arguments = left
+        variables.arguments, variables.told = left, True
 
 
 def set_by_first_line(variables: Variables, script: str) -> None:

@@ -8,6 +8,7 @@ Source: GNU Bash manual 5.2, 3.4 Shell Parameters, 6.7 Arrays.
 """
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Self
 
@@ -40,6 +41,7 @@ class Guesses(dict[int, str]):
 class Variables:
     """Variables by name: one value, or the elements of an array. `arguments` are `$1`, `$2`, ...
 
+    told     whether the script itself has set its arguments
     arrays   names that hold several elements
     maps     associative arrays: elements by key
     aliases  what `declare -n` makes another name of, by the new name
@@ -52,6 +54,7 @@ class Variables:
     values: dict[str, list[Text]] = field(default_factory=dict)
     arrays: set[str] = field(default_factory=set)
     arguments: list[Text] = field(default_factory=list)
+    told: bool = False
     maps: dict[str, dict[str, Text]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     integers: set[str] = field(default_factory=set)
@@ -61,7 +64,7 @@ class Variables:
 
     def copied(self) -> Self:
         """The same, for a shell of its own; what decided conditions there is known here too."""
-        own = {each.name: getattr(self, each.name).copy() for each in fields(self)}
+        own = {each.name: copy(getattr(self, each.name)) for each in fields(self)}
         own["maps"] = {name: dict(items) for name, items in self.maps.items()}
         own["guesses"] = self.guesses
         return type(self)(**own)
@@ -83,7 +86,7 @@ class Variables:
         """Drop the first arguments, or none where there are fewer, and say which. Where none are
         known they are left to the script's start, which is taken to give enough.
         """
-        if self.arguments and by > len(self.arguments):
+        if (self.arguments or self.told) and by > len(self.arguments):
             return False
         del self.arguments[:by]
         return True

@@ -118,7 +118,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], _graphed(values, facts)) if python else judged_settings(values)
     whole, beside = tensor_switches(values, facts)
-    notes = [*notes, *noted, *beside]
+    notes = [*notes, *noted, *beside, *_loss_alone(values)]
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))
@@ -142,13 +142,28 @@ def _engine(values: Values, *, python: bool) -> str:
     have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
     torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
     releases that have their loss in chunks. Components without the model leave it uncompiled
-    (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled), and a note names them.
+    (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled).
     """
-    components = values.found.get("compile.components", Fact(["model"], 1)).value
-    beside = isinstance(components, list | tuple) and "model" not in components
-    if (values.on("compile.enable") and not beside) or values.on("training.compile"):
+    compiled = values.on("compile.enable") and _compiled_beside(values) is None
+    if compiled or values.on("training.compile"):
         return "torchtitan"
     return UNCOMPILED["0.3" if python else "0.2"]
+
+
+def _compiled_beside(values: Values) -> Fact | None:
+    """The components that the compiler is given without the model."""
+    stated = values.found.get("compile.components")
+    if stated is None or not isinstance(stated.value, list | tuple) or "model" in stated.value:
+        return None
+    return values.get("compile.components")
+
+
+def _loss_alone(values: Values) -> list[str]:
+    stated = _compiled_beside(values) if values.on("compile.enable") else None
+    if stated is None:
+        return []
+    why = "has no model: priced as not compiled, the loss too"
+    return [f"line {stated.line}: compile.components {shown(stated.value)} {why}"]
 
 
 def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:

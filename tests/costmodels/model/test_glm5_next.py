@@ -73,7 +73,8 @@ def test_a_module_has_one_stream() -> None:
         ({"index_kpool": 3}, "index_topk over index_kpool"),
         ({"q_lora_rank": 0}, "q_lora_rank is missing"),
         ({"layer_types": ["linear_attention"] * 45}, "its module has attention"),
-        ({"mhc": False, "index_kpool_compress": "mean"}, "'index_kpool_compress' is not read"),
+        ({"index_kpool_compress": "mean"}, "'index_kpool_compress' is not read"),
+        ({"mhc": False}, "'mhc' is not read"),
     ],
 )
 def test_what_is_not_priced_is_refused(changes: dict[str, object], said: str) -> None:
@@ -93,3 +94,16 @@ def test_layers_that_share_a_choice_have_no_indexer() -> None:
         for text in (GLM["text_config"], shared)
     )
     assert whole - less == 11 * (1536 * 4096 + 4096 * (256 + 32) + 256 + 4 * 128)
+
+
+def test_a_section_wins_over_what_stands_beside_it_too() -> None:
+    """A file that transformers has written repeats the section's sizes outside it."""
+    text = GLM["text_config"]
+    own = {"linear_num_heads": 64, "linear_head_dim": 77, "linear_conv_kernel_dim": 4}
+    stated, beside = (
+        model_from_config(GLM | {"text_config": text | more}, "x") for more in ({}, own)
+    )
+    assert stated == beside
+    outside = {k: v for k, v in text.items() if k != "linear_attn_config"}
+    outside |= {"linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4}
+    assert model_from_config(GLM | {"text_config": outside}, "x") == stated

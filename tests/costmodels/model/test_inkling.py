@@ -121,6 +121,21 @@ def test_a_released_file_means_an_experts_width_by_its_intermediate_size() -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"use_sconv": False}, "'use_sconv' is not read"),
+        ({"use_embed_norm": False}, "'use_embed_norm' is not read"),
+        ({"tie_word_embeddings": True}, "the head of this family is not tied"),
+    ],
+)
+def test_a_file_without_what_the_family_always_has_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        model_from_config(RELEASED | {"text_config": RELEASED["text_config"] | changes}, "x")
+
+
 def test_modules_that_its_code_does_not_have_are_refused() -> None:
     """Files that transformers wrote state them in the text part."""
     text = RELEASED["text_config"] | {"num_mtp_layers": 8}

@@ -40,7 +40,9 @@ def unread(reading: Reading) -> str:
         (FINETUNES + "defaults: [_self_, base]\n", "defaults 'base'"),
         (RECIPE.format(name="llama3_8b_fp8_config"), "its name says fp8"),
         (FINETUNES, "has LoRA where peft is not stated"),
+        (FINETUNES + "  peft:\n    dim: 8\n", "the adapters of this recipe are not stated"),
         (PRETRAINS + "  enable_deepep: true\n", "recipe.enable_deepep"),
+        (PRETRAINS + "  moe_kwargs:\n    dispatcher: deepep\n", "recipe.moe_kwargs ("),
     ],
 )
 def test_what_a_file_says_of_its_recipe_is_named(lines: str, named: str) -> None:

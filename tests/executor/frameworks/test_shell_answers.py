@@ -59,6 +59,7 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
         "set -e; if X=$(set -e; false; echo 4); then :; fi", "set a; set -; X=$#",
         "X=`case b in a) echo 2;; *) echo 4;; esac`",
         'set -- a b; shift 3; X="$?$#"', 'set -- a b; shift 2; X="$?$#"',
+        "set -- a b; X=1; while shift; do X=$((X+1)); done", "set a; shift; shift || X=4",
     ],
 )  # fmt: skip
 def test_the_status_of_what_is_followed_is_bashs(text: str) -> None:
@@ -96,6 +97,7 @@ def test_what_a_program_prints_stays_unknown(command: str) -> None:
             "$(( $(ssh a nvidia-smi -L | wc -l) - 2 ))",
         ),
         ("B=8; X=$(( B * $(nproc) / N ))", "$(( 8 * $(nproc) / $N ))"),
+        ("B=8; X=$(( B * `nproc` / N ))", "$(( 8 * `nproc` / $N ))"),
     ],
 )
 def test_words_of_a_command_in_arithmetic_are_no_variables(text: str, shown: str) -> None:

@@ -214,7 +214,11 @@ def test_what_is_not_compiled_is_priced_so(name: str, text: str, engine: str) ->
 def test_a_compiled_loss_leaves_the_model_uncompiled() -> None:
     text = "[parallelism]\ntensor_parallel_degree = 1\n[compile]\nenable = true\ncomponents = {}\n"
     for components, engine in (('["loss"]', "torchtitan-eager"), ('["model"]', "torchtitan")):
-        assert read_config(text.format(components), "a.toml").engine == engine
+        reading = read_config(text.format(components), "a.toml")
+        assert reading.engine == engine
+        said = [note for note in reading.notes if "compile.components" in note]
+        assert ("priced as not compiled" in said[0]) == (engine != "torchtitan")
+        assert len(said) == 1
 
 
 def test_an_engine_that_is_not_compiled_has_the_habits_of_rows_that_say_so() -> None:

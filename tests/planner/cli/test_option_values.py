@@ -128,6 +128,7 @@ def test_an_option_inside_a_value_is_not_given_twice() -> None:
     [
         (("--slurm", "--time=1"), "is of a job under Slurm; add --launcher slurm"),
         (("--launcher", "slurm", "--slurm", "-N3"), "-N3 is what the script says of its ranks"),
+        (("--launcher", "slurm", "--slurm", "-N2-4"), "-N2-4 is what the script says"),
         (("--launcher", "slurm", "--job", "cancel"), "--job cancel starts nothing"),
     ],
 )

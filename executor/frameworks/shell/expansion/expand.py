@@ -42,7 +42,7 @@ MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row
 MAX_CHARS = 16 * MAX_TOKENS
 _OPENS = re.compile(r"\$\(\(|\$[({]|[)}]")
 _NAMED = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\b\}?")
-_COMMAND = re.compile(r"\$\((?!\()")
+_COMMAND = re.compile(r"\$\((?!\()|`[^`]*`?")
 MAX_WAITING = 200  # of a name in arithmetic that waits for others
 MAX_DEPTH = 10  # of defaults inside defaults
 _NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
@@ -255,7 +255,8 @@ class Expander:
 
         shown, at = "", 0
         while command := _COMMAND.search(expression, at):
-            end = closing(expression, command.start() + 1)
+            begun = command[0] == "$("
+            end = closing(expression, command.start() + 1) if begun else command.end()
             shown += _NAMED.sub(value, expression[at : command.start()])
             shown, at = shown + expression[command.start() : end], end
         return shown + _NAMED.sub(value, expression[at:])
