@@ -29,6 +29,7 @@ LONGER = (
     "layer_s", "hop_s", "blocking_s", "module_outputs_s", "layer_update_s",
     "ends_update_s", "step_s",
 )  # fmt: skip
+ENDS = ("embedding_s", "head_s")
 HIDING = ("layer_room_s", "ends_room_s")
 LATE = ("layer_s", "ends_s", "latency_s", "shown")
 LARGER = (
@@ -80,7 +81,7 @@ def _costs(passes: PassSeconds, prices: Coefficients, more: Sequence[Ints] = ())
     late = [getattr(each, name) for each in (passes.reduce, passes.refresh) for name in LATE]
     every = [
         *(getattr(passes, name) for name in LONGER),
-        *(_with_waits(passes, each) for each in (passes.embedding_s, passes.head_s)),
+        *(_with_waits(passes, getattr(passes, name)) for name in ENDS),
         *(-getattr(passes, name) for name in HIDING),
         *late,
         *(getattr(prices, name) for name in LARGER),
