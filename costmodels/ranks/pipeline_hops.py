@@ -70,7 +70,7 @@ class Hops:
         last stage's and every backward but the first one's, which hand nothing on.
 
         What comes in costs no seconds of its own: 1F1B sends an activation and gets a gradient in
-        one exchange, and the other way round (NVIDIA/Megatron-LM@d98e8a64
+        one exchange, and the other way round (NVIDIA/Megatron-LM
         megatron/core/pipeline_parallel/p2p_communication.py, `send_forward_recv_backward`; torch
         2.13 distributed/pipelining/schedules.py, `Schedule1F1B`), and a link carries both ways at
         once. So a rank between two others waits for two exchanges a micro-batch, one at an end of

@@ -84,7 +84,8 @@ def test_no_pipeline_over_two_nodes_is_as_fast_on_a_slower_network() -> None:
 
 def rendezvous_s(forward: list[float], backward: list[float], hop: float, m: int) -> float:
     """When all of 1F1B's ranks are done, where neighbours meet for each exchange and both stand
-    still: NVIDIA/Megatron-LM@d98e8a64 schedules.py, without interleaving.
+    still: NVIDIA/Megatron-LM megatron/core/pipeline_parallel/schedules.py, without
+    interleaving.
     """
     last = len(forward) - 1
 
