@@ -24,13 +24,16 @@ from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 from meshplan.hardware_profiles.dataclass import dataclass
 
+FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeconds:
     """Seconds of one micro-batch in N layouts, K kinds of the stack and R recompute modes.
 
     layer_s        (N, K, R, 3) forward, input gradient with its recomputation, weight gradient
-    embedding_s, head_s   (N, 3) the same of the ends
+    embedding_s, head_s   (N, 3) the same of the ends, less the way that their stage hands nothing
+                   on by: `blocking_s` of the first stage's backward and of the last one's forward
     hop_s          (N,) an activation's way to the next rank that no rank waits for
     blocking_s     (N,) of each stage's forward and each backward: the way that it waits for
     module_outputs_s (N,) the same of what prediction modules apart from the loss put out
@@ -128,10 +131,13 @@ class _Passes:
         overlap, gathers = setting.engine.overlap, np.zeros(len(self.layouts))
         gathers += overlap.weight_gather
         reduces = self.weights.rows(self.weights.rank.reduce_overlap)
+        blocking_s = work.rows(rank.hops.blocking_s)
+        ends[:, 0, INPUT_GRAD] -= blocking_s
+        ends[:, 1, FORWARD] -= blocking_s
         return PassSeconds(
             layer_s=layers[..., :3], embedding_s=ends[:, 0, :3], head_s=ends[:, 1, :3],
             hop_s=work.rows(overlap.pipeline * rank.hops.hop_s),
-            blocking_s=work.rows(rank.hops.blocking_s),
+            blocking_s=blocking_s,
             module_outputs_s=work.rows(rank.hops.module_outputs_s),
             layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:],
             layer_room_s=layers[..., 3:], ends_room_s=ends[..., 3:],

@@ -68,11 +68,13 @@ class Prices:
     transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest
                        mode once
     embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss, and
-                       modules of multi-token prediction that the engine does not place)
+                       modules of multi-token prediction that the engine does not place); seconds
+                       less half of `send_s`: nothing comes before the first, nor after the last
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
     forward_s, input_grad_s, weight_grad_s
-                       (N,) of one micro-batch in all layers and both ends, recomputation apart
+                       (N,) of one micro-batch in all layers and both ends, recomputation apart; of
+                       the ends less as above
     fixed_bytes        (N,) of every rank: context, communicators, the framework; buffers of
                        activations that wait on the host; what stands for gradients
     capacity_bytes     what a plan may fill of a GPU
@@ -200,16 +202,17 @@ class _Pricing:
         ends_saved_bytes = self.embedding.saved_bytes, self.head.saved_bytes
         held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
         forward_s, input_grad_s, weight_grad_s = self._passes_s()
+        hop_s = work.rows(work.rank.hops.blocking_s)
         return Prices(
             layer_s=_by_mode(layers, "seconds") + held_s,
             layer_step_s=once.layers_s[:, :, 0],
-            embedding_s=ends[0].seconds,
+            embedding_s=ends[0].seconds - hop_s,
             embedding_step_s=once.ends_s[:, 0],
-            head_s=ends[1].seconds,
+            head_s=ends[1].seconds - hop_s,
             head_step_s=once.ends_s[:, 1],
-            send_s=work.rows(2 * work.rank.hops.blocking_s),
-            forward_s=forward_s,
-            input_grad_s=input_grad_s,
+            send_s=2 * hop_s,
+            forward_s=forward_s - hop_s,
+            input_grad_s=input_grad_s - hop_s,
             weight_grad_s=weight_grad_s,
             fixed_step_s=once_s(self.setting, self.layouts)
             + m * tuning.micro_batch_s

@@ -66,7 +66,17 @@ class Hops:
 
     @property
     def blocking_s(self) -> Number:
-        """Seconds of each crossing for which a rank does nothing else."""
+        """Seconds of each crossing for which a rank does nothing else: of every forward but the
+        last stage's and every backward but the first one's, which hand nothing on.
+
+        What comes in costs no seconds of its own: 1F1B sends an activation and gets a gradient in
+        one exchange, and the other way round (NVIDIA/Megatron-LM
+        megatron/core/pipeline_parallel/p2p_communication.py, `send_forward_recv_backward`; torch
+        2.13 distributed/pipelining/schedules.py, `Schedule1F1B`), and a link carries both ways at
+        once. So a rank between two others waits for two exchanges a micro-batch, one at an end of
+        the pipeline for one. Left out: DeepSpeed's engine sends and receives one after the other,
+        four and two; and two chunks that follow each other on one rank.
+        """
         shown = 1.0 - self.setting.engine.overlap.pipeline
         return where(self.layout.pipeline_parallel > 1, shown * self.hop_s, 0.0)
 

@@ -64,17 +64,16 @@ class StepTime:
 def schedule_work(model: StageModel) -> Work:
     """The schedule's actions in seconds."""
     tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
-    extra = float(model.hops.blocking_s) + tuning.micro_batch_s / 2 / model.layout.virtual_stages
-    outputs_s, stages = float(model.hops.module_outputs_s), model.stage_costs
-    forwards, backwards = zip(*model.sends_outputs, strict=True)
+    host_s, stages = tuning.micro_batch_s / 2 / model.layout.virtual_stages, model.stage_costs
+    forwards, backwards = model.waits_s
     return Work(
         tuple(
-            float(c.forward.total_s) + extra + outputs_s * sends
-            for c, sends in zip(stages, forwards, strict=True)
+            float(c.forward.total_s) + host_s + waits_s
+            for c, waits_s in zip(stages, forwards, strict=True)
         ),
         tuple(
-            float(c.replay.total_s + c.input_grad.total_s) + extra + outputs_s * sends
-            for c, sends in zip(stages, backwards, strict=True)
+            float(c.replay.total_s + c.input_grad.total_s) + host_s + waits_s
+            for c, waits_s in zip(stages, backwards, strict=True)
         ),
         tuple(float(c.weight_grad.total_s) for c in model.stage_costs),
         float(model.hops.hop_s - shown * model.hops.hop_s),
@@ -115,13 +114,8 @@ def step_time(model: StageModel) -> StepTime:
 
 def _send_s(model: StageModel, rank: int) -> float:
     """Seconds of a step in which a pipeline rank sends to the next and nothing hides it."""
-    la, hops = model.layout, model.hops
-    crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
-    shown = 1 - model.setting.engine.overlap.pipeline
-    outputs = sum(sum(model.sends_outputs[index]) for index in model.stages_of_rank[rank])
-    return float(2 * crossings * model.m * shown * hops.hop_s) + float(
-        outputs * model.m * hops.module_outputs_s
-    )
+    held = model.stages_of_rank[rank]
+    return model.m * sum(passes[index] for passes in model.waits_s for index in held)
 
 
 def _busy(model: StageModel, rank: int) -> Pass:

@@ -147,6 +147,19 @@ class StageModel(Rank):
         )
 
     @cached_property
+    def waits_s(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Seconds for which each stage's forward, and each stage's backward, waits for what it
+        hands on: the last one's forward and the first one's backward have nobody to hand it to.
+        """
+        hop_s, outputs_s = float(self.hops.blocking_s), float(self.hops.module_outputs_s)
+        last = len(self.layout.stages) - 1
+        forward, backward = zip(*self.sends_outputs, strict=True)
+        return (
+            tuple(hop_s * (at < last) + outputs_s * sends for at, sends in enumerate(forward)),
+            tuple(hop_s * (at > 0) + outputs_s * sends for at, sends in enumerate(backward)),
+        )
+
+    @cached_property
     def rank_costs(self) -> tuple[Cost, ...]:
         """The cost of each pipeline rank and micro-batch, all its stages together."""
         return self.by_rank(

@@ -107,15 +107,15 @@ def _measured_s(model: StepModel, found: RankMeasured) -> dict[str, float]:
 
 
 def _predicted_s(model: StepModel, rank: int) -> Mapping[str, float]:
-    work, m, blocking = schedule_work(model), model.m, float(model.hops.blocking_s)
+    work, m, (ahead_s, back_s) = schedule_work(model), model.m, model.waits_s
     stages = model.stages_of_rank[rank]
     cost = model.rank_costs[rank]
     busy = cost.forward + cost.input_grad + cost.weight_grad + cost.replay
-    forward = m * sum(work.forward_s[stage] - blocking for stage in stages)
-    both = (work.input_grad_s[stage] + work.weight_grad_s[stage] - blocking for stage in stages)
+    forward = m * sum(work.forward_s[at] - ahead_s[at] for at in stages)
+    both = (work.input_grad_s[at] + work.weight_grad_s[at] - back_s[at] for at in stages)
     backward, reduced = m * sum(both), reduce_s(model, rank)
-    crossings = 2 * len(stages) * m if model.layout.pipeline_parallel > 1 else 0
-    update, wait = update_s(model, rank) + model.setting.tuning.step_s, crossings * blocking
+    wait = m * sum(ahead_s[at] + back_s[at] for at in stages)
+    update = update_s(model, rank) + model.setting.tuning.step_s
     return {
         "forward": forward, "backward": backward, "wait for messages": wait,
         "reductions after the backward": reduced, "optimizer": update,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct
-from meshplan.costmodels.prices.passes import PassSeconds
+from meshplan.costmodels.prices.passes import WEIGHT_GRAD, PassSeconds
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -26,9 +26,10 @@ FIRST = 8  # columns that are compared first, for every two rows
 TOGETHER = 128  # rows that are compared at a time
 FEW, PAIRS = 32, 8_192  # rows of a small group; two rows whose costs are in memory at once
 LONGER = (
-    "layer_s", "embedding_s", "head_s", "hop_s", "blocking_s", "module_outputs_s",
-    "layer_update_s", "ends_update_s", "step_s",
+    "layer_s", "hop_s", "blocking_s", "module_outputs_s", "layer_update_s",
+    "ends_update_s", "step_s",
 )  # fmt: skip
+ENDS = ("embedding_s", "head_s")
 HIDING = ("layer_room_s", "ends_room_s")
 LATE = ("layer_s", "ends_s", "latency_s", "shown")
 LARGER = (
@@ -80,6 +81,7 @@ def _costs(passes: PassSeconds, prices: Coefficients, more: Sequence[Ints] = ())
     late = [getattr(each, name) for each in (passes.reduce, passes.refresh) for name in LATE]
     every = [
         *(getattr(passes, name) for name in LONGER),
+        *(_with_waits(passes, getattr(passes, name)) for name in ENDS),
         *(-getattr(passes, name) for name in HIDING),
         *late,
         *(getattr(prices, name) for name in LARGER),
@@ -88,6 +90,15 @@ def _costs(passes: PassSeconds, prices: Coefficients, more: Sequence[Ints] = ())
     columns = [each.reshape(len(each), -1) for each in every]
     found: Floats = np.concatenate(columns, axis=1, dtype=float)
     return found[:, (found != found[:1]).any(axis=0)]
+
+
+def _with_waits(passes: PassSeconds, end_s: Floats) -> Floats:
+    """The passes of an end with what its stage waits for in a forward and in a backward, which
+    `blocking_s` says too much of there.
+    """
+    waits_s = np.zeros_like(end_s)
+    waits_s[:, :WEIGHT_GRAD] = passes.blocking_s[:, None]
+    return end_s + waits_s
 
 
 def _groups(space: Space, rows: Ints, alike: Sequence[Ints]) -> list[Ints]:

@@ -95,7 +95,7 @@ class ListedLayouts:
         room_s = np.repeat((below_s / SAFETY - p.step_s[rows])[:, None], shape[1], axis=1)
         ends = pipeline_shape(*shape).ends
         for (rank, _), end_s in zip(ends, (p.embedding_s, p.head_s), strict=True):
-            room_s[:, rank] -= end_s[rows].sum(axis=1) * shape[3]
+            room_s[:, rank] -= (end_s[rows].sum(axis=1) + p.blocking_s[rows]) * shape[3]
         return can_hold_whole(layer_s, np.array([every[kind] for kind in kinds]), room_s)
 
     def of_the_best(self, every: Sequence[Alike]) -> Alike | None:

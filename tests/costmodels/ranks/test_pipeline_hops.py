@@ -1,14 +1,17 @@
 """What a hop of a pipeline takes where some of its neighbours are on one node and some are not."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from meshplan.costmodels.layout import Layout, Schedule, even_stages
+from meshplan.costmodels.layout import Layout, Schedule, Stage, even_stages
 from meshplan.costmodels.ranks.pipeline_hops import Hops
 from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.step.seconds import schedule_work
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -87,3 +90,57 @@ def test_a_hop_takes_sums_of_earlier_blocks_along() -> None:
     stages = replace(layout(1, 1, 4), stages=even_stages(4, 4))
     rank = Rank(replace(SETTING, model=model), stages)
     assert rank.hops.sent_bytes == 2 * 4096 * 3 * MODEL.hidden
+
+
+def rendezvous_s(forward: list[float], backward: list[float], hop: float, m: int) -> float:
+    """When all of 1F1B's ranks are done, where neighbours meet for each exchange and both stand
+    still: NVIDIA/Megatron-LM megatron/core/pipeline_parallel/schedules.py, without
+    interleaving.
+    """
+    last = len(forward) - 1
+
+    def meeting(rank: int) -> list[int]:
+        return [rank] if 0 <= rank < last else []  # between `rank` and the next
+
+    def acts(rank: int) -> Iterator[float | int]:
+        """Seconds of computing, and which neighbours meet."""
+        ahead = min(last - rank, m)
+        for _ in range(ahead):
+            yield from (*meeting(rank - 1), forward[rank], *meeting(rank))
+        yield from meeting(rank - 1)
+        for _ in range(m - ahead):
+            yield from (forward[rank], *meeting(rank), backward[rank], *meeting(rank - 1))
+        for _ in range(ahead):
+            yield from (*meeting(rank), backward[rank], *meeting(rank - 1))
+
+    time, left = [0.0] * (last + 1), [list(acts(rank)) for rank in range(last + 1)]
+    while any(left):
+        for rank, todo in enumerate(left):
+            while todo and isinstance(todo[0], float):
+                time[rank] += todo.pop(0)
+            if todo and rank < last and todo[0] == rank == (left[rank + 1] or [None])[0]:
+                time[rank] = time[rank + 1] = max(time[rank : rank + 2]) + hop
+                left[rank].pop(0), left[rank + 1].pop(0)
+    return max(time)
+
+
+@pytest.mark.parametrize("counts", [(10, 10, 10, 10), (13, 9, 9, 9), (4, 4, 4, 28), (9, 13, 9, 9)])
+def test_1f1b_repeats_itself_as_fast_as_its_slowest_rank(counts: tuple[int, ...]) -> None:
+    """Of exchanges that both neighbours stand still for, a rank between two others waits for two a
+    micro-batch, the first and the last one for one: against an oracle that plays them.
+    """
+    cluster = FIGURES["network"].scaled(CLUSTER, 1 / 64)
+    setting = replace(SETTING, cluster=cluster, engine=load_engine("megatron-deepspeed"))
+    stages = tuple(map(Stage, counts))
+    model = StepModel(setting, replace(layout(1, 8, 4), sequence_parallel=False, stages=stages))
+    work, hop_s = schedule_work(model), float(model.hops.blocking_s)
+    host_s = setting.tuning.micro_batch_s / 2
+    forward = [float(cost.forward.total_s) + host_s for cost in model.stage_costs]
+    backward = [
+        float((cost.input_grad + cost.weight_grad + cost.replay).total_s) + host_s
+        for cost in model.stage_costs
+    ]
+    assert hop_s > 0.1 * min(forward)
+    ends = [max(end_s("1f1b", 4, 1, m, work)) for m in (16, 32)]
+    played = [rendezvous_s(forward, backward, hop_s, m) for m in (16, 32)]
+    assert ends[1] - ends[0] == pytest.approx(played[1] - played[0])

@@ -170,7 +170,8 @@ def test_a_placed_module_is_a_part_of_the_stack(models, case_of) -> None:
         (_, loss, module), modules = case.step.ends, float(case.step.ends[2].forward.total_s)
         assert passes.layer_s.shape[1] == kinds + placed
         at_head = float(loss.forward.total_s) + (0 if placed else modules)
-        assert passes.head_s[0, 0] == pytest.approx(at_head)
+        waits_s = passes.blocking_s[0]  # of every forward but the last one, that of the head
+        assert passes.head_s[0, 0] == pytest.approx(at_head - waits_s)
         if placed:
             assert passes.layer_s[0, kinds, :, 0] == pytest.approx(modules)
             backward = float(module.input_grad.total_s)
@@ -265,7 +266,7 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
     assert prices.send_s[0] == pytest.approx(2 * blocking_s, abs=1e-12)
     last = 2 if case.setting.places_modules else len(step.ends)
     parts = ([0], list(range(1, last)))
-    ends = [float(step.ends_cost(part).total_s) for part in parts]
+    ends = [float(step.ends_cost(part).total_s) - blocking_s for part in parts]
     assert [prices.embedding_s[0], prices.head_s[0]] == pytest.approx(ends, rel=RELATIVE)
 
 

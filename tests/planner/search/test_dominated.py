@@ -25,6 +25,7 @@ from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows import dominated as of_groups
 from meshplan.planner.search.rows import rows_below
 from meshplan.planner.search.rows.dominated import (
+    ENDS,
     HIDING,
     LARGER,
     LATE,
@@ -184,7 +185,7 @@ def test_every_cost_of_a_row_is_compared() -> None:
     """
     passes = {field.name for field in fields(PassSeconds)}
     follow = {"dense", "expert", "eight_bit", "eight_bit_expert", *OF_SETTING}
-    assert passes - follow == {*LONGER, *HIDING, "reduce", "refresh"}
+    assert passes - follow == {*LONGER, *ENDS, *HIDING, "reduce", "refresh"}
     assert {field.name for field in fields(LateTraffic)} - {"measured", "least_s"} == {*LATE}
     kib = {field.name for field in fields(Coefficients) if field.name.endswith("_kib")}
     assert kib - {"cap_kib"} == {*LARGER}
