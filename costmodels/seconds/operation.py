@@ -175,8 +175,8 @@ def issues_each_expert(device: Device) -> bool:
     casts of each expert's rows, and the one kernel that releases since 2026 have for experts in
     mxfp8.
     """
-    issues = device.gpu.vendor == "nvidia" and device.tuning.launch_s > 0
-    return issues and device.loops_over_experts
+    loops = device.gpu.vendor == "nvidia" and device.loops_over_experts
+    return loops and device.tuning.launch_s > 0
 
 
 def count_of(op: Communication, direction: Direction) -> Number:

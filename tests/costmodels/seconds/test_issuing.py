@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
@@ -61,6 +62,9 @@ def test_products_of_experts_are_issued_one_by_one(
     assert issued == pytest.approx([1 + calls * 8e-6] * 3, rel=1e-9)
     graphed = replace(pricer, device=replace(device, tuning=Tuning(launch_s=0.0)))
     assert graphed.issued_s([op], "forward") == 0
+    drawn = Tuning().model_copy(update={"launch_s": np.array([0.0, 1.0])})  # two tunings at once
+    several = replace(pricer, device=replace(device, tuning=drawn)).issued_s([op], "forward")
+    assert several == pytest.approx([0, 1 + calls * 8e-6], rel=1e-9)
 
 
 def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:
