@@ -16,7 +16,6 @@ import numpy as np
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.free_pages import give_back_freed
-from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
 from meshplan.planner.search.far_kinds import settle_far_kinds
 from meshplan.planner.search.found import SETTLED
@@ -54,7 +53,6 @@ from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.second_core import Later
-from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.words import Cuts
 
 FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first
@@ -203,7 +201,8 @@ def _every_cut_s(
     best; those that are known to be faster are offered first.
     """
     every_cut_s, faster = every_cut.done()
-    _offer(proof, faster)
+    for plan in faster:
+        proof.judged_s(*plan)
     if k > 1:
         with suppress(KeyboardInterrupt):
             proof.moves.go_on_near(proof.ranked()[1:k])
@@ -214,17 +213,6 @@ def _every_cut_s(
             settle_likely_kinds(proof, k, every_cut_s)
     settled = every_cut_s >= proof.best_s * SETTLED  # runners-up may have been faster
     return math.inf if settled else every_cut_s
-
-
-def _offer(proof: Simulated, faster: Sequence[tuple[int, Variant, StagePlan]]) -> None:
-    """Plans that the bound of every cut found on its way: no moves of layers began at the fastest
-    of them, so they go on from it.
-    """
-    for plan in faster:
-        proof.judged_s(*plan)
-    if faster:
-        with suppress(KeyboardInterrupt):
-            proof.moves.go_on_near(proof.ranked()[:1])
 
 
 def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:

@@ -17,7 +17,7 @@ from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
 from meshplan.planner.cuts import budget
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
-from meshplan.planner.search.best_simulated import _of_every_cut, _offer
+from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.near_kinds import settle_near_kinds, shake
 from meshplan.planner.search.row_layout import layout_of_row
@@ -87,17 +87,6 @@ def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
     before_s = proof.best[kind].step_s
     shake(proof, proof.best[kind])
     assert proof.best[kind].step_s < before_s
-
-
-def test_moves_go_on_from_what_the_bound_of_every_cut_found(proof: Simulated) -> None:
-    """From a cut with a layer at the wrong place: it is not the fastest after that."""
-    kind, _ = spoilt(proof)
-    found = proof.best[kind]
-    proof.best[kind] = found._replace(step_s=1.01 * found.step_s)
-    _offer(proof, ())
-    assert proof.best[kind].step_s == 1.01 * found.step_s
-    _offer(proof, [(proof.row_of(found), found.variant, found.plan)])
-    assert proof.best[kind].step_s < found.step_s
 
 
 def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
