@@ -62,7 +62,7 @@ PACKED = 100  # each rank of a layout that is packed
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
-HALVINGS = 5
+NEAR = 1e-4  # of a bound: so near its limits are told apart
 MANY = 5_000  # layouts: first those that leave the gap wide
 MOST_ROWS = 32_768  # that are looked at
 
@@ -334,9 +334,7 @@ class FreeCutBounds:
 
     def _halved_s(self, program: FreeCutProgram, low_s: float, high_s: float) -> float:
         """What the whole layers of ranks prove of steps between two limits."""
-        for _ in range(HALVINGS):
-            if self._ended:
-                break
+        while high_s - low_s > NEAR * high_s and not self._ended:
             middle_s = (low_s + high_s) / 2
             if program.overfull(middle_s) or self._proved_s(program, middle_s) >= middle_s:
                 low_s = middle_s

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshplan.costmodels.layout import Layout, even_stages
@@ -68,6 +69,9 @@ def test_products_of_experts_are_issued_one_by_one(
     assert graphed.issued_s([op], "forward") == 0
     apart = replace(pricer, products_apart=True)
     assert apart.issued_s([op], "forward") == pytest.approx(32, rel=1e-9)
+    drawn = Tuning().model_copy(update={"launch_s": np.array([0.0, 1.0])})  # two tunings at once
+    several = replace(pricer, device=replace(device, tuning=drawn)).issued_s([op], "forward")
+    assert several == pytest.approx([0, 1 + calls * 8e-6], rel=1e-9)
 
 
 @pytest.mark.parametrize(("engine", "loops"), [("megatron-bridge", True), ("torchtitan", False)])

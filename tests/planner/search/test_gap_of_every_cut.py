@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from small_cuts import small_question
@@ -10,6 +11,7 @@ from small_cuts import small_question
 from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.free_cuts import MORE, WIDE, FreeCutBounds
@@ -167,3 +169,25 @@ def test_what_ranks_cannot_do_is_let_go_before_a_wide_gap_is_closed(
         solve(small_question(seed, 8), 1)
     assert [least_s for least_s, _ in watched.answers] == pytest.approx(asked)
     assert left == [MORE - 7] * len(SEEDS)
+
+
+class FullUpTo:
+    """A program whose ranks cannot hold all layers in steps up to `full_s`."""
+
+    def __init__(self, full_s: float) -> None:
+        self.full_s = full_s
+
+    def overfull(self, limit_s: float) -> bool:
+        """Whether they cannot below a limit."""
+        return limit_s <= self.full_s
+
+
+def test_a_bound_of_whole_layers_is_told_to_a_ten_thousandth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between 1 and 2 s ranks are full up to 1.7 s; nothing else is proved."""
+    monkeypatch.setattr(FreeCutBounds, "_proved_s", lambda *_: 0.0)
+    monkeypatch.setattr(FreeCutBounds, "_ended", False)
+    bounds = FreeCutBounds.__new__(FreeCutBounds)
+    found_s = bounds._halved_s(cast(FreeCutProgram, FullUpTo(1.7)), 1.0, 2.0)
+    assert 1.7 * (1 - 2e-4) < found_s <= 1.7
