@@ -10,10 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+settings.load_profile(PROFILE)
+if PROFILE == "fixed":
+    # Some of what is drawn are constants in the source of our modules, as many as are imported by
+    # then: other examples wherever tests run in another order. None here: each worker would parse
+    # all of our source as well. Hypothesis has no setting of it; without this line it is slower.
+    providers._get_local_constants = lambda: providers._local_constants
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worker has one processor
 gc.disable()  # until all tests are collected, which live until the end
 
