@@ -147,27 +147,29 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     if TRACE_KEY in config:
         return left_out_of_trace(config)
     outer = thinker(Fields(config, ""))
-    towers = [
+    parts = [
         f"{key.removesuffix('_config')[:40]} tower"
         for key, part in outer.config.items()
         if isinstance(part, dict) and _is_tower(key, beside_text=has_text_section(outer.config))
     ]
     if has_flat_tower(config):
-        towers.append("vision tower")
+        parts.append("vision tower")
     if THINKER in config:
-        towers.append("part that speaks")
+        parts.append("part that speaks")
     if sees_its_prompt(config):
-        towers.append("attention of a prompt to its later tokens")
+        parts.append("attention of a prompt to its later tokens")
     fields, model_type = _typed(outer)
     model = read_family(FAMILIES[model_type], fields)
     tower = _tower(outer, model.hidden)[0]
-    if tower and tower.words not in towers:
-        towers.append(tower.words)  # of fields beside the text part's (Fuyu)
+    if tower and tower.words not in parts:
+        parts.append(tower.words)  # of fields beside the text part's (Fuyu)
+    if any(kind.sums for kind in model.kinds):  # costmodels.operations.attention_residuals
+        parts.append("memory of earlier layers' sums that a pipeline rank holds beyond its own")
     numerics_of(fields)
     unread = (
         f"field {key}, which is not understood," for key in unknown_fields(fields, model_type)
     )
-    return (*towers, *_quantization(config), *_other_class(outer, fields, model), *unread)
+    return (*parts, *_quantization(config), *_other_class(outer, fields, model), *unread)
 
 
 _OF_CLASS = re.compile(r"(?:For[A-Z].*|LMHeadModel|Model|LM)$")

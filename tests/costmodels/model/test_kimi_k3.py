@@ -35,7 +35,6 @@ def test_the_released_tensors_to_the_last_number() -> None:
     model = model_from_config(KIMI, "k")
     assert model_parameters(model).total == total
     assert active_parameters(model).total == total - 92 * routed * (896 - 16) // 896
-    assert left_out(KIMI) == ()
 
 
 def test_which_sums_a_layer_reads() -> None:
@@ -82,3 +81,9 @@ def test_its_parts_are_named_where_a_framework_has_them_not() -> None:
     parts = rare_parts(model_from_config(KIMI, "k"))
     assert "attention to the sums of earlier layers" in parts
     assert "experts in a latent width" in parts
+
+
+def test_what_pipeline_ranks_hold_of_earlier_sums_is_said_not_to_be_priced() -> None:
+    (held,) = left_out(KIMI)
+    assert held == "memory of earlier layers' sums that a pipeline rank holds beyond its own"
+    assert not any("sums" in part for part in left_out(load_model_config("kimi-k2.5")))
