@@ -129,8 +129,9 @@ def test_ways_whose_ranks_have_other_work_are_let_go_apart() -> None:
     def least_s(way: tuple[Variant, Shape]) -> float:
         (_, ranks, _, m), column = way[1], way[0].columns[1]
         ends_s = np.zeros(ranks)
-        ends_s[0] = p.embedding_s[row].sum()
-        ends_s[0 if way[1][0] == "zb_v" else -1] += p.head_s[row].sum()
+        waits_s = p.blocking_s[row]  # which both ends' seconds are without
+        ends_s[0] = p.embedding_s[row].sum() + waits_s
+        ends_s[0 if way[1][0] == "zb_v" else -1] += p.head_s[row].sum() + waits_s
         layer_s = p.layer_s[row, 0, column].sum()
         shares = _ways(len(same.pattern), ranks)
         return float(min((ends_s + share * layer_s).max() for share in shares) * m + p.step_s[row])

@@ -237,8 +237,8 @@ def test_moves_go_on_from_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The climbs of all schedules share a budget, which ends the fastest's, here a tenth of it."""
     q = ask(
         Arguments(
-            model="hunyuan-a13b", gpus=64, cluster="dgx-h100", engine="torchtitan",
-            global_batch=512, seq_len="4096", pins={"virtual_stages": "2.."},
+            model="llama-3.1-70b", gpus=128, cluster="dgx-h100", engine="torchtitan",
+            global_batch=512, seq_len="8192", pins={"virtual_stages": "2.."},
         )
     ).question  # fmt: skip
 
