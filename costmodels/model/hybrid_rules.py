@@ -9,6 +9,7 @@ experts, and one hidden state) turboderp-org/exllamav3 `exllamav3/architecture/g
 """
 
 from dataclasses import replace
+from statistics import mean
 
 from meshplan.costmodels.model.compression import Streams
 from meshplan.costmodels.model.config_fields import Fields
@@ -26,7 +27,7 @@ def kimi(f: Fields, model: Model) -> Model:
         made = [_with_normed_latent(layer) for layer in made]
     block = f.count("attn_res_block_size", default=0, least=0)
     if block:
-        made = [_with_sums(layer, i, block, model) for i, layer in enumerate(made)]
+        made = _with_sums(made, block, model.hidden)
     return of_layers(model, made)
 
 
@@ -35,11 +36,25 @@ def _with_normed_latent(layer: Layer) -> Layer:
     return replace(layer, numbers=layer.numbers + experts.latent) if experts else layer
 
 
-def _with_sums(layer: Layer, at: int, block: int, model: Model) -> Layer:
-    """Layer `at`, from 0: a block's first layer ends the sum before it, the first the embedding."""
-    before, after = -(-at // block), at // block + 1
-    readers = (before, after, *(() if at + 1 < model.num_layers else (after,)))
-    return replace(layer, sums=readers, numbers=layer.numbers + 2 * model.hidden * len(readers))
+def _with_sums(layers: list[Layer], block: int, hidden: int) -> list[Layer]:
+    """A block's first layer ends the sum before it, the first layer the embedding. Layers that are
+    alike but for their place read as many sums as these do in the mean: else each block would have
+    kinds of its own (25 in Kimi K3). The last layer reads its own, and the head as many.
+    """
+    places = dict[Layer, list[int]]()
+    for at, layer in enumerate(layers[:-1]):
+        places.setdefault(layer, []).append(at)
+    means = {
+        layer: (mean(-(-at // block) for at in alike), mean(at // block + 1 for at in alike))
+        for layer, alike in places.items()
+    }
+    last = len(layers) - 1
+    ends = (-(-last // block), last // block + 1, last // block + 1)
+    read = [(layer, means[layer]) for layer in layers[:-1]] + [(layers[-1], ends)]
+    return [
+        replace(layer, sums=sums, numbers=layer.numbers + 2 * hidden * len(sums))
+        for layer, sums in read
+    ]
 
 
 def glm5_next(f: Fields, model: Model) -> Model:

@@ -155,7 +155,8 @@ class Layer:
     norm_gate_rank width of the small feed-forward by whose sigmoid its mixer's norm is multiplied,
                    its experts' norm too (A.X-K2); 0: none
     sums           sums of earlier blocks of layers that each of its halves reads beside the stream,
-                   and where there are three, the head after it (Kimi K3's attention residuals)
+                   and where there are three, the head after it (Kimi K3's attention residuals);
+                   the mean of the layers that are one kind
     output_convolution  tokens of a causal convolution over the output of each half (Inkling)
     ngrams         embeddings of n-grams that it adds to its streams (Qwen4)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
@@ -171,7 +172,7 @@ class Layer:
     numbers: int = 0
     thinned: bool = False
     norm_gate_rank: int = 0
-    sums: tuple[int, ...] = ()
+    sums: tuple[float, ...] = ()
     output_convolution: int = 0
     ngrams: NGrams | None = None
     in_16_bit: bool = False

@@ -12,7 +12,8 @@ once, as the stream where a block ends.
 
 Source: Kimi K3 technical report, arXiv 2607.24653, section 2.2, equations 8 to 10; transformers
 `modular_kimi_k3.py`, `KimiK3AttentionResidual`, which runs several kernels in 32 bits. Leaves out:
-sums that a stage of a pipeline has been sent and holds for each micro-batch in flight.
+that later layers read more sums than earlier ones (each reads the mean of its kind), and sums that
+a stage of a pipeline has been sent and holds for each micro-batch in flight.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Pointwise
 
 
-def earlier_sums(site: Site, sums: int, name: str) -> Iterator[Pointwise]:
+def earlier_sums(site: Site, sums: float, name: str) -> Iterator[Pointwise]:
     """What a half, or the head, reads of `sums` earlier blocks beside the stream."""
     if not sums:
         return

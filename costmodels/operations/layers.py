@@ -364,7 +364,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield _only_added(site, kind, residual_sum(site, "feed_forward_residual"))
 
 
-def _sums(kind: Layer, half: int) -> int:
+def _sums(kind: Layer, half: int) -> float:
     """Sums of earlier blocks that a half reads, or as the third the head."""
     return kind.sums[half] if half < len(kind.sums) else 0
 

@@ -39,13 +39,19 @@ def test_the_released_tensors_to_the_last_number() -> None:
 
 def test_which_sums_a_layer_reads() -> None:
     """The embedding is the first, read from the first layer's second half on; layers 12, 24 ... end
-    a block. The head reads eight. On average 4.5 of 92 cuts' sums are sent beside the stream.
+    a block. The head reads eight. On average 4.5 of 92 cuts' sums are sent beside the stream. All
+    layers together read as many as by their places; those of a kind the mean of theirs.
     """
     model = model_from_config(KIMI, "k")
     sums = [model.kinds[kind].sums for kind in model.pattern]
-    assert sums[:2] == [(0, 1), (1, 1)]
-    assert sums[11:14] == [(1, 1), (1, 2), (2, 2)]
-    assert sums[92] == (8, 8, 8)
+    before = [0, *(at // 12 + (at % 12 > 0) for at in range(1, 93))]
+    after = [at // 12 + 1 for at in range(93)]
+    assert len(model.kinds) == 4
+    assert (sums[0], sums[92]) == ((0, 1), (8, 8, 8))
+    assert sum(each[0] for each in sums) == pytest.approx(sum(before))
+    assert sum(each[1] for each in sums) == pytest.approx(sum(after))
+    attending = [at for at in range(92) if at % 4 == 3]
+    assert sums[3][1] == pytest.approx(sum(after[at] for at in attending) / len(attending))
     cuts = 12 * sum(range(1, 8)) + 8 * 8
     assert model.sent_width == pytest.approx(7168 * (1 + cuts / 92))
 
