@@ -2,9 +2,12 @@
 of its first layers in full (`Pipelines.first`).
 
 Such a rule leaves one mix for each number k: stage j recomputes its first min(k, layers of j). A
-larger k makes no stage shorter, so of those that fit the least is the fastest. It need not be that
-all larger ones fit too: a layer that is replayed has a transient of its own.
+larger k makes no stage shorter, so of those that fit the least is the fastest, but where longer
+backwards hide more of a gradient reduction. It need not be that all larger ones fit too: a layer
+that is replayed has a transient of its own.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,11 +18,14 @@ from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 
 def fewest_first(problem: StageProblem, counts: tuple[int, ...]) -> tuple[Stage, ...] | None:
     """The stages of `counts` layers in the fastest mix of the rule that fits, None if none does."""
+    return next(mixes_that_fit(problem, counts), None)
+
+
+def mixes_that_fit(problem: StageProblem, counts: tuple[int, ...]) -> Iterator[tuple[Stage, ...]]:
+    """The stages of `counts` layers in every mix of the rule that fits, the fewest first."""
     bare = tuple(map(Stage, counts))
     full = np.minimum(np.arange(max(counts) + 1)[:, None], np.array(counts))
     peaks = SplitPeaks(problem, starts_of(bare)).peaks_kib(full, np.zeros_like(full))
-    fits = np.flatnonzero((peaks <= problem.cap_kib).all(axis=1))
-    if not len(fits):
-        return None
-    chosen = full[fits[0]].tolist()
-    return tuple(Stage(n, full_layers=k) for n, k in zip(counts, chosen, strict=True))
+    fits = (peaks <= problem.cap_kib).all(axis=1)
+    for chosen in full[fits].tolist():
+        yield tuple(Stage(n, full_layers=k) for n, k in zip(counts, chosen, strict=True))

@@ -3,7 +3,7 @@ of several, each in its turn.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
 from meshplan.planner.cuts.known_chains import Shape, shape_of
 from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer, RecomputeChains
 from meshplan.planner.cuts.simulated_cuts import Cut
+from meshplan.planner.problem.first_layers import mixes_that_fit
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.open_layouts import Open
@@ -22,12 +23,28 @@ from meshplan.planner.second_core import done_of_each, is_idle
 RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
 
 
-def paying_too(cut: Cut, modes: Sequence[int], times: CutTimes, limit_s: float) -> Cut:
-    """A cut of which those ranks recompute too to which it may pay."""
-    pays = ranks_it_pays(cut.least, modes, times, limit_s)
-    if not pays:
-        return cut
-    return cut._replace(recomputes=lambda: tuple(sorted(pays.union(cut.recomputes()))))
+def paying_too(
+    cuts: Iterable[Cut],
+    problem: StageProblem,
+    times_of: Callable[[tuple[Stage, ...]], CutTimes],
+    limit_s: Callable[[], float],
+) -> Iterator[Cut]:
+    """Cuts of `problem`, of which those ranks recompute too to which it may pay. Where the engine
+    recomputes equally many first layers of every stage, a rank cannot do so alone: then the cut
+    comes in each such mix that fits.
+    """
+    for cut in cuts:
+        pays = ranks_it_pays(cut.least, problem.modes, times_of(cut.least), limit_s())
+        if pays and problem.first:
+            counts = tuple(stage.layers for stage in cut.least)
+            yield from (cut._replace(least=mix) for mix in mixes_that_fit(problem, counts))
+        else:
+            yield _recomputing(cut, pays) if pays else cut
+
+
+def _recomputing(cut: Cut, ranks: frozenset[int]) -> Cut:
+    """A cut of which some more ranks recompute."""
+    return cut._replace(recomputes=lambda: tuple(sorted(ranks.union(cut.recomputes()))))
 
 
 def ranks_it_pays(

@@ -239,11 +239,11 @@ class Simulated(SimulatedPlans):
         problem, passes = self.problem(row, variant)
         if problem.splits is None:
             return self._settle_paths(layout, problem, passes, limit_s)
-        for cut in cuts_below(
+        cuts = cuts_below(
             problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED, self.tally
-        ):
-            times = self.times_of(row, variant, cut.least)
-            cut = paying_too(cut, variant.modes, times, limit_s(row))
+        )
+        times_of = partial(self.times_of, row, variant)
+        for cut in paying_too(cuts, problem, times_of, lambda: limit_s(row)):
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]
@@ -363,8 +363,8 @@ class Simulated(SimulatedPlans):
                 return
 
     def _settled_exactly(self, entry: Open) -> list[Open]:
-        """The exact mixes of a cut; itself if it stays open."""
-        if self._too_long(entry):
+        """The exact mixes of a cut that may be mixed freely; itself if it stays open."""
+        if entry.variant.first or self._too_long(entry):
             return [entry]
         shape = self.open.shape(entry.row, entry.variant)
         most_s = (self.tally.left + self._closer_work) / costs.SOLVED
