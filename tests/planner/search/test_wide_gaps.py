@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from listed_layouts import listed_layouts
 
+from meshplan.costmodels.layout import Stage
 from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn
@@ -29,6 +30,13 @@ def far_proofs() -> list[Simulated]:
 
 def chains_known(opened: OpenLayouts, entry: Open) -> int:
     return opened.chains.count(opened.shape(entry.row, entry.variant))
+
+
+def split_of(proof: Simulated, entry: Open) -> tuple[int, ...]:
+    """The first split of a layout's list."""
+    splits = proof.problem(entry.row, entry.variant)[0].splits
+    assert splits
+    return splits[0]
 
 
 def test_what_is_far_below_knows_all_chains_before_one_of_it_is_settled() -> None:
@@ -95,3 +103,18 @@ def test_a_cut_that_a_known_mean_bounds_higher(
     assert proof._recompute(cut, lambda _: limit_s) == []
     expected = [cut._replace(bound_s=bound_s, mean=7)] if waits else []
     assert proof.open.cuts() == expected
+
+
+def test_a_cut_with_one_mix_for_each_number_is_not_mixed_freely() -> None:
+    """Where all stages recompute equally many first layers; it stays open, and costs nothing."""
+    proofs = {id(each[0]): each[0] for each in listed_layouts("megatron", range(3))}
+    seen = 0
+    for proof in proofs.values():
+        bounded_closely(proof)
+        for entry in [each for each in proof.open._layouts if each.variant.first]:
+            cut = Cut(entry.bound_s, tuple(map(Stage, split_of(proof, entry))), tuple)
+            left, asked = proof.tally.left, entry._replace(cut=cut)
+            assert proof._settled_exactly(asked) == [asked]
+            assert proof.tally.left == left
+            seen += 1
+    assert seen
