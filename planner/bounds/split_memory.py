@@ -39,6 +39,8 @@ def some_mix_fits(problem: StageProblem) -> NDArray[np.bool_]:
         ]
         of_rank = [each[:, list(chunks)].sum(axis=1) for each in (state, update)]
         fits &= p.fixed_kib + of_rank[0] + np.maximum(np.min(held, axis=0), of_rank[1]) <= p.cap_kib
+        if not fits.any():
+            break
     return fits
 
 
