@@ -23,7 +23,7 @@ def some_mix_fits(problem: StageProblem) -> NDArray[np.bool_]:
     state = _by_chunk(p.state_kib, layers, [end.state_kib for end in ends])
     update = _by_chunk(p.update_kib, layers, [end.update_kib for end in ends])
     levels = sorted({p.transient_kib[mode] for mode in p.modes})
-    kept = [_by_chunk(least_kept(p, level), layers, [end.saved_kib for end in ends])
+    kept = [_by_chunk(_least_kept(p, level), layers, [end.saved_kib for end in ends])
             for level in levels]  # fmt: skip
     fits = np.ones(layers.shape[1], bool)
     for rank, chunks in enumerate(p.chunks_of_rank):
@@ -39,12 +39,10 @@ def some_mix_fits(problem: StageProblem) -> NDArray[np.bool_]:
         ]
         of_rank = [each[:, list(chunks)].sum(axis=1) for each in (state, update)]
         fits &= p.fixed_kib + of_rank[0] + np.maximum(np.min(held, axis=0), of_rank[1]) <= p.cap_kib
-        if not fits.any():
-            break
     return fits
 
 
-def least_kept(problem: StageProblem, level: int) -> Floats:
+def _least_kept(problem: StageProblem, level: int) -> Floats:
     """[kind] KiB of a layer in whichever mode of no larger transient keeps least."""
     modes = [mode for mode in problem.modes if problem.transient_kib[mode] <= level]
     least: Floats = np.array(problem.saved_kib, float)[:, modes].min(axis=1)

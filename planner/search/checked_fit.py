@@ -28,7 +28,6 @@ from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.mix_memory import FULL, SELECTIVE, Span
 from meshplan.costmodels.step.step import StepModel
-from meshplan.planner.bounds.cut_memory import some_cut_fits
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.cuts.path_cuts import first_cut
@@ -54,7 +53,7 @@ from meshplan.planner.search.rows.priced_space import (
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import lists_all
 from meshplan.planner.stages.any_cut import any_cut
-from meshplan.planner.stages.path import fullest_stages
+from meshplan.planner.stages.path import Intervals, fullest_stages
 
 SIZES_TOGETHER, ROWS_TOGETHER = 8, 16_384  # at first, and about at most
 MOST_LAYOUTS, MOST_CUTS = 24, 128  # of a size, whose ranks are asked
@@ -229,7 +228,7 @@ class _Ranks:
         problem = replace(problem, prices=replace(problem.prices, cap_kib=ENDLESS_KIB))
         least = stage_problem(self.space, self.least, row, variant)
         if problem.splits is None:
-            if not some_cut_fits(least):
+            if fullest_stages(Intervals(least)) is None:
                 return None, True
             ranks = self._ranks(problem, row, variant, first_cut(problem))
             return fullest_stages(CountedIntervals(problem, ranks)), True

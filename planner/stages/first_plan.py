@@ -5,7 +5,6 @@ a list of splits V = 1: each is priced. V > 1: by rule of thumb (`planner.stages
 any split        V = 1: the shortest longest stage (`planner.stages.path.greedy_path`)
 """
 
-from meshplan.planner.bounds.cut_memory import some_cut_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem
 from meshplan.planner.stages.heuristic import first_counts
@@ -16,8 +15,6 @@ def first_plan(problem: StageProblem) -> tuple[int | None, StagePlan | None]:
     """A lower bound and a plan near it; bound None if nothing fits."""
     if problem.vpp > 1:
         return _of_chunks(problem)
-    if not some_cut_fits(problem):
-        return None, None
     intervals = Intervals(problem)
     if problem.pp == 1 or problem.splits is not None:
         plan = _of_list(intervals)
