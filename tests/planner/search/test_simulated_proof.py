@@ -116,6 +116,11 @@ def test_moves_of_layers_go_on_in_what_the_engine_recomputes() -> None:
     assert against_oracle(range(10_932, 10_933))["OPTIMAL"] == 1
 
 
+def test_a_pipeline_that_fits_by_its_price_is_not_refused() -> None:
+    """Of nanotron of 2024, recomputing in full: a quicker look at memory alone refused this one."""
+    assert against_oracle(range(11_913, 11_914))["OPTIMAL"] == 1
+
+
 def pinned_and_free(seeds: range) -> int:
     """How many of the questions have a layout with a pin more, none of them faster than without it:
     neither than the free question's bound, nor than its answer where that was proved.
