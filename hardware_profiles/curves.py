@@ -20,8 +20,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint
 from meshplan.hardware_profiles.robust import fit_relative
-from meshplan.hardware_profiles.schema import CurveFit, CurvePoint
 
 Floats = NDArray[np.float64]
 

@@ -4,7 +4,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 FILE = Path(__file__).parent / "dispatchers.toml"
 

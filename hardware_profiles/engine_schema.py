@@ -8,11 +8,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.kernel_habits import ContextKind, KernelHabits
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.overlap import Overlap as Overlap
-from meshplan.hardware_profiles.schema import Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 Dispatcher = Literal["all_to_all", "deepep", "hybridep"]

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
+from meshplan.hardware_profiles.frozen import Frozen
+from meshplan.hardware_profiles.schema import AttentionKernel
 
 ContextKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 """How queries meet all keys of a shared sequence: keys and values go round the ranks, beside the

@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.names import Name
-from meshplan.hardware_profiles.schema import Frozen
 
 
 class LearnedConstant(Frozen):

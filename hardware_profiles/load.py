@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU, detect_cpu, local_cluster, num_cores
-from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, Gpu, Kernels, Link
+from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
+from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 from meshplan.hardware_profiles.toml_io import read_toml, write_toml
 
 HERE = Path(__file__).parent

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 
 class Overlap(Frozen):

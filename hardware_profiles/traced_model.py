@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 TRACE_VERSION = 1
 MOST_KINDS = 1000

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 SHIPPED = Path(__file__).parent / "fits"
 FOLDERS = (*([Path(folder)] if (folder := os.environ.get("MESHPLAN_FITS")) else []), SHIPPED)

@@ -20,7 +20,7 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.stage_split import split_evenly, stages_with
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_kernels
-from meshplan.hardware_profiles.schema import Link
+from meshplan.hardware_profiles.network_schema import Link
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.runs import BUILT_IN, Run
 from meshplan.planner.runs.validate import predict_run

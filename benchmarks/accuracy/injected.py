@@ -19,7 +19,7 @@ from benchmarks.accuracy.tables import put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.errors.intervals import STATE, reserved_interval, step_time_interval
-from meshplan.hardware_profiles.schema import Link
+from meshplan.hardware_profiles.network_schema import Link
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.learn.likelihood import OF_8_OF_10, Seen, likeliest

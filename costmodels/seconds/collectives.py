@@ -67,7 +67,8 @@ from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit, Link
+from meshplan.hardware_profiles.network_schema import CollectiveKind, CurveFit, Link
+from meshplan.hardware_profiles.schema import Cluster
 
 Found = TypeVar("Found")
 PEER_LATENCY = 0.08

@@ -21,7 +21,7 @@ import math
 
 from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.hardware_profiles.schema import Pod
+from meshplan.hardware_profiles.network_schema import Pod
 
 
 def uplink_cards(pod: Pod | None, group: Group) -> Number:

@@ -45,7 +45,8 @@ from meshplan.costmodels.seconds.process_groups import (
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine, State
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
+from meshplan.hardware_profiles.network_schema import CollectiveKind
+from meshplan.hardware_profiles.schema import Cluster
 
 SMALL_HOP = 0.19
 """Of a ring's latency, that of a message of some kilobytes, for which NCCL takes its LL protocol:

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from typing import Literal, Self
 
+from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.local_cpu import memory_bytes, num_cores
-from meshplan.hardware_profiles.schema import Frozen
 
 
 class NoTorch(ValueError):

@@ -27,7 +27,7 @@ from meshplan.executor.engine.parts.coordinates import Coordinates
 from meshplan.executor.engine.watch.record import StepRecord, read_record
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.profile.statistics import summarise
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.text_files import write_text
 

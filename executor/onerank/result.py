@@ -20,7 +20,7 @@ from meshplan.costmodels.step.seconds import reduce_s, schedule_work, update_s
 from meshplan.costmodels.step.step import StepModel
 from meshplan.executor.launch.results import ComparedPart
 from meshplan.executor.onerank.wire import Wire
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 AXES = {
     "tp": "tensor-parallel", "cp": "context-parallel", "ep": "expert-parallel",

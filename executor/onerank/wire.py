@@ -10,7 +10,8 @@ import numpy as np
 from meshplan.costmodels.seconds.collectives import collective_s, send_s, straggler_fraction
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.local_cpu import GLOO_PROCESSOR_SHARE
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
+from meshplan.hardware_profiles.network_schema import CollectiveKind
+from meshplan.hardware_profiles.schema import Cluster
 
 
 @dataclass(frozen=True, slots=True)

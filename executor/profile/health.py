@@ -12,7 +12,7 @@ from meshplan.costmodels.units import MIB
 from meshplan.executor.profile.measured.groups import GroupShape, members
 from meshplan.executor.profile.record import Record
 from meshplan.executor.profile.statistics import slow_members
-from meshplan.hardware_profiles.schema import CurvePoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
 
 SLOW_RANK = 0.05  # of the median rank: GPUs of one kind differ by 1-3 % in clock under load
 SLOW_LINK = 0.20  # of the median group

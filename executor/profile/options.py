@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 
 class Options(Frozen):

@@ -10,7 +10,9 @@ from typing import Literal
 from pydantic import ValidationError
 
 from meshplan.executor.profile.statistics import Timing
-from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, Frozen, MatmulPoint
+from meshplan.hardware_profiles.frozen import Frozen
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
 from meshplan.hardware_profiles.whole_file import write_whole
 
 

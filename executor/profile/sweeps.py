@@ -20,7 +20,7 @@ from statistics import mean, median
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.record import Record
 from meshplan.executor.profile.statistics import kept, kept_quantile
-from meshplan.hardware_profiles.schema import CurvePoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
 
 SWEEPS = {"cuda": 3, "cpu": 12}
 MARK = "#"  # between the key of a measurement and the number of its sweep

@@ -20,16 +20,13 @@ from meshplan.executor.profile.health import slow_links, slow_ranks, told
 from meshplan.executor.profile.record import Quantity, Record, Result
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
 from meshplan.hardware_profiles.local_cpu import memory_bytes
+from meshplan.hardware_profiles.network_schema import BusBandwidth, CurvePoint, Interference, Link
 from meshplan.hardware_profiles.schema import (
     AttentionPoint,
-    BusBandwidth,
     Cluster,
-    CurvePoint,
     Dtype,
     Gpu,
-    Interference,
     Kernels,
-    Link,
     MatmulPoint,
     pointwise_name,
 )

@@ -4,7 +4,7 @@ another batch would buy, and which sizes were looked at.
 
 from typing import Literal
 
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 LEAST_GAIN = 0.001
 """A smaller gain by more memory is called nothing."""

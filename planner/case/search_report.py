@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 
 ROUNDING = 1e-9
 """A gap below it is none."""

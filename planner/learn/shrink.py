@@ -41,7 +41,7 @@ from meshplan.costmodels.layouts import Bools
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import WIDE
-from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.learn.odd_runs import allowed, believed
 from meshplan.planner.runs.learning import DIFFERENCE, TIME, Constant

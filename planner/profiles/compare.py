@@ -28,7 +28,8 @@ from rich.table import Table
 from rich.text import Text
 
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
 
 NOT_COMPARED = {"sources", "conditions", "collective_fits", "name", "title", "shared_slowdown"}
 HIGHER_IS_WORSE = ("seconds", "latency_s", "launch_s", "context_bytes", "communicator_bytes",

@@ -23,16 +23,8 @@ from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.hardware_profiles.schema import (
-    BusBandwidth,
-    Cluster,
-    CollectiveKind,
-    CurvePoint,
-    Dtype,
-    Kernels,
-    Link,
-    MatmulPoint,
-)
+from meshplan.hardware_profiles.network_schema import BusBandwidth, CollectiveKind, CurvePoint, Link
+from meshplan.hardware_profiles.schema import Cluster, Dtype, Kernels, MatmulPoint
 from meshplan.planner.profiles.plot import bus_bandwidth
 
 MAX_LOG_BYTES = 4 * 2**20  # a log of nccl-tests has some 100 lines

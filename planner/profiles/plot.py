@@ -7,7 +7,8 @@ import numpy as np
 
 from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.curves import curve_seconds
-from meshplan.hardware_profiles.schema import Cluster, CurvePoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.report.picture import check_plot, save
 
 

@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from meshplan.costmodels.units import GB
 from meshplan.hardware_profiles.load import compose_cluster, usual_cluster
-from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, Link
+from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.runs.rows import Bandwidths, Row
 

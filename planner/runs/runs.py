@@ -28,8 +28,8 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.config_fields import UnsupportedModel
-from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.rules.family import with_16_bit_ends
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.stage_split import stages_with

@@ -6,9 +6,9 @@ from pydantic import Field, model_validator
 
 from meshplan.costmodels.layout import MAX_COUNT, Schedule
 from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.hardware_profiles.names import Name
-from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.answer.question import Arguments
 from meshplan.planner.case.limits import MAX_BYTES, MOST
 

@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.hardware_profiles.schema import BusBandwidth, Cluster
+from meshplan.hardware_profiles.network_schema import BusBandwidth
+from meshplan.hardware_profiles.schema import Cluster
 
 Scaled = Callable[[Cluster, float], Cluster]
 T = TypeVar("T", bound=BaseModel)

@@ -17,7 +17,7 @@ from meshplan.hardware_profiles.load import (
     load_cluster,
     usual_cluster,
 )
-from meshplan.hardware_profiles.schema import CurveFit, CurvePoint
+from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint
 from meshplan.hardware_profiles.toml_io import read_toml
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from meshplan.hardware_profiles.load import cluster_names, gpu_names, load_cluster, save_cluster
-from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
 from meshplan.planner.cli.profiles import profiles_app
 from meshplan.planner.profiles.compare import compare
 

@@ -28,7 +28,8 @@ from meshplan.hardware_profiles.load import (
     save_cluster,
 )
 from meshplan.hardware_profiles.local_cpu import memory_bytes, num_cores
-from meshplan.hardware_profiles.schema import Cluster, CurvePoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
 from meshplan.hardware_profiles.tunings import UNFITTED, load_fit
 

@@ -1,7 +1,8 @@
 """Links whose collectives all move alike, for arithmetic by hand."""
 
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, Link
+from meshplan.hardware_profiles.network_schema import BusBandwidth, CollectiveKind, Link
+from meshplan.hardware_profiles.schema import Cluster
 
 COLLECTIVES: tuple[CollectiveKind, ...] = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all",

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from meshplan.costmodels.model import compressed_rules as compressed
-from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
-from meshplan.costmodels.model import text_part_rules as text_parts
 from meshplan.costmodels.model.families.parts import (
     COHERE,
     LLAMA,
@@ -16,6 +13,9 @@ from meshplan.costmodels.model.families.parts import (
     USING_BIAS,
 )
 from meshplan.costmodels.model.family import Family
+from meshplan.costmodels.model.rules import compressed as compressed
+from meshplan.costmodels.model.rules import family as rules
+from meshplan.costmodels.model.rules import text_part as text_parts
 
 QWEN3 = Family(head_dim=128, qk_norm="head", mixers=layers.upper_windowed)
 QWEN2 = Family(qkv_bias=True, out_bias=False, mixers=layers.upper_windowed)

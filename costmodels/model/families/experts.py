@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from meshplan.costmodels.model import compressed_rules as compressed
-from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
-from meshplan.costmodels.model import text_part_rules as text_parts
 from meshplan.costmodels.model.families.parts import (
     COHERE,
     DEEPSEEK_EXPERTS,
@@ -20,7 +17,10 @@ from meshplan.costmodels.model.families.parts import (
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
-from meshplan.costmodels.model.inkling_rules import inkling, inkling_windows
+from meshplan.costmodels.model.rules import compressed as compressed
+from meshplan.costmodels.model.rules import family as rules
+from meshplan.costmodels.model.rules import text_part as text_parts
+from meshplan.costmodels.model.rules.inkling import inkling, inkling_windows
 
 QWEN_EXPERTS = Routed(layers=layers.qwen_sparse)
 QWEN3_MOE = Family(qk_norm="head", mixers=layers.upper_windowed, experts=QWEN_EXPERTS)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model.family import Family
+from meshplan.costmodels.model.rules import family as rules
 
 GPT = Family(
     gated=False,

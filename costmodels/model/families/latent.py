@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from meshplan.costmodels.model import compressed_rules as compressed
-from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model.families.parts import (
     DEEPSEEK,
@@ -12,6 +10,8 @@ from meshplan.costmodels.model.families.parts import (
     SARVAM_EXPERTS,
 )
 from meshplan.costmodels.model.family import Family, Routed
+from meshplan.costmodels.model.rules import compressed as compressed
+from meshplan.costmodels.model.rules import family as rules
 
 CORRECTED = replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, router_bias=True))
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import recurrent_kinds as recurrent
 from meshplan.costmodels.model.families.experts import BAILING
@@ -15,8 +14,9 @@ from meshplan.costmodels.model.families.parts import (
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
-from meshplan.costmodels.model.hybrid_rules import glm5_next, kimi
-from meshplan.costmodels.model.qwen4_rules import qwen4
+from meshplan.costmodels.model.rules import family as rules
+from meshplan.costmodels.model.rules.hybrid import glm5_next, kimi
+from meshplan.costmodels.model.rules.qwen4 import qwen4
 
 GATED_DELTA = Family(
     head_dim=256,

@@ -17,15 +17,15 @@ Face describes (`executor.frameworks.megatron.plain_experts`).
 
 from dataclasses import replace
 
-from meshplan.costmodels.model import family_rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import recurrent_kinds as recurrent
-from meshplan.costmodels.model import remote_rules as rules
 from meshplan.costmodels.model.families.dense import QWEN2, QWEN3
 from meshplan.costmodels.model.families.experts import EXPERTS
 from meshplan.costmodels.model.families.parts import LLAMA, PLAIN
 from meshplan.costmodels.model.families.recurrent import RECURRENT
 from meshplan.costmodels.model.family import Family, Routed
+from meshplan.costmodels.model.rules import family as family_rules
+from meshplan.costmodels.model.rules import remote as rules
 
 MINIMAX = replace(RECURRENT["minimax"], defaults=(("num_key_value_heads", 8),))
 HUNYUAN = EXPERTS["hunyuan_v1_moe"]

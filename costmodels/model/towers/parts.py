@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from meshplan.costmodels.model.config_fields import MAX_LAYERS, Fields
-from meshplan.costmodels.model.family_rules import of_layers
+from meshplan.costmodels.model.rules.family import of_layers
 from meshplan.costmodels.model.transformer import Attention, Layer, Model, Product
 
 BIASED: dict[str, Any] = {"gated": False, "norm": "layernorm", "bias": True}

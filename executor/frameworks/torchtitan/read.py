@@ -12,6 +12,7 @@ from typing import get_args
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import ROTATES
+from meshplan.executor.frameworks.torchtitan.compiled import engine_of, graphed, loss_alone
 from meshplan.executor.frameworks.torchtitan.functions import read_python
 from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
@@ -20,7 +21,6 @@ from meshplan.executor.frameworks.torchtitan.names import (
     NEAREST,
     SCHEDULE_NAMES,
     SINGLE_STAGE,
-    UNCOMPILED,
     V_SHAPED,
     model_named,
 )
@@ -114,11 +114,11 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
-    exchanges, engine = _read_exchanges(values, facts), _engine(values, python=python)
+    exchanges, engine = _read_exchanges(values, facts), engine_of(values, python=python)
     recompute = _recompute(values, python=python)
-    not_modelled, noted = ([], _graphed(values, facts)) if python else judged_settings(values)
+    not_modelled, noted = ([], graphed(values, facts)) if python else judged_settings(values)
     whole, beside = tensor_switches(values, facts)
-    notes = [*notes, *noted, *beside, *_loss_alone(values)]
+    notes = [*notes, *noted, *beside, *loss_alone(values)]
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))
@@ -134,49 +134,6 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         unread=(*exchanges, *whole, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
-
-
-def _engine(values: Values, *, python: bool) -> str:
-    """The one without a compiler, which is torchtitan's default; `compile` stood in [training]
-    until 2025. A function of Python that starts from a shipped one and leaves it out is taken to
-    have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
-    torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
-    releases that have their loss in chunks. Components without the model leave it uncompiled
-    (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled).
-    """
-    compiled = values.on("compile.enable") and _compiled_beside(values) is None
-    if compiled or values.on("training.compile"):
-        return "torchtitan"
-    return UNCOMPILED["0.3" if python else "0.2"]
-
-
-def _compiled_beside(values: Values) -> Fact | None:
-    """The components that the compiler is given without the model."""
-    stated = values.found.get("compile.components")
-    if stated is None or not isinstance(stated.value, list | tuple) or "model" in stated.value:
-        return None
-    return values.get("compile.components")
-
-
-def _loss_alone(values: Values) -> list[str]:
-    stated = _compiled_beside(values) if values.on("compile.enable") else None
-    if stated is None:
-        return []
-    why = "has no model: priced as not compiled, the loss too"
-    return [f"line {stated.line}: compile.components {shown(stated.value)} {why}"]
-
-
-def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
-    """torchtitan captures a step's passes from 0.3 on, not those of a pipeline nor of most
-    dispatchers (pytorch/torchtitan@b5bcd76 torchtitan/config/configs.py, `disable_cuda_graphs`).
-    """
-    parted = any(
-        facts.get(axis, Fact(1, 1)).value > 1 for axis in ("pipeline_parallel", "expert_parallel")
-    )
-    if parted or values.on("training.disable_cuda_graphs"):
-        return []
-    said = "torchtitan 0.3 replays forward and backward as a CUDA graph unless"
-    return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]
 
 
 _OLD_DEGREE, _PIPELINE = "data_parallel_degree", "pipeline_parallel_degree"

@@ -23,7 +23,7 @@ from meshplan.executor.profile.measured.memory import context_bytes
 from meshplan.executor.profile.measured.turns import Part, in_turns
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.record import Quantity, Record
-from meshplan.hardware_profiles.schema import CollectiveKind, CurvePoint
+from meshplan.hardware_profiles.network_schema import CollectiveKind, CurvePoint
 
 KINDS: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
 NUMBER = torch.float32

@@ -23,10 +23,10 @@ from benchmarks.models.families import (
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
-from meshplan.costmodels.model.family_rules import lfm_width
 from meshplan.costmodels.model.hf_config import left_out, model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters_per_rank, model_parameters
 from meshplan.costmodels.model.rare_parts import rare_parts
+from meshplan.costmodels.model.rules.family import lfm_width
 from meshplan.costmodels.model.unread_fields import CHANGES_COST
 from meshplan.hardware_profiles.load_models import load_model_config
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.rules.family import with_16_bit_ends
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.stages import StageModel

@@ -18,7 +18,8 @@ from meshplan.costmodels.seconds.process_groups import (
     place,
     shard_group,
 )
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
+from meshplan.hardware_profiles.network_schema import CollectiveKind, CurveFit
+from meshplan.hardware_profiles.schema import Cluster
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")
 

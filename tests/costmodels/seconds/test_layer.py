@@ -23,7 +23,8 @@ from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import Cluster, Interference
+from meshplan.hardware_profiles.network_schema import Interference
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 
 SECONDS = st.floats(0, 1e3)

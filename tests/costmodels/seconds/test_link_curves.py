@@ -8,7 +8,8 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.load import cluster_names, load_cluster
-from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
+from meshplan.hardware_profiles.network_schema import CollectiveKind, CurveFit
+from meshplan.hardware_profiles.schema import Cluster
 
 WITH_CURVES = [name for name in cluster_names() if load_cluster(name).node.collective_fits]
 CLOSE = 1 - 1e-12

@@ -13,7 +13,8 @@ from meshplan.costmodels.seconds.collectives import bus_bandwidth, collective_s,
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group, axis_group, place
 from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster, save_cluster
-from meshplan.hardware_profiles.schema import Cluster, Pod
+from meshplan.hardware_profiles.network_schema import Pod
+from meshplan.hardware_profiles.schema import Cluster
 
 LLAMA = Pod(gpus=3072, oversubscription=7.0)
 SMALL = Pod(gpus=8, oversubscription=4.0)

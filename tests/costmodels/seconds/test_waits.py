@@ -10,7 +10,8 @@ from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import Cluster, CurveFit
+from meshplan.hardware_profiles.network_schema import CurveFit
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 
 

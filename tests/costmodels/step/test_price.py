@@ -24,7 +24,8 @@ from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
-from meshplan.hardware_profiles.schema import Cluster, Pod
+from meshplan.hardware_profiles.network_schema import Pod
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 
 RELATIVE = 1e-9

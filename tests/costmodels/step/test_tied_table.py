@@ -10,7 +10,7 @@ from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import BusBandwidth, Link
+from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
 from meshplan.hardware_profiles.tunings import Tuning
 
 RATES = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "send"), 1e12)

@@ -34,7 +34,8 @@ from meshplan.executor.onerank.result import RankMeasured, action_s, parts_of, s
 from meshplan.executor.onerank.wire import Message, Wire
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import Cluster, CurvePoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, write_plan
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,8 @@ from meshplan.executor.profile.record import (
     read_partial,
     start_partial,
 )
-from meshplan.hardware_profiles.schema import CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import MatmulPoint
 
 HEADER = Header(
     device="CPU", hosts=("a",), world_size=2, backend="gloo", torch="2.13.0", quick=True

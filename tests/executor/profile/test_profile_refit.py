@@ -8,7 +8,8 @@ import pytest
 
 from meshplan.executor.profile.refit import Refit, collective_errors, matmul_errors, refits
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
-from meshplan.hardware_profiles.schema import CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import MatmulPoint
 
 SIDES = (256, 512, 1024, 2048)
 

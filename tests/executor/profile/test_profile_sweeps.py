@@ -7,7 +7,8 @@ from meshplan.executor.profile.bench import Bench
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.record import Quantity, Record
 from meshplan.executor.profile.sweeps import is_of, merged, named, swept
-from meshplan.hardware_profiles.schema import CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import MatmulPoint
 
 
 def _measurement(key: str, *, every_sweep: bool) -> Measurement:

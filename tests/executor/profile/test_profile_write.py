@@ -15,7 +15,8 @@ from meshplan.executor.profile.write import (
     shared_slowdown,
 )
 from meshplan.hardware_profiles.load import load_cluster, load_gpu, save_cluster
-from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
 
 GIB = 2**30
 

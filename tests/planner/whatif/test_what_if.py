@@ -15,7 +15,7 @@ from meshplan.costmodels.seconds.collectives import collective_s, send_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.schema import CurveFit
+from meshplan.hardware_profiles.network_schema import CurveFit
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_file import read_plan

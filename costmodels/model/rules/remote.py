@@ -6,8 +6,8 @@ Sources are in that file.
 from dataclasses import replace
 
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.family_rules import layers_of, of_layers
 from meshplan.costmodels.model.layer_patterns import Words, by_rule
+from meshplan.costmodels.model.rules.family import layers_of, of_layers
 from meshplan.costmodels.model.transformer import Model
 
 

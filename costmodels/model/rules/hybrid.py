@@ -13,7 +13,7 @@ from statistics import mean
 
 from meshplan.costmodels.model.compression import Streams
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.family_rules import layers_of, of_layers, shared_choice
+from meshplan.costmodels.model.rules.family import layers_of, of_layers, shared_choice
 from meshplan.costmodels.model.transformer import Layer, Model
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from meshplan.costmodels.model.compression import Indexer, Streams
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.family_rules import layers_of, of_layers
 from meshplan.costmodels.model.ngrams import NGrams, hashed_rows
+from meshplan.costmodels.model.rules.family import layers_of, of_layers
 from meshplan.costmodels.model.transformer import Layer, Model
 
 MAX_HEADS = 4096  # of n-grams, each with a prime number of rows to be found

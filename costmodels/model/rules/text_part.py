@@ -8,7 +8,7 @@ beside nvidia/Llama-3_3-Nemotron-Super-49B-v1's weights.
 from dataclasses import replace
 
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.family_rules import layers_of, of_layers
+from meshplan.costmodels.model.rules.family import layers_of, of_layers
 from meshplan.costmodels.model.transformer import Model
 
 

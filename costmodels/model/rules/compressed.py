@@ -16,8 +16,8 @@ from meshplan.costmodels.model.compression import (
     Streams,
 )
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.family_rules import layers_of, of_layers, shared_choice
 from meshplan.costmodels.model.layer_patterns import flagged, listed
+from meshplan.costmodels.model.rules.family import layers_of, of_layers, shared_choice
 from meshplan.costmodels.model.transformer import Attention, Model
 
 SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"

@@ -1,0 +1,1 @@
+"""What families change of the model that their fields describe, by functions of both."""
