@@ -2,7 +2,7 @@
 
 Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
 down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
-ones overflow (docs/search.md).
+ones overflow.
 """
 
 from collections.abc import Iterable, Mapping

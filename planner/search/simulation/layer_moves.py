@@ -21,7 +21,7 @@ from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
 from meshplan.planner.second_core import done_of_each
 
 TIE = 1.03  # times the best step: measured runs seldom tell such kinds apart
-TIED = 2_000_000  # played actions of the moves that go on from such a kind
+TIED = 2_000_000  # units of moves (`moved_layers.BUDGET`) that go on from such a kind
 
 
 class LayerMoves:
