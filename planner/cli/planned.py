@@ -331,8 +331,9 @@ def _refuse(asked: Asked, error: NoLayoutFits, wanted: Wanted) -> NoReturn:
     why = explain_misfit(question, most_gpus=most_asked(question), deadline=deadline)
     fuller = done_by(lambda: fits_fuller(asked), deadline)
     why = why if fuller else replace(why, ended=(*why.ended, LESS_FREE))
+    less_free = fuller.answer if fuller else None
     if wanted.as_json:
-        print_json(misfit_document(asked, why, fuller.answer if fuller else None))
-    lines = [str(error), *misfit_lines(question, why, fuller.answer if fuller else None)]
+        print_json(misfit_document(asked, why, less_free, proved=error.proved))
+    lines = [str(error), *misfit_lines(question, why, less_free)]
     print("error: " + "\n  ".join(lines), file=sys.stderr)
     raise typer.Exit(3)

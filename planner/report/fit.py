@@ -237,10 +237,15 @@ def _largest_rule(why: Explanation) -> str:
     return rules[0][0] if rules else "no shape divides"
 
 
-def misfit_document(asked: Asked, why: Explanation, fuller: Fuller | None) -> dict[str, Any]:
-    """The same as one JSON document, and what was assumed of the question."""
+def misfit_document(
+    asked: Asked, why: Explanation, fuller: Fuller | None, *, proved: bool
+) -> dict[str, Any]:
+    """The same as one JSON document, whether it is `proved` that nothing fits, and what was assumed
+    of the question.
+    """
     return {
         "status": "INFEASIBLE",
+        "proved": proved,
         "gpus": asked.question.gpus,
         "nearest": None
         if why.nearest is None

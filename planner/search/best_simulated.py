@@ -82,8 +82,9 @@ def best_simulated(
     _find_other_kinds(run, proof, carried, tell_proved, k, deadline)
     if not proof.best:
         refused = nothing_fits(question, run, open_s, deadline)
-        ended = isinstance(refused, SearchEnded)
-        raise refused if ended else NoLayoutFits(f"{refused} in the simulation")
+        if isinstance(refused, SearchEnded):
+            raise refused
+        raise NoLayoutFits(f"{refused} in the simulation", proved=refused.proved)
     every_cut_s = _every_cut_s(proof, carried, every_cut, k)
     bound_s = least_known(run, open_s, proof.best_s)
     solutions = tuple(

@@ -16,7 +16,14 @@ from meshplan.planner.space.words import Cuts
 
 
 class NoLayoutFits(Exception):
-    """No legal layout of the question fits; `planner.search.footprint.explain` says what would."""
+    """No legal layout of the question fits; `planner.search.footprint.explain` says what would.
+
+    proved  False: none was found that fits, and something that may fit was left open
+    """
+
+    def __init__(self, said: str, *, proved: bool = True) -> None:
+        super().__init__(said)
+        self.proved = proved
 
 
 ENDED = "the search ended before it found a layout that fits; with more time it may find one"
@@ -112,7 +119,7 @@ def nothing_fits(
         return SearchEnded(ENDED)
     which = "fits" if settled else "was found that fits"
     gpus = question.counted(question.gpus)
-    return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}")
+    return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}", proved=settled)
 
 
 def least_known(run: BranchAndBound, *bounds: float) -> float:

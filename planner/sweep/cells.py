@@ -43,7 +43,7 @@ class Answer(Frozen):
     """What became of a cell.
 
     OPTIMAL     the plan, proved               FEASIBLE  the plan, with the gap that is open
-    INFEASIBLE  nothing fits, proved           UNKNOWN   the time limit came before any plan
+    INFEASIBLE  nothing was found that fits    UNKNOWN   the time limit came before any plan
     REFUSED     the combination is no question
 
     lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal,

@@ -68,11 +68,20 @@ def test_nothing_fits_in_json() -> None:
                  "--json")  # fmt: skip
     assert result.exit_code == 3
     document = json.loads(result.stdout)
-    assert document["status"] == "INFEASIBLE"
+    assert (document["status"], document["proved"]) == ("INFEASIBLE", True)
     assert document["nearest"]["lacking_bytes"] > 0
     assert any(note.startswith("assumed: engine") for note in document["notes"])
     relaxed = {"tensor_parallel 1", "pipeline_parallel 1", "zero_stage 1"}
     assert set(document["relaxations"]) == relaxed
+
+
+def test_a_refusal_in_json_says_that_it_is_no_proof() -> None:
+    """With activations on the host a bound of memory decides, so a layout may fit."""
+    result = run("plan", "llama-3.1-70b", "--gpus", "1", "--cluster", "dgx-h100", "--global-batch",
+                 "8", "--engine", "megatron", "--offload-activations", "0,1", "--json")  # fmt: skip
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["proved"] is False
+    assert "was found that fits" in result.stderr
 
 
 def test_no_layout_is_legal() -> None:

@@ -108,7 +108,8 @@ def test_an_explanation_says_what_the_deadline_left_out() -> None:
     lines = misfit_lines(question, none)
     assert len(lines) == 1
     assert lines[0].startswith("the time limit left out: ")
-    assert misfit_document(asked, none, None)["time_limit_left_out"] == list(none.ended)
+    document = misfit_document(asked, none, None, proved=True)
+    assert document["time_limit_left_out"] == list(none.ended)
 
 
 def test_an_explanation_keeps_to_its_deadline() -> None:

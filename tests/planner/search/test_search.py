@@ -115,5 +115,6 @@ def test_a_refusal_by_a_bound_of_memory_says_so(on_host: str | None, said: str) 
         training=Training(seq_len=4096, global_batch_size=8),
         pins=parse_pins({"activation_offload": on_host} if on_host else {}),
     )  # fmt: skip
-    with pytest.raises(NoLayoutFits, match=f"no layout of llama-3.1-70b {said}"):
+    with pytest.raises(NoLayoutFits, match=f"no layout of llama-3.1-70b {said}") as refused:
         solve(asked, 1)
+    assert refused.value.proved == (said == "fits on")
