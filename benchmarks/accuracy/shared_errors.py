@@ -109,7 +109,7 @@ def table() -> str:
     first = [(ratio, firsts[ratio.run]) for ratio in every if ratio.run in firsts]
     today = [(ratio, ratio.step_time) for ratio in every]
     lines = [
-        "| two sources share | as first predicted | by chance | sources | today | by chance | sources |",
+        "| shared | as first predicted | by chance | sources | today | by chance | sources |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, shared in SHARED.items():
