@@ -13,7 +13,9 @@
            than the links between pods leave (`pods`). Where each two accelerators of a node have a
            link of their own (`Link.meshed`), r of them use the r - 1 that lead to each other.
            Of two nodes an all_reduce has more (`tree_gain`): NCCL takes a tree, "which can indeed
-           go beyond the network bottleneck" (its author in NVIDIA/nccl-tests issue 196, 2024)
+           go beyond the network bottleneck" (its author in NVIDIA/nccl-tests issue 196, 2024).
+           55 jobs of 16 H100 on EFA measured 332e9 in the median where all_gather had 166e9, 96 of
+           32 measured 161e9 and 99e9 (hardware_profiles/published/runs.csv)
     node, nic
            one accelerator's bandwidth inside its node, and its share of the network
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
