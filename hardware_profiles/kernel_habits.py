@@ -118,6 +118,8 @@ class KernelHabits(Frozen):
                     its scores; where a rank's are no multiple, PyTorch's operators run instead
                     (1: it takes any; 0: there is no such kernel)
     softmax_keys    it takes fewer keys than these (0: any number)
+    own_masks       in its place PyTorch's operators mask stored scores in 16 bits: "filled" in, or
+                    "multiplied" and a penalty taken off (`costmodels.operations.attention.core`)
     copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
@@ -212,6 +214,7 @@ class KernelHabits(Frozen):
     copies_unrotated: bool = True
     softmax_blocks: int = Field(default=1, ge=0)
     softmax_keys: int = Field(default=0, ge=0)
+    own_masks: Literal["", "filled", "multiplied"] = ""
     copies_heads: bool = False
     own_norm_bytes: tuple[float, float] = (16.0, 24.0)
     rope_kernels: int = Field(default=8, ge=1)

@@ -14,7 +14,7 @@ Every number may be a numpy array over many layouts: see `costmodels.layouts`.
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from meshplan.costmodels.elementwise import Condition, Number
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -74,6 +74,16 @@ class Matmul:
         return 2.0 * self.m * self.n * self.k * self.groups
 
 
+class ScoreOperators(NamedTuple):
+    """What PyTorch's operators on a stored score do beyond one kernel that scales, masks and takes
+    the softmax: bytes that they move and kernels, forward and backward, and bytes that they keep.
+    """
+
+    moved: tuple[float, float] = (0.0, 0.0)
+    kernels: tuple[int, int] = (0, 0)
+    kept: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCore:
     """softmax(q k^T) v on one rank.
@@ -82,9 +92,9 @@ class AttentionCore:
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
     softmax_apart
-                1 where scale, mask and softmax of stored scores are operators of PyTorch's in fp32
-                and not one kernel
-    apart_bytes what such operators move of a score beyond the one kernel, forward and backward
+                1 where scale, mask and softmax of stored scores are operators of PyTorch's and not
+                one kernel
+    apart       what such operators do beyond the one kernel
     chosen      each query has its own list of keys, read by index (sparse attention)
     wide        its heads are wider than the usual kernels take
     sinks_s     seconds that a slow kernel for attention sinks adds backward
@@ -104,7 +114,7 @@ class AttentionCore:
     v_head_dim: int
     fused: bool
     softmax_apart: Number = 0.0
-    apart_bytes: tuple[float, float] = (0.0, 0.0)
+    apart: ScoreOperators = ScoreOperators()
     chosen: bool = False
     wide: bool = False
     sinks_s: Number = 0.0

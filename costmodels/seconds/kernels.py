@@ -278,7 +278,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
     matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
     math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
-    apart_bytes = op.apart_bytes[backward] * scores / 2.0 * op.softmax_apart
+    apart_bytes = op.apart.moved[backward] * scores / 2.0 * op.softmax_apart
     moved = scores * (7.0 if backward else 6.0) + apart_bytes
     memory_s = moved / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale

@@ -107,18 +107,14 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
 
 
-SOFTMAX_APART_KERNELS = 4
-
-
 def core_kernels(op: AttentionCore | Scan) -> tuple[Number, Number]:
     """That the host issues for the core attention or a scan forward and backward: of attention one
-    and three, where scale, mask, softmax and two casts are kernels of their own (`softmax_apart`)
-    each more than the one.
+    and three, and more where scale, mask and softmax are kernels of their own (`softmax_apart`).
     """
     if isinstance(op, Scan):
         return op.kernels, op.backward_kernels
-    apart = SOFTMAX_APART_KERNELS * op.softmax_apart
-    return 1 + apart, 3 + apart
+    forward, backward = op.apart.kernels
+    return 1 + forward * op.softmax_apart, 3 + backward * op.softmax_apart
 
 
 def room_s(op: Communication, beside: Computing, context_ranks: Number) -> Number:

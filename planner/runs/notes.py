@@ -56,6 +56,8 @@ FACTS = {
     " joined_norms: the whole model is compiled, norms with the sums before them; no_rotation:"
     " positions are learned, and attention takes views of the joined product; head_copies: a fused"
     " attention's inputs and output are copied;"
+    " filled_masks, multiplied_masks: PyTorch's operators mask stored scores in 16 bits;"
+    " drops_apart: dropout and the bias and sum around it are kernels of their own;"
     " sums_biases: a kernel sums the gradient of each bias; returned_keys: the model's output holds"
     " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
     " PyTorch's that are not reentrant; fused_step, operator_step: one kernel updates the weights,"

@@ -8,7 +8,7 @@ from meshplan.costmodels.model.transformer import Attention
 from meshplan.costmodels.operations.attention.absorbed import core_widths
 from meshplan.costmodels.operations.attention.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
+from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise, ScoreOperators
 
 WIDEST_FLASH = 256
 """The widest head that any release of FlashAttention and cuDNN's attention take."""
@@ -17,12 +17,13 @@ MASK_BYTES = 2.0
 the backward (aten/src/ATen/native/transformers/attention.cpp convert_boolean_attn_mask). A mask
 that is 16 bits wide when it comes would be there once; it is counted alike.
 """
-KEPT_IN_FP32 = 2.0
-"""Bytes more that the backward pass keeps of each probability of PyTorch's softmax: its output in
-fp32, not in 16 bits.
-"""
-MEGATRONS, TRANSFORMERS = (32.0, 34.0), (24.0, 22.0)
-"""Of a 16-bit score what PyTorch's operators move beyond one kernel, forward and backward.
+MEGATRONS = ScoreOperators((32.0, 34.0), (4, 4), kept=2.0)
+TRANSFORMERS = ScoreOperators((24.0, 22.0), (4, 4), kept=2.0)
+OWN_MASKS = {
+    "filled": ScoreOperators((4.0, 4.0), (1, 1)),
+    "multiplied": ScoreOperators((12.0, 8.0), (5, 2)),
+}
+"""Of a 16-bit score, forward and backward.
 
 MEGATRONS     to fp32 6, times the scale 8, masked in place 8, softmax 8 and back to 16 bits 6, less
               4; backward cast 6, softmax 12, mask 8, scale 8 and cast 6, less 6
@@ -32,6 +33,17 @@ TRANSFORMERS  times the scale 4, plus the mask 4, to fp32 6, softmax 8 and back 
               cast 6, softmax 12, cast 6 and scale 4, less 6 (eager_attention_forward of
               transformers' modeling_llama.py; torch 2.13 runs these operators. Softmax casts bf16
               by a kernel of its own, fp16 alone not: aten/src/ATen/native/SoftMax.cpp)
+filled        all in 16 bits: the mask filled in 4; backward as much. Megatron-Core's where
+              TransformerConfig says neither fp16 nor bf16: it casts the scores of a 16-bit model
+              alone, and the product scales (forward_torch_softmax of
+              megatron/core/fusions/fused_softmax.py, NVIDIA/Megatron-LM@00caa53a)
+multiplied    all in 16 bits: over the scale 4, times the mask 4, less a penalty 4, which two
+              kernels make for all heads; backward mask 4 and scale 4 (GPT2ParallelSelfAttention of
+              Megatron-LM/mpu/transformer.py, deepspeedai/DeepSpeedExamples@a79272cc; Megatron-LM
+              of 2019, whose copy it is)
+
+MEGATRONS and TRANSFORMERS keep each probability in fp32 for the softmax's backward, not in 16 bits.
+Not counted: reading a mask that heads share.
 """
 
 
@@ -55,7 +67,7 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         v_head_dim=value,
         fused=fused,
         softmax_apart=softmax_apart(site, attention),
-        apart_bytes=MEGATRONS if site.kernels.softmax_blocks else TRANSFORMERS,
+        apart=_score_operators(site),
         chosen=_is_chosen(attention),
         wide=_is_wide(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
@@ -76,7 +88,8 @@ def _kept_bytes(site: Site, attention: Attention) -> Number:
     outputs = exchanged * output_bytes(site, attention)
     latents = site.itemsize * t * a * core_widths(attention)[1] * attention.is_absorbed
     per_score = 5.0 if site.kernels.dropout else 4.0
-    scores = t * seq_len * a * (per_score + KEPT_IN_FP32 * softmax_apart(site, attention))
+    apart = _score_operators(site).kept * softmax_apart(site, attention)
+    scores = t * seq_len * a * (per_score + apart)
     logsumexp = 4.0 * t * a
     mask = MASK_BYTES * t * _masked_keys(site)
     return outputs + latents + (logsumexp if is_fused(site, attention) else scores) + mask
@@ -98,15 +111,23 @@ def is_fused(site: Site, attention: Attention) -> bool:
     return site.kernels.flash_attention and not (by_cudnn and _is_wide(attention))
 
 
+def _score_operators(site: Site) -> ScoreOperators:
+    """What takes the place of the kernel where it cannot run."""
+    if site.kernels.own_masks:
+        return OWN_MASKS[site.kernels.own_masks]
+    return MEGATRONS if site.kernels.softmax_blocks else TRANSFORMERS
+
+
 def softmax_apart(site: Site, attention: Attention) -> Number:
     """1 where the kernel that scales, masks and takes the softmax cannot run, 0 where it does: its
     blocks take `KernelHabits.softmax_blocks` sequences x heads of a rank each, and fewer keys than
-    `KernelHabits.softmax_keys`.
+    `KernelHabits.softmax_keys`, and no masks of the engine's own.
     """
     if is_fused(site, attention):
         return 0.0
     most_keys = site.kernels.softmax_keys or math.inf
-    if not site.kernels.softmax_blocks or site.shard.seq_len >= most_keys:
+    none = not site.kernels.softmax_blocks or bool(site.kernels.own_masks)
+    if none or site.shard.seq_len >= most_keys:
         return 1.0
     sequences = site.shard.tokens * site.shard.cp / site.shard.seq_len
     batches = sequences * attention.heads / site.shard.tp

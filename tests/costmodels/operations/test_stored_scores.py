@@ -15,6 +15,7 @@ from meshplan.costmodels.operations.attention.core import (
     softmax_apart,
 )
 from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import ScoreOperators
 from meshplan.hardware_profiles.engines import load_engine
 
 NARROW = Attention(heads=16, kv_heads=8, head_dim=256, v_head_dim=256)
@@ -71,12 +72,33 @@ def test_stored_scores_of_a_window_are_those_of_all_keys() -> None:
     ],
 )
 def test_who_scales_masks_and_takes_the_softmax(
-    blocks: int, keys: int, apart: int, moved: tuple[float, float]
+    blocks: int, keys: int, apart: int, moved: ScoreOperators
 ) -> None:
     """Transformer Engine's kernel takes sequences x heads in fours and fewer than 16,384 keys."""
     at = where(flash_attention=False, softmax_blocks=blocks, softmax_keys=keys)
     assert softmax_apart(at, NARROW) == apart
-    assert core(at, NARROW).apart_bytes == moved
+    assert core(at, NARROW).apart == moved
+
+
+@pytest.mark.parametrize(
+    ("own_masks", "moved", "kernels"),
+    [
+        pytest.param("filled", (2 * 2, 2 * 2), (1, 1), id="a mask is filled in, both ways"),
+        pytest.param("multiplied", (3 * 4, 2 * 4), (5, 2), id="scale, mask, penalty; mask, scale"),
+    ],
+)
+def test_masks_of_an_engines_own(
+    own_masks: str, moved: tuple[float, float], kernels: tuple[int, int]
+) -> None:
+    """Operators of 16 bits read and write a score each, 4 bytes, where the kernel would take all of
+    them; their probabilities are kept as its are.
+    """
+    one = where(flash_attention=False, softmax_blocks=4)
+    at = where(flash_attention=False, softmax_blocks=4, own_masks=own_masks)
+    assert (softmax_apart(one, NARROW), softmax_apart(at, NARROW)) == (0, 1)
+    assert (core(at, NARROW).apart.moved, core(at, NARROW).apart.kernels) == (moved, kernels)
+    assert core(at, NARROW).saved_bytes == core(one, NARROW).saved_bytes
+    assert softmax_apart(where(flash_attention=True, own_masks=own_masks), NARROW) == 0
 
 
 def test_engines_of_transformers_modules_have_no_such_kernel() -> None:

@@ -84,6 +84,25 @@ def test_collective_by_hand(
 
 
 @pytest.mark.parametrize(
+    ("kind", "nodes", "rate", "expected_s"),
+    [
+        pytest.param("all_reduce", 2, 40e9, 1 / 40, id="up and down a tree of two"),
+        pytest.param("all_reduce", 4, 40e9, 2 * 15 / 16 / 40, id="a ring"),
+        pytest.param("all_gather", 2, 40e9, 7 / 8 / 40, id="no tree gathers"),
+        pytest.param("all_reduce", 2, 80e9, 2 * 7 / 8 / 100, id="no faster than inside a node"),
+    ],
+)
+def test_a_tree_of_two_nodes_sends_each_byte_once(
+    cluster: Cluster, kind: CollectiveKind, nodes: int, rate: float, expected_s: float
+) -> None:
+    """1 GB over whole nodes of four, without latencies, 100 GB/s inside."""
+    both = {"node": link(0.0, 100e9, 50e9), "network": link(0.0, rate, 25e9)}
+    group = Group(4.0 * nodes, 4.0)
+    found_s = collective_s(cluster.model_copy(update=both), kind, 1e9, group)
+    assert found_s == pytest.approx(expected_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(
     ("across", "expected_s"),
     [
         pytest.param(False, 1e-6 + 1 / 50, id="inside: 1 us + 1 GB / 50"),

@@ -391,6 +391,9 @@ def test_words_of_a_row_that_say_what_a_gpt_runs() -> None:
     said = engine_of(row | {"fused_kernels": "dropout no_jit no_rope local"}).kernels
     assert (said.own_gelu, said.drops_apart, said.copies_heads) == ((23.0, 45.0), True, True)
     assert (said.biases, said.norms_in_products, said.fused_rope) == ("apart", False, False)
+    masks = engine_of(row | {"fused_kernels": "dropout drops_apart multiplied_masks"}).kernels
+    assert (masks.own_masks, masks.drops_apart, masks.own_gelu) == ("multiplied", True, ())
+    assert engine_of(row | {"fused_kernels": "filled_masks"}).kernels.own_masks == "filled"
     today = engine_of(row).kernels
     assert (today.own_gelu, today.biases, today.pads_vocabulary) == ((), "in_product", True)
     wide = engine_of({"framework": "a trainer", "fused_kernels": "autocast sums_biases"}).kernels
