@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
@@ -15,6 +15,7 @@ from meshplan.planner.answer.explain import (
     AS_FAST,
     MovedAxis,
     PricedLayout,
+    TimedLayout,
     alternatives,
     lost_by,
     needed_bytes,
@@ -103,11 +104,11 @@ class Chosen:
             for case, found in zip(self.others, self.found, strict=True)
         )
 
-    def reasons(self) -> tuple[str, ...]:
-        """Why not a little different."""
+    def reasons(self, tried: "Tried | None" = None) -> tuple[str, ...]:
+        """Why not a little different; `tried` is what changes of the plan do, if that is known."""
         bound_s = self.plan.search.bound_s if self.plan.search else 0.0
         others = tuple((each.layout, each.step_time_s) for each in self.found)
-        return reasons(self.priced, bound_s, others)
+        return reasons(self.priced, bound_s, others, tried)
 
 
 def plan_of(asked: Asked, result: SearchResult) -> Plan:
@@ -187,15 +188,33 @@ def _runner_up(
 OUTSIDE = " (not in the space that was searched: a pin or what the space leaves out excludes it)"
 
 
+class Tried(NamedTuple):
+    """What one change each does to a layout, as far as that is looked at; and what training all
+    weights does, "" where it is no faster.
+    """
+
+    moved: tuple[MovedAxis, ...]
+    all_weights: str
+
+
+def tried(plan: TimedLayout) -> Tried:
+    """Changes of a layout, which depend on it alone."""
+    return Tried(tuple(_until(alternatives(plan), MOST_TIMED)), without_adapters(plan))
+
+
 def reasons(
-    plan: PricedLayout, bound_s: float = 0.0, others: Sequence[tuple[Layout, float]] = ()
+    plan: PricedLayout,
+    bound_s: float = 0.0,
+    others: Sequence[tuple[Layout, float]] = (),
+    known: Tried | None = None,
 ) -> tuple[str, ...]:
     """One change each: training all weights where that is faster, the changes nearest to being
     better, then those that do not fit. What takes less than `bound_s`, below which the search
     has proved that its space holds nothing, is said to be outside; where a change leads to the
-    degrees of one of `others`, the runners-up with their steps, what that takes is said too.
+    degrees of one of `others`, the runners-up with their steps, what that takes is said too. What
+    changes do is found if it is not `known`.
     """
-    found = list(_until(alternatives(plan), MOST_TIMED))
+    found, all_weights = known or tried(plan.timed)
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
     misfits = [c for c in found if c.lacks_bytes is not None]
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
@@ -205,7 +224,7 @@ def reasons(
         f"{c.fix.text}: {c.verdict}{o}{_as_runner_up(c, plan, others)}"
         for c, o in zip(kept, outside, strict=True)
     ]
-    return (*filter(None, [without_adapters(plan)]), *told)[:MOST_REASONS]
+    return (*filter(None, [all_weights]), *told)[:MOST_REASONS]
 
 
 def _as_runner_up(

@@ -137,12 +137,33 @@ class MovedAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedLayout:
+    """A layout with its step time, and the parts of that."""
+
+    case: Case
+    step_s: float
+    parts: TimeParts
+
+
+def timed(case: Case) -> TimedLayout:
+    """Simulate one step of `case`."""
+    step_model = step_model_of(case)
+    time = step_model.time()
+    return TimedLayout(case, float(time.step_time_s), time_parts(step_model, time))
+
+
+@dataclass(frozen=True, slots=True)
 class PricedLayout:
     """A layout with its prediction and the parts of its step time."""
 
     case: Case
     prediction: Prediction
     parts: TimeParts
+
+    @property
+    def timed(self) -> TimedLayout:
+        """Its time alone."""
+        return TimedLayout(self.case, self.prediction.step_time_s, self.parts)
 
 
 def priced(case: Case) -> PricedLayout:
@@ -152,7 +173,7 @@ def priced(case: Case) -> PricedLayout:
     return PricedLayout(case, prediction_of(step_model, time), time_parts(step_model, time))
 
 
-def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
+def alternatives(chosen: TimedLayout) -> Iterator[MovedAxis]:
     """Each axis moved by one notch, those that need more memory first."""
     case = chosen.case
     for fix in notches(case):
@@ -165,7 +186,7 @@ def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
             yield MovedAxis(fix, lacking_words(lacks, case.cluster), lacks_bytes=lacks)
         else:
             time = model.time()
-            slower = time.step_time_s / chosen.prediction.step_time_s - 1
+            slower = time.step_time_s / chosen.step_s - 1
             lost = lost_by(chosen.parts, time_parts(model, time))
             yield MovedAxis(fix, _verdict(slower, lost), slower=slower)
 
@@ -190,7 +211,7 @@ def runs(case: Case) -> bool:
     return not unpriced(case.layout, case.engine)
 
 
-def without_adapters(chosen: PricedLayout) -> str:
+def without_adapters(chosen: TimedLayout) -> str:
     """What training all weights would change in the same layout, "" where it is no faster.
 
     Adapters are many kernels, bound by the host and by memory; what their frozen weights spare is a
@@ -204,7 +225,7 @@ def without_adapters(chosen: PricedLayout) -> str:
         return ""
     model = step_model_of(whole)
     time = model.time()
-    slower = time.step_time_s / chosen.prediction.step_time_s - 1
+    slower = time.step_time_s / chosen.step_s - 1
     if slower > -AS_FAST:
         return ""
     lost = lost_by(chosen.parts, time_parts(model, time))

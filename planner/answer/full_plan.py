@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from meshplan.planner.answer import better_batch
-from meshplan.planner.answer.answer import Chosen, case_at, chosen_plan
+from meshplan.planner.answer.answer import Chosen, case_at, chosen_plan, tried
+from meshplan.planner.answer.explain import timed
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.case.plan_file import MeasuredRun, Plan
@@ -28,7 +29,7 @@ SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` show
 
 
 class Beside:
-    """What a plan file says beside the layout: batches nearby, spare memory, measured runs.
+    """What a plan file says beside the layout: batches nearby, spare memory, runs, one change each.
 
     A second processor begins with the fastest layout when the proof has ended, while runners-up are
     looked for. If a tie of that layout becomes the plan, what depends on the layout is found anew,
@@ -65,21 +66,23 @@ class Beside:
             self.begin(own)
         assert self._of is not None
         anew = self._of_layout(own) if self._of.layout != own.layout else []
-        reasons, runners_up, *others = done_beside(chosen.reasons, chosen.runners_up, *anew)
-        *batches, spare, runs = self._begun.done()
-        spare, runs = others or (spare, runs)
+        runners_up, *others = done_beside(chosen.runners_up, *anew)
+        *batches, spare, runs, changes = self._begun.done()
+        spare, runs, changes = others or (spare, runs, changes)
         return {
             "spare_memory": spare,
-            "reasons": reasons,
+            "reasons": chosen.reasons(changes),
             "evidence": runs,
             "runners_up": runners_up,
             "better_batch": next(iter(batches), None),
         }
 
     def _of_layout(self, plan: Fastest) -> list[Callable[[], Any]]:
+        case = case_at(self.asked.question, plan.layout)
         return [
             partial(spare_memory, self.asked, plan, self.deadline),
-            partial(_nearest_runs, case_at(self.asked.question, plan.layout)),
+            partial(_nearest_runs, case),
+            lambda: tried(timed(case)),
         ]
 
 

@@ -37,5 +37,6 @@ def test_what_was_begun_of_another_layout() -> None:
         with Beside(asked) as beside:
             beside.begin(begun)
             assert beside.found(chosen) == alone
+    assert plainly["reasons"] != expected["reasons"]
     assert plainly["evidence"] != expected["evidence"]
     assert plainly["better_batch"] != expected["better_batch"]

@@ -26,6 +26,7 @@ from meshplan.planner.answer.explain import (
     notches,
     priced,
     time_parts,
+    timed,
 )
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import StageMemory
@@ -103,7 +104,7 @@ def test_alternatives_agree_with_the_price() -> None:
     """Each alternative says what pricing that layout by itself says."""
     chosen = case()
     prediction = predicted(chosen)
-    found = list(alternatives(priced(chosen)))
+    found = list(alternatives(timed(chosen)))
     assert len(found) > 5
     for change in found:
         own = predicted(replace(chosen, layout=change.fix.layout))
@@ -138,7 +139,7 @@ def test_what_is_faster_than_the_bound_is_outside_the_space() -> None:
     the median change.
     """
     plan = priced(case())
-    timed = {c.fix.text: c.slower for c in alternatives(plan) if c.slower is not None}
+    timed = {c.fix.text: c.slower for c in alternatives(plan.timed) if c.slower is not None}
     middle = sorted(timed.values())[len(timed) // 2]
     told = reasons(plan, plan.prediction.step_time_s * (1 + middle))
     assert not any("not in the space" in text for text in reasons(plan))
@@ -158,7 +159,7 @@ def test_what_is_faster_than_the_bound_is_outside_the_space() -> None:
 def test_a_change_to_the_degrees_of_a_runner_up_names_it(slower: float, told: bool) -> None:
     """A change keeps all else, which a runner-up need not: both figures stand side by side."""
     plan = priced(case())
-    moved = next(c for c in alternatives(plan) if c.fix.text.startswith("tensor_parallel"))
+    moved = next(c for c in alternatives(plan.timed) if c.fix.text.startswith("tensor_parallel"))
     other = replace(moved.fix.layout, micro_batch_size=2 * moved.fix.layout.micro_batch_size)
     step_s = plan.prediction.step_time_s * (1 + slower)
     own = (replace(plan.case.layout, zero_stage=0), step_s)  # of the plan's degrees: no other kind

@@ -135,7 +135,7 @@ def test_what_stands_beside_a_plan_keeps_the_limit(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(full_plan, "Begun", lambda *pieces, first: begun.append(len(pieces)))
     for beside in both:
         beside.begin(fastest)
-    assert begun[0] > begun[1] == 2
+    assert begun[0] > begun[1] == 3
 
 
 def test_nothing_is_looked_for_once_the_proof_was_interrupted(
