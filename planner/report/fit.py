@@ -225,7 +225,7 @@ def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
 
 
 def _no_divisor_line(question: Question) -> str:
-    """The pinned axis of which no value divides the GPUs or the batch; empty where there is none."""
+    """The pinned axis of which no value divides the GPUs or the batch; "" where there is none."""
     gpus, batch = question.gpus, question.training.global_batch_size
     of_gpus = ((axis, gpus, question.counted(gpus)) for axis in GPU_AXES)
     of_batch = ((axis, batch, f"a batch of {batch:,} sequences") for axis in BATCH_AXES)

@@ -59,9 +59,8 @@ def test_deepspeeds_accumulation_is_held_against_the_flags_batch() -> None:
 def test_arguments_behind_a_line_without_a_backslash_are_named(end: str, noted: int) -> None:
     """bash looks for a command called `--checkpoint-activations`."""
     flags = FLAGS.replace(" --deepspeed --deepspeed_config ds.json", "")
-    reading = read(
-        f"torchrun --nproc_per_node 8 {flags}{end}\n --checkpoint-activations \\\n --sequence-parallel"
-    )
+    more = "\n --checkpoint-activations \\\n --sequence-parallel"
+    reading = read(f"torchrun --nproc_per_node 8 {flags}{end}{more}")
     said = [note for note in reading.notes if "--checkpoint-activations is no argument" in note]
     assert len(said) == noted
     assert (reading.recompute.mode == "none") == bool(noted)
@@ -84,6 +83,6 @@ def test_two_names_of_one_argument_of_a_recipe_with_two_values_are_named() -> No
 )
 def test_torchtitans_older_models_are_the_catalogues(flavor: str, model: str | None) -> None:
     """26B is a deeper 13B of torchtitan's own."""
-    text = f'[model]\nname = "llama2"\nflavor = "{flavor}"\n[training]\nseq_len = 4096\n[parallelism]\ntensor_parallel_degree = 1\n'
+    text = f'[job]\n[model]\nname = "llama2"\nflavor = "{flavor}"\n[training]\nseq_len = 4096\n'
     fact = read_config(text, "train.toml").facts.get("model")
     assert (fact and fact.value) == model
