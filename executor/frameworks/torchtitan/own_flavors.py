@@ -66,7 +66,6 @@ def _of(module: str, target: ast.expr) -> bool:
 def _numbers(flavors: ast.Dict, flavor: str) -> dict[str, float]:
     for key, value in zip(flavors.keys, flavors.values, strict=True):
         if isinstance(key, ast.Constant) and key.value == flavor and isinstance(value, ast.Call):
-            held = {each.arg: each.value for each in value.keywords if each.arg}
             held = ((each.arg, _size(each.value)) for each in value.keywords)
             return {name: size for name, size in held if name and size}
     return {}
@@ -75,14 +74,15 @@ def _numbers(flavors: ast.Dict, flavor: str) -> dict[str, float]:
 def _size(value: ast.expr) -> float:
     """The number that stands there; 0 where none does that is a size."""
     number = value.value if isinstance(value, ast.Constant) else None
-    said = isinstance(number, int | float) and not isinstance(number, bool)
-    return number if said and 0 < number < _MOST else 0
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return 0
+    return number if 0 < number < _MOST else 0
 
 
 def _with_feed_forward(sizes: dict[str, float], module: str) -> dict[str, float]:
-    if module not in ("llama2", "llama3") or "dim" not in sizes:
+    if module not in ("llama2", "llama3") or not {"dim", "n_heads"} <= sizes.keys():
         return sizes
     wide = int(int(2 * 4 * sizes["dim"] / 3) * sizes.get("ffn_dim_multiplier", 1))
     multiple = int(sizes.get("multiple_of", 0)) or _MULTIPLE_OF
-    kv_heads = sizes.get("n_kv_heads", sizes.get("n_heads", 0))
+    kv_heads = sizes.get("n_kv_heads", sizes["n_heads"])
     return sizes | {"hidden_dim": multiple * -(-wide // multiple), "n_kv_heads": kv_heads}

@@ -30,7 +30,7 @@ def unread(tmp_path: Path, init: str, module: str = "llama3") -> list[str]:
         (SIZES + ", ffn_dim_multiplier=1.3", ["hidden_dim 7168, llama-3.2-1b has 8192"]),
         (SIZES.replace("16", "18") + ", ffn_dim_multiplier=1.5", ["n_layers 18"]),
         (SIZES.replace("n_kv_heads=8, ", "ffn_dim_multiplier=1.5, "), ["n_kv_heads 32"]),
-        ("n_layers=LAYERS", []),
+        ("n_layers=LAYERS, dim=2048", []),
         ("dim=1e400, n_layers=True, n_heads=-1", []),
     ],
 )
