@@ -71,6 +71,7 @@ def network_notes(a: Arguments, cluster: Cluster) -> list[str]:
 
 
 def _part_of_a_node(gpus: int, per_node: int) -> list[str]:
+    """What the GPUs are beside whole nodes, where they are both."""
     whole, rest = divmod(gpus, per_node)
     nodes, more = counted(whole, "whole node"), counted(rest, "GPU")
     said = f"assumed: {gpus:,} GPUs are {nodes} of {per_node} and {more} of another one"

@@ -48,7 +48,8 @@ class Script:
         begins = [str(each[0].value) for each in (first, *self.commands[-1:]) if each]
         if len(begins) == 2 and _OPTION.match(begins[0]) and not _OPTION.match(begins[1]):
             why = "bash takes it for a command, as no backslash ends the line before"
-            self.notes.append(f"line {first[0].line}: {begins[0][:60]} is no argument: {why}")
+            note = f"line {first[0].line}: {begins[0][:60]} is no argument: {why}"
+            self.notes += [note] * (note not in self.notes)
 
     def forget(self, count: int) -> bool:
         """Drop all commands but the first `count`; whether there were more."""

@@ -102,7 +102,7 @@ MODELS = {
 }
 
 OLDER = {"7B": "llama-2-7b", "13B": "llama-2-13b", "70B": "llama-2-70b"}
-"""Flavors of `llama2`, which torchtitan had until November 2024 (`models/llama/__init__.py`)."""
+"""Flavors of `llama2`, of torchtitan's first releases (`models/llama/__init__.py`)."""
 
 
 def model_named(module: object, flavor: object) -> str | None:

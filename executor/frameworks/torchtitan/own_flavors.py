@@ -7,7 +7,7 @@ Only numbers that stand there are held against the model's; nothing is run.
 
 Source: pytorch/torchtitan v0.2.2 `torchtitan/models/*/__init__.py`, `models/llama3/model/model.py`
 (FeedForward: 8/3 of the width, times `ffn_dim_multiplier`, up to a multiple of `multiple_of`);
-before April 2025 Llama was in `models/llama`.
+of earlier ones Llama is in `models/llama`.
 """
 
 import ast

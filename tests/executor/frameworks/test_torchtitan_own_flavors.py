@@ -38,7 +38,7 @@ def unread(tmp_path: Path, init: str, module: str = "llama3") -> list[str]:
 def test_a_flavor_of_other_sizes_is_named(
     tmp_path: Path, sizes: str, named: list[str], module: str
 ) -> None:
-    """In the folder of today, and of before April 2025."""
+    """In the folder of later releases, and of the first ones."""
     said = unread(tmp_path, f'llama3_configs = {{"1B": Args({sizes})}}\n', module)
     assert len(said) == len(named)
     assert all(words in each for words, each in zip(named, said, strict=True))
