@@ -61,10 +61,21 @@ MOST_CARD_GBPS = 800
 
 
 def network_notes(a: Arguments, cluster: Cluster) -> list[str]:
-    """How a network is understood that was stated, or that goes with a GPU of which nothing is."""
+    """How a network is understood that was stated, or that goes with a GPU of which nothing is; and
+    how many GPUs the last node gives, if not all.
+    """
     if a.network:
-        return [_network_said(a.network, cluster)]
-    return [_usual_said(a.gpu)] if a.gpu and a.gpus > 1 else []
+        return [_network_said(a.network, cluster), *_part_of_a_node(a.gpus, cluster.gpus_per_node)]
+    usual = [_usual_said(a.gpu)] if a.gpu and a.gpus > 1 else []
+    return [*usual, *_part_of_a_node(a.gpus, cluster.gpus_per_node)]
+
+
+def _part_of_a_node(gpus: int, per_node: int) -> list[str]:
+    """What the GPUs are beside whole nodes, where they are both."""
+    whole, rest = divmod(gpus, per_node)
+    nodes, more = counted(whole, "whole node"), counted(rest, "GPU")
+    said = f"assumed: {gpus:,} GPUs are {nodes} of {per_node} and {more} of another one"
+    return [said] if whole and rest else []
 
 
 def _network_said(text: str, cluster: Cluster) -> str:

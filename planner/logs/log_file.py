@@ -69,3 +69,10 @@ def _unpacked(file: BinaryIO) -> tuple[bytes, bytes]:
 def _start_of_end(size: int) -> int:
     """Where the part that is kept begins: at a whole character of UTF-16."""
     return max(0, size - MAX_LOG_BYTES + 1) // 2 * 2
+
+
+def finished(text: str) -> str:
+    """The lines that end, and a last one that ends as JSON does: any other may be cut."""
+    if text.endswith(("\n", "\r", "}", "]")):
+        return text
+    return text[: max(text.rfind("\n"), text.rfind("\r")) + 1]

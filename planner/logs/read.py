@@ -16,7 +16,7 @@ from meshplan.planner.logs import console, records
 from meshplan.planner.logs.composer_console import read_composer
 from meshplan.planner.logs.event_file import MAX_EVENT_BYTES, scalars
 from meshplan.planner.logs.lines import by_rank, plain
-from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning
+from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning, finished
 from meshplan.planner.logs.nemo_console import read_nemo
 from meshplan.planner.logs.not_priced import not_priced
 from meshplan.planner.logs.pretraining_console import read_maxtext, read_nanochat, read_olmo
@@ -73,13 +73,21 @@ def read_log(path: Path, batch: Batch) -> Recognised:
     text, beginning = _text(path)
     if kind := not_priced(text):
         raise UnreadableLog(f"{path}: a log of {kind}; its steps are not priced")
-    found = _checked(path, recognised(text, path.name, batch), batch, text)
+    found = _checked(path, _of_finished(text, path.name, batch), batch, text)
     whole = f"{beginning}\n{text}" if beginning else text
     found = replace(found, log=replace(found.log, stated=stated(whole), warned=warned(whole)))
     if beginning:
         said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
         found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
     return found
+
+
+def _of_finished(text: str, name: str, batch: Batch) -> Recognised:
+    """Text as a log without a last line that was cut, unless no other has a step: of "tps: 10,050"
+    cut behind "tps: 10" nothing shows that it goes on.
+    """
+    found = recognised(finished(text), name, batch)
+    return found if found.log.steps else recognised(text, name, batch)
 
 
 def _checked(path: Path, read: Recognised, batch: Batch, text: str = "") -> Recognised:

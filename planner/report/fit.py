@@ -38,6 +38,8 @@ GPU_AXES = (
     "expert_tensor_parallel",
 )  # fmt: skip
 """The degrees that divide the number of GPUs."""
+BATCH_AXES = ("data_parallel", "micro_batch_size")
+"""What divides the sequences of a step."""
 
 
 def print_fit(out: Console, question: Question, fewest: FewestGpus | NoFewer | None) -> None:
@@ -223,12 +225,14 @@ def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
 
 
 def _no_divisor_line(question: Question) -> str:
-    """The pinned degree of which no value divides the number of GPUs; empty where there is none."""
-    for axis in GPU_AXES:
+    """The pinned axis of which no value divides the GPUs or the batch; "" where there is none."""
+    gpus, batch = question.gpus, question.training.global_batch_size
+    of_gpus = ((axis, gpus, question.counted(gpus)) for axis in GPU_AXES)
+    of_batch = ((axis, batch, f"a batch of {batch:,} sequences") for axis in BATCH_AXES)
+    for axis, size, what in (*of_gpus, *of_batch):
         pin = question.pins.axes.get(axis)
-        if pin and not any(map(pin.allows, divisors(question.gpus))):
-            gpus = question.counted(question.gpus)
-            return f"pinned: {axis} {pin.text}, by no value of which {gpus} can be divided"
+        if pin and not any(map(pin.allows, divisors(size))):
+            return f"pinned: {axis} {pin.text}, by no value of which {what} can be divided"
     return ""
 
 

@@ -8,6 +8,12 @@ from meshplan.executor.frameworks.hugging_face import deepspeed
 from meshplan.executor.frameworks.megatron.settings import ZERO_STAGES
 from meshplan.planner.case.reading import Fact, Reading, UnreadableConfig
 
+_TWICE = (
+    "zero_stage", "optimizer_offload", "micro_batch_size", "global_batch_size",
+    "num_micro_batches", "precision",
+)  # fmt: skip
+"""What the flags and the configuration may each say."""
+
 
 def deepspeed_facts(
     values: Values, facts: dict[str, Fact], files: Mapping[str, str]
@@ -58,7 +64,7 @@ def _of_json(inner: Reading, facts: dict[str, Fact], at: Fact) -> list[Fact]:
     what of it is not understood, or says otherwise than the flags.
     """
     unread = [Fact(f"{shown(at.value)}: {each.value}", at.line) for each in inner.unread]
-    for name in ("zero_stage", "optimizer_offload"):
+    for name in _TWICE:
         if (said := inner.facts.get(name)) is None:
             continue
         if facts.setdefault(name, Fact(said.value, at.line)).value != said.value:

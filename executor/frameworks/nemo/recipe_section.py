@@ -62,12 +62,22 @@ def run_of_file(found: Mapping[str, Fact]) -> Run:
     stated = {_in_megatrons_words(name): fact for name, fact in first}
     by_name, unread = of_recipe(given, stated)
     unread = (*unread, *_adapters_by_default(given, found), *_other_arguments(found))
+    unread = (*unread, *_said_twice(found))
     return Run({**stated, **by_name}, unread=unread)
 
 
 def _in_megatrons_words(name: str) -> str:
     argument = name.removeprefix(_SECTION)
     return name if argument == name else _SECTION + _RENAMED.get(argument, argument)
+
+
+def _said_twice(found: Mapping[str, Fact]) -> Iterator[Fact]:
+    """One argument under two names, with two values: which one the recipe takes is not known."""
+    told: dict[str, tuple[str, object]] = {}
+    for name, fact in found.items():
+        before, value = told.setdefault(_in_megatrons_words(name), (name, fact.value))
+        if value != fact.value:
+            yield Fact(f"{before} {shown(value)} and {name} {shown(fact.value)}", fact.line)
 
 
 def _other_arguments(found: Mapping[str, Fact]) -> Iterator[Fact]:

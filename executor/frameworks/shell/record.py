@@ -1,5 +1,6 @@
 """What following a launch script found, and the same of all tasks of a job array."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from meshplan.executor.frameworks.shell.expansion.expand import MAX_TOKENS
 from meshplan.executor.frameworks.shell.variables import Text, line_of, shown_text
 from meshplan.planner.case.reading import Fact
 
+_OPTION = re.compile(r"--\w")
 OF_LAUNCHERS = ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -35,10 +37,19 @@ class Script:
     ) -> None:  # fmt: skip
         """Add a command, with the variables that are `known` and those that it inherits."""
         facts = [Fact(shown_text(word), line_of(word, line)) for word in words[:MAX_TOKENS]]
+        self._note_cut_off(facts[:1])
         self.commands.append(facts)
         held = ((name, known.get(name)) for name in OF_LAUNCHERS)
         self.beside.append({name: Fact(shown_text(v[0]), line) for name, v in held if v})
         self.exported.append(exported)
+
+    def _note_cut_off(self, first: list[Fact]) -> None:
+        """Say where arguments are a command of their own: bash finds none of that name."""
+        begins = [str(each[0].value) for each in (first, *self.commands[-1:]) if each]
+        if len(begins) == 2 and _OPTION.match(begins[0]) and not _OPTION.match(begins[1]):
+            why = "bash takes it for a command, as no backslash ends the line before"
+            note = f"line {first[0].line}: {begins[0][:60]} is no argument: {why}"
+            self.notes += [note] * (note not in self.notes)
 
     def forget(self, count: int) -> bool:
         """Drop all commands but the first `count`; whether there were more."""

@@ -101,10 +101,15 @@ MODELS = {
     "gpt-oss-120b": Flavor("gpt_oss", "120b", "gpt_oss_120b"),
 }
 
+OLDER = {"7B": "llama-2-7b", "13B": "llama-2-13b", "70B": "llama-2-70b"}
+"""Flavors of `llama2`, of torchtitan's first releases (`models/llama/__init__.py`)."""
+
 
 def model_named(module: object, flavor: object) -> str | None:
     """Our name of torchtitan's `flavor` of `module`, None if we have no such model."""
     base = str(flavor).removesuffix("_flex").removesuffix("_varlen").removesuffix("_irope")
+    if module == "llama2":
+        return OLDER.get(base)
     for ours, theirs in MODELS.items():
         if (theirs.module, theirs.flavor) == (str(module), base):
             return ours

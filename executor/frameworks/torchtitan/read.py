@@ -5,7 +5,7 @@ Absent settings are the version's defaults: FSDP over what is left of the world,
 layer, in 0.3 by operation). Sources as in `export`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -24,6 +24,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     V_SHAPED,
     model_named,
 )
+from meshplan.executor.frameworks.torchtitan.own_flavors import own_sizes
 from meshplan.executor.frameworks.torchtitan.switches import tensor_switches
 from meshplan.executor.frameworks.torchtitan.unread import (
     judged_settings,
@@ -117,6 +118,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     exchanges, engine = _read_exchanges(values, facts), engine_of(values, python=python)
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], graphed(values, facts)) if python else judged_settings(values)
+    own = () if python else _own_sizes(values, path)
     whole, beside = tensor_switches(values, facts)
     notes = [*notes, *noted, *beside, *loss_alone(values)]
     if recompute.mode == "selective":
@@ -131,7 +133,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         recompute=recompute,
         unknown_model="" if "model" in facts else _named(values),
         ignored=values.ignored(),
-        unread=(*exchanges, *whole, *not_modelled, *unread_of(values)),
+        unread=(*own, *exchanges, *whole, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
 
@@ -356,3 +358,10 @@ def _model(values: Values) -> Fact | None:
         return values.get("model.ours")
     ours = model_named(module.value, flavor.value)
     return Fact(ours, flavor.line) if ours else None
+
+
+def _own_sizes(values: Values, path: str) -> Iterator[Fact]:
+    """What the copy of torchtitan that holds the file says otherwise of its model."""
+    module, flavor, ours = values.get("model.name"), values.get("model.flavor"), _model(values)
+    if module and flavor and ours:
+        yield from own_sizes(path, str(module.value), flavor, str(ours.value))

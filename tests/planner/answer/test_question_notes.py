@@ -99,6 +99,21 @@ def test_nodes_and_network_are_said_where_nobody_named_them(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        (12, ["assumed: 12 GPUs are 1 whole node of 8 and 4 GPUs of another one"]),
+        (25, ["assumed: 25 GPUs are 3 whole nodes of 8 and 1 GPU of another one"]),
+        (16, []),
+        pytest.param(4, [], id="fewer than a node has"),
+    ],
+)
+def test_a_node_that_is_not_whole_is_said(gpus: int, said: list[str]) -> None:
+    """A plan of 12 GPUs is one of two machines, whose second has four idle GPUs."""
+    asked = ask(Arguments(model="llama-3.1-8b", gpus=gpus, global_batch=300, cluster="dgx-h100"))
+    assert [note for note in asked.notes if "whole node" in note] == said
+
+
+@pytest.mark.parametrize(
     ("more", "said"),
     [
         ({}, "all weights are trained, from 16 bits"),

@@ -87,10 +87,10 @@ def test_a_refusal_in_json_says_that_it_is_no_proof() -> None:
 def test_no_layout_is_legal() -> None:
     """Where no layout is even legal, the rule that dropped most is named, and the pin."""
     result = run("plan", "llama-3.1-70b", "--gpus", "30", "--cluster", "dgx-h100",
-                 "--global-batch", "7", "--dp", "2")  # fmt: skip
+                 "--global-batch", "7", "--tp", "5")  # fmt: skip
     assert result.exit_code == 3
     assert "the rule that excludes most of them: " in result.stderr
-    assert "without the pin data_parallel 2 one fits" in result.stderr
+    assert "without the pin tensor_parallel 5 one fits" in result.stderr
 
 
 def test_the_fewest_gpus_by_a_bound_of_memory_are_called_so() -> None:
@@ -102,14 +102,22 @@ def test_the_fewest_gpus_by_a_bound_of_memory_are_called_so() -> None:
     assert "no fewer do:" in said["0"]
 
 
-@pytest.mark.parametrize(("tp", "why"), [("8", "pinned: tensor_parallel 8, by no value of which 12 "
-    "GPUs can be divided"), ("4", "the rule that excludes most of them: ")])  # fmt: skip
-def test_a_pin_that_does_not_divide_the_gpus_is_the_reason(tp: str, why: str) -> None:
-    """Of tensor_parallel 1, 2, 3, 4, 6 and 12 the heads exclude as many as the pin 8 does."""
+@pytest.mark.parametrize(
+    ("pins", "why"),
+    [
+        (("--tp", "8", "--dp", "3"), "tensor_parallel 8, by no value of which 12 GPUs"),
+        (("--dp", "3"), "data_parallel 3, by no value of which a batch of 7 sequences"),
+        (("--micro-batch", "2..6"), "micro_batch_size 2..6, by no value of which a batch of 7"),
+    ],
+)
+def test_a_pin_that_does_not_divide_the_gpus_or_the_batch_is_the_reason(
+    pins: tuple[str, ...], why: str
+) -> None:
+    """12 GPUs are 1, 2, 3, 4, 6 or 12 replicas of 7 sequences, which is a prime."""
     result = run("plan", "llama-3.1-70b", "--gpus", "12", "--cluster", "dgx-h100",
-                 "--global-batch", "7", "--tp", tp, "--dp", "3")  # fmt: skip
+                 "--global-batch", "7", *pins)  # fmt: skip
     assert result.exit_code == 3
-    assert why in result.stderr
+    assert f"pinned: {why}" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

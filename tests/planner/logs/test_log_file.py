@@ -84,3 +84,23 @@ def test_gzip_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_bytes(gzip.compress(b"x" * 3 * MAX_LOG_BYTES, 1))
     with pytest.raises(NoText, match="unpack it"):
         end_and_beginning(path)
+
+
+MEGATRON = " iteration {0:8d}/  100 | elapsed time per iteration (ms): 563{0}.1 | loss scale: 1.0 |"
+TITAN = "step:  {0}  loss:  7.6  memory: 66.91GiB(37.51%)  tps: 10,05{0}  tflops: 5.1"
+
+
+@pytest.mark.parametrize("line", [MEGATRON, TITAN], ids=["megatron", "torchtitan"])
+def test_a_log_that_is_cut_has_no_step_that_the_whole_one_has_not(
+    tmp_path: Path, line: str
+) -> None:
+    """A step of "5633.1" ms that is cut behind "56" would take 56 ms."""
+    lines, log = [line.format(step) for step in (1, 2, 3)], tmp_path / "a.log"
+    before, last = "\n".join(lines[:2]) + "\n", lines[2]
+    for end in range(len(last)):
+        log.write_text(before + last[:end])
+        assert [step.step for step in read_log(log, BATCH).log.steps] == [1, 2]
+    log.write_text(before + last + "\n")
+    assert [step.step for step in read_log(log, BATCH).log.steps] == [1, 2, 3]
+    log.write_text(lines[0])  # one line that was copied
+    assert [step.step for step in read_log(log, BATCH).log.steps] == [1]

@@ -1,0 +1,88 @@
+"""Sizes that a copy of torchtitan gives a flavor, where they are not those of the model that we
+take it for: copies are changed, and TOML says no more than the flavor's name.
+
+    torchtitan/models/llama3/__init__.py     llama3_configs = {"8B": TransformerModelArgs(dim=...)}
+
+Only numbers that stand there are held against the model's; nothing is run.
+
+Source: pytorch/torchtitan v0.2.2 `torchtitan/models/*/__init__.py`, `models/llama3/model/model.py`
+(FeedForward: 8/3 of the width, times `ffn_dim_multiplier`, up to a multiple of `multiple_of`);
+of earlier ones Llama is in `models/llama`.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from meshplan.executor.frameworks.documents.beside import beside
+from meshplan.executor.frameworks.documents.values import shown
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import Fact, UnreadableConfig
+
+_PLACES = ("models/{}", "experiments/{}", "models/llama")
+_FIELDS = {
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads", "hidden_dim": "intermediate_size",
+}  # fmt: skip
+_MULTIPLE_OF = 256  # the default of `multiple_of`
+_MOST = 1e9  # of a size; more is no model
+
+
+def own_sizes(path: str, module: str, flavor: Fact, ours: str) -> Iterator[Fact]:
+    """What the copy around the file at `path` says otherwise of `flavor` than `ours` is."""
+    known = load_model_config(ours)
+    for place in _PLACES:
+        name = f"torchtitan/{place.format(module)}/__init__.py"
+        found = beside(name, Path(path))
+        sizes = _sizes(found, module, str(flavor.value)) if found else {}
+        for theirs, field in _FIELDS.items():
+            if field in known and theirs in sizes and sizes[theirs] != known[field]:
+                why = f"{name} has {theirs} {sizes[theirs]:g}, {ours} has {known[field]}"
+                yield Fact(f"model.flavor {shown(flavor.value)} ({why})", flavor.line)
+        if sizes:
+            return
+
+
+def _sizes(file: Path, module: str, flavor: str) -> Mapping[str, float]:
+    """The numbers of a flavor, with a Llama's feed-forward width; none where it is not there."""
+    try:
+        tree = ast.parse(text_of(file))
+    except (UnreadableConfig, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(_of(module, target) for target in targets):
+                return _with_feed_forward(_numbers(node.value, flavor), module)
+    return {}
+
+
+def _of(module: str, target: ast.expr) -> bool:
+    named = target.id.lower().replace("_", "") if isinstance(target, ast.Name) else ""
+    return named.startswith(module.replace("_", ""))
+
+
+def _numbers(flavors: ast.Dict, flavor: str) -> dict[str, float]:
+    for key, value in zip(flavors.keys, flavors.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == flavor and isinstance(value, ast.Call):
+            held = ((each.arg, _size(each.value)) for each in value.keywords)
+            return {name: size for name, size in held if name and size}
+    return {}
+
+
+def _size(value: ast.expr) -> float:
+    """The number that stands there; 0 where none does that is a size."""
+    number = value.value if isinstance(value, ast.Constant) else None
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return 0
+    return number if 0 < number < _MOST else 0
+
+
+def _with_feed_forward(sizes: dict[str, float], module: str) -> dict[str, float]:
+    if module not in ("llama2", "llama3") or not {"dim", "n_heads"} <= sizes.keys():
+        return sizes
+    wide = int(int(2 * 4 * sizes["dim"] / 3) * sizes.get("ffn_dim_multiplier", 1))
+    multiple = int(sizes.get("multiple_of", 0)) or _MULTIPLE_OF
+    kv_heads = sizes.get("n_kv_heads", sizes["n_heads"])
+    return sizes | {"hidden_dim": multiple * -(-wide // multiple), "n_kv_heads": kv_heads}

@@ -1,0 +1,52 @@
+"""Copies of torchtitan that give a flavor other sizes than the model of its name has.
+
+eminorhan/frontier-torchtitan `models/llama/__init__.py` has a "1B" whose feed-forward is narrower
+than Llama 3.2's, and TOML files that name it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+
+TOML = '[job]\n[model]\nname = "llama3"\nflavor = "1B"\n[training]\nseq_len = 4096\n'
+SIZES = "dim=2048, n_layers=16, n_heads=32, n_kv_heads=8, multiple_of=1024"
+
+
+def unread(tmp_path: Path, init: str, module: str = "llama3") -> list[str]:
+    """What is named of a TOML two folders below the copy's own."""
+    folder = tmp_path / "torchtitan" / "models" / module
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(init)
+    return [str(fact.value) for fact in read_config(TOML, str(tmp_path / "a" / "b.toml")).unread]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [
+        # 8 x 2048 / 3 = 5461, x 1.5 = 8191, up to a multiple of 1024: 8192; x 1.3 = 7099: 7168
+        (SIZES + ", ffn_dim_multiplier=1.5", []),
+        (SIZES + ", ffn_dim_multiplier=1.3", ["hidden_dim 7168, llama-3.2-1b has 8192"]),
+        (SIZES.replace("16", "18") + ", ffn_dim_multiplier=1.5", ["n_layers 18"]),
+        (SIZES.replace("n_kv_heads=8, ", "ffn_dim_multiplier=1.5, "), ["n_kv_heads 32"]),
+        ("n_layers=LAYERS, dim=2048", []),
+        ("dim=1e400, n_layers=True, n_heads=-1", []),
+    ],
+)
+@pytest.mark.parametrize("module", ["llama3", "llama"])
+def test_a_flavor_of_other_sizes_is_named(
+    tmp_path: Path, sizes: str, named: list[str], module: str
+) -> None:
+    """In the folder of later releases, and of the first ones."""
+    said = unread(tmp_path, f'llama3_configs = {{"1B": Args({sizes})}}\n', module)
+    assert len(said) == len(named)
+    assert all(words in each for words, each in zip(named, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    "init", ["llama3_configs = {", 'qwen3_configs = {"1B": Args(dim=1)}', "x = {**y}", "\0"]
+)
+def test_a_copy_that_says_nothing_of_the_flavor_names_nothing(tmp_path: Path, init: str) -> None:
+    """Another module's flavors are not this one's, and what is no Python is not read."""
+    assert unread(tmp_path, init) == []
