@@ -10,7 +10,7 @@ import numpy as np
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import actions_of
 from meshplan.planner.cuts.simulated_cuts import cuts_below
-from meshplan.planner.search.closed_form.branch_and_bound import Found
+from meshplan.planner.search.closed_form.first_plans import Found
 from meshplan.planner.search.found import Timed
 from meshplan.planner.search.simulation.cut_mixes import CutMixes
 from meshplan.planner.search.simulation.simulated import Simulated

@@ -31,7 +31,7 @@ from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from meshplan.planner.search.closed_form.branch_and_bound import Found
+from meshplan.planner.search.closed_form.first_plans import Found
 from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
 from meshplan.planner.search.open_kinds import OpenKinds
 from meshplan.planner.search.rows.priced_space import Question
