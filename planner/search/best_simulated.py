@@ -49,7 +49,6 @@ from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.rows_below import Source
 from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
-from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.second_core import Later
@@ -160,7 +159,6 @@ def _settled(
             raise nothing_fits(question, run, left_s, proof.tally.deadline)
     beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
-    mix_likely(proof)
     open_s, beyond_s = proof.prove(deadline), math.inf
     if not proof.best and not run.best:
         raise nothing_fits(question, run, open_s, proof.tally.deadline)
