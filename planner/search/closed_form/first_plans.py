@@ -24,7 +24,7 @@ from meshplan.planner.second_core import done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.first_plan import first_plan
 
-TOGETHER = 32  # rows that are planned before it is asked whether one of them has a plan
+TOGETHER = 16  # rows that are planned before it is asked whether one of them has a plan
 
 
 class Found(NamedTuple):
