@@ -77,7 +77,7 @@ def measured(case: Case, k: int) -> str:
     best = result.solutions[0]
     return (
         f"{case.name:44} {result.status:8} gap {result.gap:.2%} candidates {result.candidates:7} "
-        f"priced {result.priced:6} misfits {result.misfits:7} bounded {result.bounded:7} "
+        f"priced {result.priced:6} misfits {result.misfits:7} "
         f"cpsat {result.cpsat_solves:3} simulated {result.simulated:4} cpu {cpu:5.2f} s "
         f"wall {wall:5.2f} s  {best.step_time_s:7.3f} s  {best.layout.label}"
     )

@@ -39,7 +39,7 @@ from meshplan.planner.case.memory_limit import with_usual_headroom
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import stage_problem
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.result import Solution, solution_of
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.rows.row_prices import RowPrices
@@ -193,8 +193,8 @@ def own_layout(lab: Lab) -> Solution:
     """
     question = lab.question(pinned=True)
     space = space_of(question)
-    run = BranchAndBound(space, RowPrices(question, space, closed_form))
-    run.find_plans(None)
+    run = FirstPlans(space, RowPrices(question, space, closed_form))
+    run.plan([(row, way) for row in run.rows.tolist() for way in space.variants(row)])
     best = run.ranked()[0]
     own = solution_of(question, space, best, best.objective / NS_PER_S, proved=False)
     layout = lab.as_published(own.layout)

@@ -12,12 +12,11 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question, busy_ns, closed_form, space_of
 from meshplan.planner.search.rows.row_prices import RowPrices
-from meshplan.planner.search.search import MOST_STEPS, NEAR
 
 MOST_SIMULATED = 4
 
@@ -30,8 +29,8 @@ class TimedLayout(NamedTuple):
 
 
 def first_layout(question: Question, most_s: float, known: KnownWork) -> TimedLayout | None:
-    """The fastest of those that the closed form finds within `MOST_STEPS` steps of its search, None
-    where none takes `most_s` or less; `known` is of questions that differ in the batch alone.
+    """The fastest of its first plans, None where none takes `most_s` or less; `known` is of
+    questions that differ in the batch alone.
     """
     q = question
     space = space_of(q, known=known)
@@ -40,13 +39,11 @@ def first_layout(question: Question, most_s: float, known: KnownWork) -> TimedLa
     if not len(below):
         return None
     space = space.take(below)
-    run = BranchAndBound(space, RowPrices(q, space, closed_form, busy[below]))
-    if run.bound is None or run.bound / NS_PER_S > most_s:
+    run = FirstPlans(space, RowPrices(q, space, closed_form, busy[below]))
+    if run.least_ns() >= most_s * NS_PER_S:
         return None
     seed_likely(run)
-    run.find_plans(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
-    if run.bound is not None and run.bound / NS_PER_S > most_s:
-        return None
+    run.find(below_ns=most_s * NS_PER_S)
     layouts = [
         layout_of_row(space.layouts, found.row, found.variant, found.plan)
         for found in run.ranked()[:MOST_SIMULATED]

@@ -222,7 +222,8 @@ def _of_weighed_ranks(same: SamePipeline, passes: Passes) -> Floats:
 def _of_one_rank(same: SamePipeline, passes: Passes) -> Floats:
     """All work of one rank, with the least recomputation that fits."""
     counts, m = np.array(same.kind_counts, float), same.m.astype(float)
-    pairs = Pairs.below(replace(same, splits=((len(same.pattern),),)), np.full(len(same), np.inf))
+    whole, every = replace(same, splits=((len(same.pattern),),)), np.arange(len(same))
+    pairs = Pairs.of(whole, every, np.zeros_like(every))
     covers = range(same.covers.shape[1])
     added = np.max([pairs.least_work_ns(which)[:, 0] for which in covers], axis=0) / NS_PER_S
     layers = passes.layer.sum(axis=2) @ counts

@@ -8,14 +8,11 @@ learnt, so the model only says where to look.
 
     boundaries b[v] = the first layer of chunk v;  P[n] = seconds of the first n layers
     a chain    length = constant + sum over v >= 1 of P[b[v]] (rate[v - 1] - rate[v])
-    near       of a cut of up to 8 chunks every cut is weighed that shifts no boundary by more than
-               some layers
     a move     of n layers from chunk a to chunk b shifts all boundaries between them by n: of all
                moves the lengths are differences of running sums
 """
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate
 
 import numpy as np
@@ -33,7 +30,6 @@ SOFT = (1e-3, 5e-5)  # width of the soft maximum over the longest chain: nearer 
 MOST_MOVES = 60  # moves of one descent
 MOST_MISFITS = 40  # moves of one descent that do not fit
 GAIN = 1e-7
-MOST_NEAR, FURTHEST = 4_096, 8  # cuts near one that are weighed; layers that a boundary shifts
 
 
 class BalancedCounts:
@@ -86,22 +82,6 @@ class BalancedCounts:
                 now = moved
         return tuple(now.tolist())
 
-    def least_near(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Of all cuts with no boundary much further than in `counts`, as far as these are few, the
-        one that fits whose longest known chain is shortest; `counts` if none is found.
-        """
-        own = np.array(counts)
-        boundaries = self._first(own)[1:] + _shifts(len(counts) - 1)
-        bounds = np.pad(boundaries, ((0, 0), (1, 1)), constant_values=(0, own.sum()))
-        near = np.diff(bounds, axis=1)
-        near = near[(near >= self._fewest).all(axis=1)]
-        first, at = near.cumsum(axis=1) - near, np.arange(len(counts))
-        longest = (self._constant + self._table[:, at, first].sum(axis=2).T).max(axis=1)
-        for place in np.argsort(longest, kind="stable")[:MOST_MISFITS].tolist():
-            if self._fits(near[place]):
-                return tuple(near[place].tolist())
-        return tuple(counts)
-
     def _moved(self, counts: Ints, soft: float, misfits: int) -> tuple[Ints | None, int]:
         """The move that shortens the soft maximum most and fits, and how many may misfit yet."""
         lengths = self._lengths(self._first(counts))
@@ -147,16 +127,6 @@ class BalancedCounts:
             counts * (mode == 2), counts * (mode == 1)
         )
         return bool(peaks.max() <= self.problem.cap_kib)
-
-
-@cache
-def _shifts(boundaries: int) -> Ints:
-    """[way, boundary] layers that each is shifted by, as far as there are up to `MOST_NEAR` ways;
-    none where one layer each is too far.
-    """
-    far = max(n for n in range(FURTHEST + 1) if (2 * n + 1) ** boundaries <= MOST_NEAR)
-    each = np.indices((2 * far + 1,) * boundaries) - far
-    return each.reshape(boundaries, -1).T
 
 
 def least_recomputed(problem: StageProblem, counts: Sequence[int]) -> tuple[Stage, ...]:

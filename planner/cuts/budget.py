@@ -42,12 +42,11 @@ def after_rows(rows: int) -> int:
 
 @dataclass
 class Tally:
-    """What was done: layouts opened, cuts simulated, cuts mixed before their turn, and what is left
-    of the budget; nothing new is begun after the deadline, of `time.perf_counter`.
+    """What was done: layouts opened, cuts simulated, and what is left of the budget; nothing new is
+    begun after the deadline, of `time.perf_counter`.
     """
 
     opened: int = 0
-    dived: int = 0
     simulated: int = 0
     left: int = BUDGET
     deadline: float | None = None

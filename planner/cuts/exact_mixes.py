@@ -4,10 +4,8 @@ simulated step is shortest.
     x[v, w]   chunk v runs in way w, one of each chunk. Minimise t, in `GRAIN`s of the limit
     memory    of each rank, under each in-flight vector: what its chunks keep, and the largest
               transient of their ways, fit
-    played    of a short step every action:  e >= e(before it on its rank) + its seconds under x,
-              e >= e(its input) + hop + its seconds;  t >= e(the last of rank s) + after(s)
-    chains    of a longer one the longest chain of each answer:  t >= its seconds under x + after(s)
-              where s ends it; until an answer takes no longer than its bound (cutting planes)
+    chains    the longest chain of each answer:  t >= its seconds under x + after(s) where s ends
+              it; until an answer takes no longer than its bound (cutting planes)
     after     what s reduces less what its last backwards hide under x, by each line of that
               (`CutTimes.reduced_lines_s`); the update
 
@@ -26,7 +24,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.long_chain import longest_chain
-from meshplan.costmodels.schedule.program import Chain, program
+from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.known_chains import shape_of
 from meshplan.planner.cuts.recompute_chains import MixAnswer
@@ -37,7 +35,6 @@ from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weight
 
 GRAIN = 1e-9  # the unit of time in the model, as a fraction of the limit
 ROUNDING = 1e-6  # of a grain: by which sums in another order may differ
-MOST_PLAYED = 256  # actions of the longest step that is in the model action by action
 ROUNDS, MOST_S = 12, 0.5  # rounds of cutting planes; deterministic seconds of CP-SAT at most
 PASSES, ROOM = slice(3), 4  # fields of a `CutTimes.load`
 ENOUGH = 1 - 1e-7  # times a step: a bound that near is taken for it
@@ -106,20 +103,14 @@ class ExactMixes:
         for rank in range(problem.pp):
             self._fits(rank)
 
-    def answer(
-        self, known: Iterable[Chain], most_played: int = MOST_PLAYED, most_s: float = MOST_S
-    ) -> MixAnswer:
-        """The least step, as far as it is below the limit: `known` chains are a beginning. Every
-        action of a step of `most_played` is in the model. It takes `most_s` deterministic seconds.
+    def answer(self, known: Iterable[Chain], most_s: float = MOST_S) -> MixAnswer:
+        """The least step, as far as it is below the limit: `known` chains are a beginning. It takes
+        `most_s` deterministic seconds.
         """
-        forwards = self.problem.chunks * self.problem.m
-        played = 2 * forwards <= most_played and len(program(*self.shape).steps) <= most_played
-        if played:
-            self._play()
         for chain in known:
             self._follow(chain)
         bound_s, step_s, plan, left_s = 0.0, math.inf, None, most_s
-        for _ in range(1 if played else ROUNDS):
+        for _ in range(ROUNDS):
             solved = solve_model(self.model, left_s)
             left_s -= solved.seconds
             if solved.status == "INFEASIBLE":
@@ -159,42 +150,18 @@ class ExactMixes:
             held = np.concatenate(kept).tolist() + steps
             self.model.add(weighted_sum(flat + reached, held) <= room - levels[0])
 
-    def _play(self) -> None:
-        """Every action ends after what it waits for."""
-        ends: list[Any] = [0, 0]  # nothing, and the step's begin
-        hop, taken = self._grains(self.times.hop_s), dict[int, Any]()
-        order = program(*self.shape)
-        for before, needed, what in order.steps:
-            end = self.model.new_int_var(0, round(1 / GRAIN) - 1, "")
-            if what not in taken:
-                kind, chunk = divmod(what, self.problem.chunks)
-                often = np.eye(4)[kind]
-                taken[what] = weighted_sum(self.chosen[chunk], self._grains_taken(chunk, often))
-            self.model.add(end >= ends[before] + taken[what])
-            if needed > 0:
-                self.model.add(end >= ends[needed] + hop + taken[what])
-            ends.append(end)
-        for rank, last in enumerate(order.last):
-            self._ends(rank, ends[last], np.zeros((4, self.problem.chunks)), 0.0)
-
     def _follow(self, chain: Chain) -> None:
-        """The step lasts as long as a chain."""
+        """The step lasts as long as a chain, and what its last rank reduces then."""
         often = np.array(chain.counts, float).reshape(4, -1)
-        self._ends(chain.rank, 0, often, chain.hops * self.times.hop_s)
-
-    def _ends(self, rank: int, end: Any, often: Floats, fixed_s: float) -> None:
-        """The step lasts until `end`, passes so `often` [kind, chunk] and `fixed_s` after it, and
-        what `rank` reduces then.
-        """
-        chunks, held = range(self.problem.chunks), self.problem.chunks_of_rank[rank]
-        for reduced_s, passes in self.reduced_s[rank]:
+        chunks, held = range(self.problem.chunks), self.problem.chunks_of_rank[chain.rank]
+        for reduced_s, passes in self.reduced_s[chain.rank]:
             taken = [
                 each
                 for v in chunks
                 for each in self._grains_taken(v, often[:, v], passes * (v in held))
             ]
-            fixed = self._grains(fixed_s + reduced_s + self.rest_s)
-            self.model.add(self.step >= end + fixed + weighted_sum(self._flat(chunks), taken))
+            fixed = self._grains(chain.hops * self.times.hop_s + reduced_s + self.rest_s)
+            self.model.add(self.step >= fixed + weighted_sum(self._flat(chunks), taken))
 
     def _grains_taken(self, chunk: int, often: Floats, hides: float = 0.0) -> list[int]:
         """[way] grains of so many F, B, I and W of a chunk, less what so many backwards hide."""

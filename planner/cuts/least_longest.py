@@ -13,8 +13,7 @@ chain; where they become too many, the best are kept, and the bound of the best 
 stands for the rest.
 
 Means of chains, which are bounds too, were no help: whole layers are coarse, and the labels do what
-the means leave (gpt-oss-120b on 16 ranks: 8 % below the best against 2 %). All chains of two ranks
-are known from the beginning (`planner.cuts.relays`).
+the means leave (gpt-oss-120b on 16 ranks: 8 % below the best against 2 %).
 """
 
 import math
@@ -24,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints, each_once
-from meshplan.planner.cuts.relays import Relay, Relayed
 
 MOST_LABELS = 1_000  # labels kept at one stage
 MOST_COMPARED = 100  # labels compared with each other at a time
@@ -62,18 +60,15 @@ class Least(NamedTuple):
 
 
 class LeastLongest:
-    """Ways through `stages` from place 0 to `last`, with the chains of `relay`."""
+    """Ways through `stages` from place 0 to `last`."""
 
-    def __init__(self, stages: list[Steps], last: int, relay: Relay | None = None) -> None:
+    def __init__(self, stages: list[Steps], last: int) -> None:
         self.stages, self.last = stages, last
-        self._relay = relay or Relay.nothing([len(each.first) for each in stages])
         self.forbidden: set[tuple[int, ...]] = set()
         self._from = [np.searchsorted(each.first, np.arange(last + 2)) for each in stages]
         self._here = [np.flatnonzero(np.diff(begins)) for begins in self._from]
         self._begin = [begins[here] for begins, here in zip(self._from, self._here, strict=True)]
         self._least = self._to_go([each.least_s for each in stages], np.maximum)
-        self._way_s = self._to_go(self._relay.way, np.add)
-        self._turns_s = self._to_go(self._relay.turns, np.maximum)
         self._chains: list[_Chain] = []
 
     def add(self, costs: list[Floats], fixed_s: float) -> None:
@@ -101,8 +96,7 @@ class LeastLongest:
         """
         start = np.zeros(1, np.int64)
         spent = np.array([[chain.fixed_s for chain in self._chains]])
-        relayed, no_steps = Relayed.start(self._relay.fixed_s), np.zeros((1, 0), np.int64)
-        dropped = [_Labels(0, start, spent, np.zeros(1), relayed, np.zeros(1), no_steps)]
+        dropped = [_Labels(0, start, spent, np.zeros(1), np.zeros(1), np.zeros((1, 0), np.int64))]
         passes, made, way = 0, 0, Least(math.inf, None, 0, 0)
         tables = _Tables.of(self._chains)
         while dropped and not way.way and passes < most_passes and made <= most_labels:
@@ -129,15 +123,12 @@ class LeastLongest:
         step += begins[labels.place][label]
         place, spent = steps.end[step], labels.spent[label]
         longest = np.maximum(labels.longest[label], steps.least_s[step])
-        relayed = labels.relayed.take(label).onward(self._relay, stage, step)
         bound = np.maximum(longest, self._least[stage + 1][place])
-        to_go = self._way_s[stage + 1][place], self._turns_s[stage + 1][place]
-        bound = np.maximum(bound, relayed.bound_s(*to_go))
         if self._chains:
             spent = spent + tables.costs[stage][step]
             bound = np.maximum(bound, (spent + tables.rest[stage + 1][place]).max(axis=1))
         way = np.column_stack([labels.way[label], step])
-        return _Labels(stage + 1, place, spent, longest, relayed, bound, way)
+        return _Labels(stage + 1, place, spent, longest, bound, way)
 
     def _kept(self, labels: "_Labels", limit_s: float) -> tuple["_Labels", "_Labels"]:
         """The labels to go on with, the best first; and those that are dropped."""
@@ -145,8 +136,7 @@ class LeastLongest:
         kept = kept[np.argsort(labels.bound[kept], kind="stable")]
         if not self.forbidden and len(kept) > MOST_LABELS // 2:
             kept, rest = kept[:MOST_COMPARED], kept[MOST_COMPARED:]
-            relayed = labels.relayed.take(kept).costs()
-            costs = np.column_stack([labels.spent[kept], labels.longest[kept], *relayed])
+            costs = np.column_stack([labels.spent[kept], labels.longest[kept]])
             kept = np.concatenate([kept[~_beaten(labels.place[kept], costs)], rest])
         return labels.take(kept).parted()
 
@@ -159,23 +149,20 @@ class LeastLongest:
 
 class _Labels(NamedTuple):
     """Beginnings of ways through the first stages: where they end, what they cost under each chain,
-    the longest of their steps on its own, what they add to chains of two ranks, a bound of all ways
-    that begin so, and their steps.
+    the longest of their steps on its own, a bound of all ways that begin so, and their steps.
     """
 
     stage: int
     place: Ints
     spent: Floats
     longest: Floats
-    relayed: Relayed
     bound: Floats
     way: Ints
 
     def take(self, some: Ints | slice) -> "_Labels":
         """Some of them."""
         place, spent, longest = self.place[some], self.spent[some], self.longest[some]
-        relayed, bound = self.relayed.take(some), self.bound[some]
-        return _Labels(self.stage, place, spent, longest, relayed, bound, self.way[some])
+        return _Labels(self.stage, place, spent, longest, self.bound[some], self.way[some])
 
     def parted(self) -> tuple["_Labels", "_Labels"]:
         """As many as are looked at together, and the others."""

@@ -12,7 +12,7 @@ cuts of few chunks move many layers at once (`planner.cuts.balanced_counts`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -40,12 +40,10 @@ LEARN = 2  # plays in the time that it takes to find a longest chain
 MOST_CHAINED = 200_000  # actions of the longest order whose chains are found: memory
 DESCENT = 200_000  # a descent of `BalancedCounts`
 MOST_BALANCED, MOST_MISSES = 16, 2  # chunks of the largest cut for it; descents in vain
-MOST_NEAR, MOST_MISSES_NEAR = 8, 4  # the same where all cuts near one are weighed
 WEIGHED = 4  # each chunk of a cut that is weighed
 FITTED = 200  # cuts whose memory is looked at together
 NEAR_GOAL = 1.05  # times the goal: what two layers may gain
 FASTER = 1 - 1e-6
-Propose = Callable[[Sequence[int]], Sequence[int]]
 
 
 class MovedLayers:
@@ -89,25 +87,16 @@ class MovedLayers:
     def _balanced(
         self, stages: tuple[Stage, ...], step_s: float
     ) -> tuple[tuple[Stage, ...], float]:
-        """The fastest cut on the ways of `BalancedCounts` from `stages`, if nothing recomputes."""
+        """The fastest cut on the ways of `BalancedCounts` from `stages`, if nothing recomputes, as
+        long as no known chain forbids cuts on these to be of worth.
+        """
         balanced = self.balanced
         if balanced is None or not _is_bare(self.problem, stages):
             return stages, step_s
-        found = self._proposed(balanced.least, MOST_MISSES, stages, step_s)
-        if len(stages) <= MOST_NEAR:
-            found = self._proposed(balanced.least_near, MOST_MISSES_NEAR, *found)
-        return found
-
-    def _proposed(
-        self, propose: Propose, most_misses: int, stages: tuple[Stage, ...], step_s: float
-    ) -> tuple[tuple[Stage, ...], float]:
-        """The fastest cut of those that are proposed beside the one before it, as long as no known
-        chain forbids them to be of worth.
-        """
-        balanced, misses = self.balanced, 0
-        while balanced and misses < most_misses and self.spent < self.budget:
+        misses = 0
+        while misses < MOST_MISSES and self.spent < self.budget:
             self.spent += DESCENT
-            counts = propose([stage.layers for stage in stages])
+            counts = balanced.least([stage.layers for stage in stages])
             if balanced.longest_s(counts) >= min(step_s, self.goal_s) * FASTER:
                 break
             moved, misses = least_recomputed(self.problem, counts), misses + 1

@@ -20,7 +20,6 @@ from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.intervals import ProblemChains, intervals_below
 from meshplan.planner.cuts.least_longest import LeastLongest, Steps
-from meshplan.planner.cuts.relays import Relay
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.stages.path import Intervals, stages_of
 
@@ -53,16 +52,7 @@ class PathCuts:
         self._passes = [
             np.array([load[:3] for load in each]).reshape(-1, 3) for each in self._loads
         ]
-        self.ways = LeastLongest(stages, len(problem.pattern), self._relay())
-
-    def _relay(self) -> Relay:
-        """What is waited for comes to F and I."""
-        p, times = self.problem, self.times
-        waits = np.array([times.extra_s, times.extra_s, 0.0])
-        reduce = [np.array([*map(times.reduce_s_of, each)], float) for each in self._loads]
-        passes = [each + waits for each in self._passes]
-        relay = Relay.of(p.schedule, p.m, passes, reduce, times.hop_s)
-        return relay._replace(fixed_s=relay.fixed_s + self.once_s)
+        self.ways = LeastLongest(stages, len(problem.pattern))
 
     @property
     def steps(self) -> int:

@@ -100,7 +100,7 @@ class RecomputeChains:
         self, problem: StageProblem, times: CutTimes, bare: tuple[Stage, ...], after: After
     ) -> None:
         self.problem, self.times, self.bare = problem, times, bare
-        self.pairs = Pairs.below(problem.alone, np.full(1, math.inf))
+        self.pairs = Pairs.of(problem.alone, np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.reduce_s, self.rest_s = after
         self.work = times.work(bare)
         self.rounding_s = (problem.m + 1) * len(problem.pattern) / NS_PER_S
@@ -367,20 +367,13 @@ class RecomputeChains:
 
     @cached_property
     def _covers(self) -> list[list[int]]:
-        """Of each rank the covers by which it lacks anything, all or the hardest alone."""
+        """Of each rank the covers by which it lacks anything, or that by which it lacks most."""
         p, pairs = self.problem, self.pairs
-        if p.chunks > MOST_CHUNKS:
-            return [[self._hardest(rank)] for rank in range(p.pp)]
-        covers = range(len(p.shape.covers))
+        covers, few = range(len(p.shape.covers)), p.chunks <= MOST_CHUNKS
         lacks = [
             [float(pairs.lacks_kib(rank, which)[0]) for which in covers] for rank in range(p.pp)
         ]
         return [
-            [which for which in covers if of_rank[which] > 0] or [int(np.argmax(of_rank))]
+            [which for which in covers if few and of_rank[which] > 0] or [int(np.argmax(of_rank))]
             for of_rank in lacks
         ]
-
-    def _hardest(self, rank: int) -> int:
-        """The cover that asks most of a rank, in fractions of layers."""
-        covers = range(len(self.problem.shape.covers))
-        return int(np.argmax([self.pairs.beyond_ns(rank, which)[0] for which in covers]))

@@ -22,15 +22,10 @@ from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import Vector
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.closed_form import ClosedForm
-from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
 from meshplan.planner.problem.same_pipeline import Pipelines, SamePipeline, run_as
 from meshplan.planner.space.legal_layouts import Space, Variant
-
-UNPRICED = {"layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "forward_ns", "input_grad_ns",
-            "weight_grad_ns", "fixed_step_ns", "cap_kib"}  # fmt: skip
-"""What the constant holds, or what is in the other columns once a schedule holds them."""
-PRICED = tuple(field.name for field in fields(Coefficients) if field.name not in UNPRICED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,8 @@ def print_best(
         out.print(indented(bullets(plan.reasons[:SHOWN_REASONS])))
     out.print(indented(Text("\nthe space that was searched:")))
     *space, work = search_lines(plan.search)
-    out.print(indented(bullets([*space, f"{work}; {_counts(result)}"])))
+    misfits = f"{result.misfits:,} layouts do not fit by the closed form"
+    out.print(indented(bullets([*space, f"{work}; {misfits}"])))
 
 
 def _best_parts(plan: Plan, search: SearchReport, device: str) -> Iterator[RenderableType]:
@@ -201,13 +202,6 @@ def _memory_facts(plan: Plan) -> Iterator[str]:
     if line := host_line(plan):
         yield line
     yield f"nearest measured run: {nearest_line(plan.evidence)}"
-
-
-def _counts(result: SearchResult) -> str:
-    """How many layouts do not fit, have a higher bound and were solved, under the closed form."""
-    bounded = f"{result.bounded:,} have a higher bound"
-    fates = f"{result.misfits:,} do not fit, {bounded}, {result.solved:,} solved"
-    return f"before that, by closed form, {fates}"
 
 
 def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:

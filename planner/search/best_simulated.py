@@ -16,7 +16,7 @@ import numpy as np
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.free_pages import give_back_freed
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.far_kinds import settle_far_kinds
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.held_memory.counted_kinds import CountedKinds
@@ -49,7 +49,6 @@ from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.rows_below import Source
 from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
-from meshplan.planner.search.simulation.likely_mixes import mix_likely
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.second_core import Later
@@ -59,7 +58,7 @@ FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first
 
 
 def best_simulated(
-    run: BranchAndBound,
+    run: FirstPlans,
     question: Question,
     simulate: Callable[[Layout], float],
     k: int,
@@ -129,7 +128,7 @@ def _of_every_cut(proof: Simulated, most_s: float, bound_s: float) -> OpenKinds:
 
 
 def _proof_of(
-    run: BranchAndBound,
+    run: FirstPlans,
     question: Question,
     simulate: Callable[[Layout], float],
     rows: Source,
@@ -148,7 +147,7 @@ def _proof_of(
 
 
 def _settled(
-    run: BranchAndBound, question: Question, proof: Simulated, deadline: float | None
+    run: FirstPlans, question: Question, proof: Simulated, deadline: float | None
 ) -> tuple[float, float]:
     """What the proof leaves open: the least bound of all, and of what no bound of memory lets fit;
     infinite where there is nothing. Raises `NoLayoutFits`.
@@ -161,7 +160,6 @@ def _settled(
             raise nothing_fits(question, run, left_s, proof.tally.deadline)
     beyond = taken_out(proof) if counts and run.best else proof.open.rows[:0]
     proof.tally.deadline = deadline
-    mix_likely(proof)
     open_s, beyond_s = proof.prove(deadline), math.inf
     if not proof.best and not run.best:
         raise nothing_fits(question, run, open_s, proof.tally.deadline)
@@ -172,14 +170,14 @@ def _settled(
 
 
 def _find_other_kinds(
-    run: BranchAndBound,
+    run: FirstPlans,
     proof: Simulated,
     carried: CarriedCuts,
     tell_proved: Callable[[], Progress],
     k: int,
     deadline: float | None,
 ) -> None:
-    """Runners-up: of the simulation, then the closed form's where they are fewer than `k`."""
+    """Runners-up, the near ones first."""
     if k > 1 and proof.best:
         try:
             carried.carry(k)
@@ -189,9 +187,6 @@ def _find_other_kinds(
                 CountedKinds.runners_up(proof, k)
         except KeyboardInterrupt:  # the proof is there, but not what is open where moments count
             proof.open_kinds = OpenKinds()
-    if len(proof.best) < k and run.best:
-        run.find_runners_up(k, deadline)
-        proof.offer(*run.ranked()[:k])
     settle_far_kinds(proof, k)
 
 
@@ -222,7 +217,7 @@ def _cuts_beside(proof: Simulated, solutions: tuple[Solution, ...]) -> Cuts:
     return "runners-up listed" if len(solutions) > 1 and proof.space.lists_cuts(rows) else "all"
 
 
-def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
+def _tell(run: FirstPlans, proof: Simulated, left: Sequence[Open]) -> None:
     """Where the simulation stands; `left`: cuts of settled layouts that are open still."""
 
     def progress() -> Progress:
@@ -235,7 +230,7 @@ def _tell(run: BranchAndBound, proof: Simulated, left: Sequence[Open]) -> None:
 
 
 def _proved(
-    run: BranchAndBound, proof: Simulated, open_s: float, every_cut: Later[EveryCut]
+    run: FirstPlans, proof: Simulated, open_s: float, every_cut: Later[EveryCut]
 ) -> Progress:
     """The progress when the proof has ended; `open_s`: the least bound that it left open."""
     best, bound_s = proof.ranked()[0], least_known(run, open_s, proof.best_s)

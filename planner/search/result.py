@@ -7,7 +7,7 @@ from typing import Literal
 from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.problem.coefficients import reserved_bytes
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound, Found
+from meshplan.planner.search.closed_form.first_plans import FirstPlans, Found
 from meshplan.planner.search.found import Kind, Timed
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question
@@ -74,7 +74,6 @@ class SearchResult:
     priced       rows that the cost model priced, or those busy for too long were bounded by; their
                  schedules and chunks share a price
     misfits      layouts of priced rows dropped by memory
-    bounded      layouts never solved: bound too high
     simulated    cuts into stages that were timed by the event simulation
     all_degrees  degrees of which nothing fits by a bound of their memory were settled, too
     dropped      rows dropped before pricing, by rule
@@ -94,8 +93,6 @@ class SearchResult:
     candidates: int
     priced: int
     misfits: int
-    bounded: int
-    solved: int
     cpsat_solves: int
     simulated: int
     wall_s: float
@@ -106,7 +103,7 @@ class SearchResult:
 
 def nothing_fits(
     question: Question,
-    run: BranchAndBound,
+    run: FirstPlans,
     open_s: float = math.inf,
     deadline: float | None = None,
 ) -> NoLayoutFits:
@@ -122,13 +119,13 @@ def nothing_fits(
     return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}", proved=settled)
 
 
-def least_known(run: BranchAndBound, *bounds: float) -> float:
+def least_known(run: FirstPlans, *bounds: float) -> float:
     """The least of `bounds`: 0 where rows are not listed, of which no bound is known."""
     return 0.0 if run.space.ended else min(bounds)
 
 
 def result_of(
-    run: BranchAndBound,
+    run: FirstPlans,
     solutions: tuple[Solution, ...],
     bound_s: float,
     started: float,
@@ -148,8 +145,6 @@ def result_of(
         candidates=run.candidates,
         priced=len(run.space.layouts),
         misfits=run.misfits,
-        bounded=run.candidates - run.misfits - run.solved,
-        solved=run.solved,
         cpsat_solves=run.solves,
         simulated=simulated,
         wall_s=time.perf_counter() - started,

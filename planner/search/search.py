@@ -1,12 +1,12 @@
 """The best layout of a question, with a proof, and the runners-up of other kinds.
 
-The closed form finds first plans, near its bound and no further
-(`planner.search.closed_form.branch_and_bound`). These are simulated, then every layout and cut
-whose bound is below the best simulated step (`planner.search.simulation.simulated`), then what may
-be faster than the best of its own kind and nearly as fast as the best of all. Runners-up differ in
-kind (tp, cp, pp, ep). Status, bound and gap refer to the event simulation, and nothing of the
-closed form is left in them: OPTIMAL says that nothing in the space is faster by more than a
-millionth; on a time limit or Ctrl-C the smallest open bound is the honest distance.
+The closed form finds first plans (`planner.search.closed_form.first_plans`). These are simulated,
+then every layout and cut whose bound is below the best simulated step
+(`planner.search.simulation.simulated`), then what may be faster than the best of its own kind and
+nearly as fast as the best of all. Runners-up differ in kind (tp, cp, pp, ep). Status, bound and gap
+refer to the event simulation, and nothing of the closed form is left in them: OPTIMAL says that
+nothing in the space is faster by more than a millionth; on a time limit or Ctrl-C the smallest open
+bound is the honest distance.
 """
 
 import time
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.search.best_simulated import best_simulated
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
 from meshplan.planner.search.held_memory.less_than_priced import counting_empty_stages, rows_beyond
 from meshplan.planner.search.progress import Progress
@@ -29,9 +29,6 @@ from meshplan.planner.search.result import (
 from meshplan.planner.search.rows.priced_space import Question, busy_ns, closed_form, space_of
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.unlisted_cuts import plan_unlisted
-
-NEAR, MOST_STEPS = 0.03, 120
-"""The closed form need not come nearer where the simulation bounds everything anew."""
 
 
 def search(
@@ -62,7 +59,7 @@ def _begun(
     question: Question,
     deadline: float | None,
     progress: Callable[[Progress], None] | None,
-) -> BranchAndBound:
+) -> FirstPlans:
     """The search over the priced rows of the space, with its likely plans; raises `NoLayoutFits`
     where no layout is legal.
     """
@@ -74,16 +71,16 @@ def _begun(
         raise NoLayoutFits(f"no layout of {question.model.name} on {gpus} obeys every rule")
     coefficients = RowPrices(question, space, closed_form, busy_ns(question, space))
     give_back_freed()
-    run = BranchAndBound(space, coefficients, progress)
+    run = FirstPlans(space, coefficients, progress)
     seed_likely(run)
     return run
 
 
-def _plan_first(run: BranchAndBound, question: Question, deadline: float | None) -> bool:
-    """Plans under the closed form, near its bound; whether it was done in time. Raises
+def _plan_first(run: FirstPlans, question: Question, deadline: float | None) -> bool:
+    """A plan under the closed form, if there is none; whether it was done in time. Raises
     `NoLayoutFits`.
     """
-    finished = run.find_plans(deadline, NEAR, 0 if run.best else MOST_STEPS)
+    finished = run.find(deadline)
     if not run.best and not finished:
         raise SearchEnded(ENDED)
     if not run.best:

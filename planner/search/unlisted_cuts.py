@@ -16,7 +16,7 @@ from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.stage_problem import stage_problem
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound, rows_beyond
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
@@ -26,7 +26,7 @@ MOST = 8  # ways to run a row that are asked
 LESS = (0.98, 0.95, 0.9, 0.8, 0.65, 0.5)  # parts of the memory with which rows may fit still
 
 
-def plan_unlisted(run: BranchAndBound, setting: Setting, deadline: float | None) -> bool:
+def plan_unlisted(run: FirstPlans, setting: Setting, deadline: float | None) -> bool:
     """Offer `run`, which has no plan, one of a cut that no list has; False if a cut may fit that
     was not found.
     """
@@ -48,7 +48,7 @@ def plan_unlisted(run: BranchAndBound, setting: Setting, deadline: float | None)
     return False
 
 
-def _ways(run: BranchAndBound, rows: Ints) -> Iterator[tuple[int, Variant]]:
+def _ways(run: FirstPlans, rows: Ints) -> Iterator[tuple[int, Variant]]:
     """Rows and how each is run in cuts of a list, the rows that need least memory first."""
     if not len(rows):
         return

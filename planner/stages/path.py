@@ -9,7 +9,6 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
     best_split    the best of a short list of splits
 """
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.bounds.split import least_of_splits
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
@@ -113,46 +111,6 @@ class Intervals:
         problem, total = self.problem, int(self._steps[end] - self._steps[first])
         total += problem.embedding.step_ns if stage == 0 else 0
         return total + (problem.head.step_ns if stage == problem.pp - 1 else 0)
-
-    def times_ns(self, most_ns: float) -> list[Floats]:
-        """Of each stage [first, end] what `price` says, infinite where nothing fits or it is more
-        than `most_ns`; stages alike have the same table.
-        """
-        tables, found = dict[object, Floats](), []
-        for stage in range(self.problem.pp):
-            key = self._like(stage), self.problem.fewest_layers(stage)
-            if key not in tables:
-                tables[key] = self._priced_below(stage, most_ns)
-            found.append(tables[key])
-        return found
-
-    def _priced_below(self, stage: int, most_ns: float) -> Floats:
-        first, end = np.indices((len(self._floor),) * 2)
-        least = self._floor[end] - self._floor[first] + self._ends_ns(stage)
-        open_ = (end - first >= self.problem.fewest_layers(stage)) & (least <= most_ns)
-        kept = np.zeros_like(open_)
-        if self._keeps_all:
-            saved = self._saved[end, 0] - self._saved[first, 0]
-            transient = np.where(end > first, self.problem.transient_kib[0], 0)
-            kept = open_ & self._fits(Interval(stage, first, end), saved, transient)
-        table: Floats = np.where(kept, least, math.inf)
-        full = set[int]()  # first layers from where no more fit
-        for at, to in np.argwhere(open_ & ~kept).tolist():
-            price = None if at in full else self.price(stage, at, to)
-            if price is None:
-                full.add(at)
-            elif price.ns <= most_ns:
-                table[at, to] = price.ns
-        return table
-
-    def steps_ns(self) -> list[Floats]:
-        """Of each stage [first, end] what `step_ns` says; stages alike have the same table."""
-        layers = (self._steps[None] - self._steps[:, None]).astype(float)
-        last = self.problem.pp - 1
-        return [
-            layers + self.step_ns(stage, 0, 0) if stage in (0, last) else layers
-            for stage in range(self.problem.pp)
-        ]
 
     def _like(self, stage: int) -> tuple[int, bool, bool]:
         """Equal for stages that hold as many micro-batches and have equal ends."""
@@ -279,16 +237,20 @@ def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, in
 
 
 def best_split(intervals: Intervals) -> StagePlan | None:
-    """The best of the engine's own splits, None if none fits."""
+    """The best of the engine's own splits, None if none fits: first what would be the fastest with
+    nothing recomputed.
+    """
     problem, best = intervals.problem, None
-    pairs, least = least_of_splits(problem.alone, None)
-    for row in np.argsort(least, kind="stable"):
-        if best is not None and least[row] >= best[0]:
+    ends = np.array(problem.splits or ()).reshape(-1, problem.pp).cumsum(axis=1)
+    stage, first = np.arange(problem.pp), np.roll(ends, 1, axis=1) * (np.arange(problem.pp) > 0)
+    least_ns = intervals.all_least_ns(stage, first, ends).tolist()
+    bounds = [objective_of(problem, each, 0) for each in least_ns]
+    for row in np.argsort(bounds, kind="stable").tolist():
+        if best is not None and bounds[row] >= best[0]:
             break
-        ends = pairs.layers[row].sum(axis=0).astype(int).cumsum().tolist()
-        objective = _objective(intervals, ends)
+        objective = _objective(intervals, ends[row].tolist())
         if objective is not None and (best is None or objective < best[0]):
-            best = (objective, ends)
+            best = (objective, ends[row].tolist())
     return plan_of(intervals, best[1]) if best else None
 
 

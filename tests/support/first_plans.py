@@ -10,20 +10,20 @@ from meshplan.planner.problem.stage_problem import (
     modes_of,
     objective_of,
 )
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.rows.priced_space import Pricer, Question, space_of
 from meshplan.planner.search.rows.row_prices import RowPrices
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 
 
-def first_plans(asked: Question, price: Pricer) -> BranchAndBound | None:
-    """All that may be the best, None where no layout is legal."""
+def first_plans(asked: Question, price: Pricer) -> FirstPlans | None:
+    """The first that are found, None where no layout is legal."""
     space = space_of(asked)
     if not len(space.layouts):
         return None
-    run = BranchAndBound(space, RowPrices(asked, space, price))
-    run.find_plans(None)
+    run = FirstPlans(space, RowPrices(asked, space, price))
+    run.find()
     return run
 
 

@@ -1,1 +1,1 @@
-"""Branch and bound under the closed form, and its first plans."""
+"""First plans under the closed form."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Ints, each_once
 from meshplan.planner.problem.coefficients import Coefficients
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.closed_form.likely_ways import likely_ways
 from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.rows.row_prices import AHEAD
@@ -25,7 +25,7 @@ DRAWS, DRAWN = 4, 8192  # how often rows are drawn, and how many each time
 MANY = 32_768  # so many unpriced rows are worth a better plan before they are priced
 
 
-def seed_likely(run: BranchAndBound) -> None:
+def seed_likely(run: FirstPlans) -> None:
     """Offer `run` plans of the likeliest kinds, so that the first bounds have a cutoff."""
     rows = _priced(run)
     _plan(run, rows, run.coefficients.take(rows))
@@ -40,7 +40,7 @@ def seed_likely(run: BranchAndBound) -> None:
             return
 
 
-def _plan(run: BranchAndBound, rows: Ints, prices: Coefficients) -> None:
+def _plan(run: FirstPlans, rows: Ints, prices: Coefficients) -> None:
     """Offer `run` plans of the likeliest ways to run `rows`, which have these prices."""
     likely, tried = list[tuple[int, Variant]](), dict[Kind, int]()
     for place, variant, _ in islice(likely_ways(run.space, prices, rows), LOOKED_AT):
@@ -54,7 +54,7 @@ def _plan(run: BranchAndBound, rows: Ints, prices: Coefficients) -> None:
     run.plan(likely)
 
 
-def _priced(run: BranchAndBound) -> Ints:
+def _priced(run: FirstPlans) -> Ints:
     """Rows that may fit, whose prices are held."""
     run.coefficients.settle(1)
     rows = run.rows if run.coefficients.holds(run.rows) else run.rows[:AHEAD]

@@ -66,12 +66,8 @@ class RowPrices:
             self._price_next(number)
 
     @property
-    def next_ns(self) -> int | None:
-        """The least time of the rows that are not priced; None: all are."""
-        return int(self._next) if self._priced < len(self._order) else None
-
-    @property
     def _next(self) -> float:
+        """The least time of the rows that are not priced, infinite where all are."""
         left = self._in_order(self._priced, self._priced + 1)
         return float(self.busy_ns[left[0]]) if len(left) else np.inf
 

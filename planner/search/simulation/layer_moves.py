@@ -14,7 +14,7 @@ from meshplan.planner.search.simulation.near_cuts import (
     Looked,
     NearCuts,
     Start,
-    rows_near,
+    rows_beside,
 )
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
@@ -36,9 +36,8 @@ class LayerMoves:
     def look(self, kinds: Sequence[Timed], *, beside: bool = False) -> None:
         """Look around cuts of several chunks, where the engine cuts anywhere, of kinds nearly as
         fast as the best whose bound of any cut leaves room, each once; `beside`: and of half and of
-        twice the pipeline ranks of the first, and of a kind that no cut of the list brought near,
-        each row once: its cuts had to beat a longer step then. Each has a budget, but what is
-        looked at beside the first shares one.
+        twice the pipeline ranks of the first, each row once: its cuts had to beat a longer step
+        then. Each has a budget, but what is looked at beside the first shares one.
         """
         plans = self.plans
         if plans.space.legality.uneven_stages != "free" or not kinds:
@@ -119,8 +118,8 @@ class LayerMoves:
         ]  # fmt: skip
         if not beside:
             return [[each] for each in near]
-        first, known = plans.ranked()[0], {*self._moved, *(plans.kind(each) for each in kinds)}
-        rows = rows_near(plans.space, bounds, plans.row_of(first), known, plans.best_s * SETTLED)
+        first = plans.ranked()[0]
+        rows = rows_beside(plans.space, bounds, plans.row_of(first), plans.best_s * SETTLED)
         own = [each for each in near if each.found is first]
         new = [row for row in rows if row not in self._beside]
         others = [Beginning(first, row, variants(row), False) for row in new]

@@ -5,7 +5,7 @@ What is faster than the layout is for the proof to keep; nothing is proved of th
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ from meshplan.planner.cuts import moved_layers
 from meshplan.planner.cuts.known_chains import KnownChains
 from meshplan.planner.cuts.simulated_cuts import Likely, likely_cut
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
-from meshplan.planner.search.found import Kind, Timed, kind_of
+from meshplan.planner.search.found import Timed
 from meshplan.planner.second_core import done_ahead, done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -33,7 +33,6 @@ ALIKE = (
 )  # fmt: skip
 NEAR, NEAR_OF_FEW = 1.05, 1.2  # times the step of the layout: cuts where moves begin
 SHARE = 3  # a climb gets one part in so many of the remaining budget: others begin too
-MOST_UNLIKE = 1  # kinds that were not simulated where moves begin
 FEW = 4  # cuts of few chunks of which the first that fits is likely
 
 
@@ -191,14 +190,6 @@ class NearCuts:
             yield from timed(*pair)
 
 
-def rows_near(
-    space: Space, bounds: Floats, own: int, known: Collection[Kind], limit_s: float
-) -> list[int]:
-    """Rows below the limit that moves begin at, too: beside row `own`, and unlike known kinds."""
-    beside = rows_beside(space, bounds, own, limit_s)
-    return list(dict.fromkeys([*beside, *rows_unlike(space, bounds, known, limit_s)]))
-
-
 def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Iterator[int]:
     """With the degrees and micro-batch of row `own`, for each set of schedules and chunks that a
     row may have but its own, and with half and with twice as many pipeline ranks, the row with the
@@ -216,25 +207,3 @@ def rows_beside(space: Space, bounds: Floats, own: int, limit_s: float) -> Itera
     for rows in sets:
         if len(rows):
             yield int(rows[bounds[rows].argmin()])
-
-
-def rows_unlike(
-    space: Space, bounds: Floats, known: Collection[Kind], limit_s: float
-) -> Iterator[int]:
-    """Rows of several chunks that are below the limit even with their way through the pipeline, if
-    all chunks took as long: of each kind that is not known the shortest, the first `MOST_UNLIKE`.
-    """
-    below = np.flatnonzero(bounds < limit_s)
-    evenly, layouts = np.full(len(bounds), math.inf), space.layouts
-    for variants, rows in space.by_all_variants(below):
-        chunks = max((variant.virtual_stages for variant in variants), default=1)
-        if chunks > 1:
-            filling = (layouts.pipeline_parallel[rows] - 1) / layouts.num_micro_batches[rows]
-            evenly[rows] = bounds[rows] * (1 + filling / chunks)
-    found = set(known)
-    for row in np.argsort(evenly, kind="stable").tolist():
-        if evenly[row] >= limit_s or len(found) >= len(known) + MOST_UNLIKE:
-            return
-        if (kind := kind_of(layouts, row)) not in found:
-            found.add(kind)
-            yield row

@@ -18,7 +18,7 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.cuts.cut_lengths import FULL, LAYERS, SELECTIVE, as_row, as_stages, fitting
 from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
 from meshplan.planner.problem.stage_problem import StageProblem
-from meshplan.planner.search.found import SETTLED, Timed
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.listed_layouts import layers_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
@@ -43,22 +43,16 @@ def near_the_fastest(proof: Simulated) -> NearCut | None:
     best = proof.ranked()[0]
     if best.variant.virtual_stages == 1 or best.row not in proof.kept:
         return None
-    stages, step_s = shaken(proof, best, BUDGET)
+    row, stages = proof.row_of(best), best.plan.stages
+    problem, _ = proof.problem(row, best.variant)
+    times = proof.times_of(row, best.variant, stages)
+    ends = shakes(problem, times, stages, best.step_s, BUDGET)
+    stages, step_s = next(ends)
+    while not proof.tally.late and (end := next(ends, None)) is not None:
+        stages, step_s = end
     if step_s >= best.step_s * SETTLED:
         return None
-    return NearCut(proof.row_of(best), best.variant, layers_of(stages, tuple(best.variant.modes)))
-
-
-def shaken(proof: Simulated, found: Timed, budget: int) -> tuple[tuple[Stage, ...], float]:
-    """The fastest cut where climbs near a layout's own end, and its step; `budget` in units."""
-    row, stages = proof.row_of(found), found.plan.stages
-    problem, _ = proof.problem(row, found.variant)
-    times = proof.times_of(row, found.variant, stages)
-    ends = shakes(problem, times, stages, found.step_s, budget)
-    fastest = next(ends)
-    while not proof.tally.late and (end := next(ends, None)) is not None:
-        fastest = end
-    return fastest
+    return NearCut(row, best.variant, layers_of(stages, tuple(best.variant.modes)))
 
 
 def shakes(

@@ -31,7 +31,7 @@ from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from meshplan.planner.search.closed_form.branch_and_bound import Found
+from meshplan.planner.search.closed_form.first_plans import Found
 from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
 from meshplan.planner.search.open_kinds import OpenKinds
 from meshplan.planner.search.rows.priced_space import Question
@@ -43,8 +43,7 @@ from meshplan.planner.search.simulation.path_search import PathSearch
 from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-# Cuts whose bound is below DEEP times the best step are mixed as soon as they are met, so many.
-DEEP, MOST_DIVES = 0.95, 16
+DEEP = 0.95  # times the best step: what is bounded below that is settled before its turn
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
 MOST_PASSES = 40  # over the stages of a layout that may be cut anywhere, once nothing else is open
 
@@ -251,24 +250,11 @@ class Simulated(SimulatedPlans):
                 found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
-                    entry = self.open.cut_of(least_s, layout, cut)
-                    if not left and self._dives(least_s):
-                        left += self._recompute(entry, limit_s)
-                    else:
-                        self.open.push(entry)
+                    self.open.push(self.open.cut_of(least_s, layout, cut))
                     continue
             if least_s < limit_s(row) * SETTLED:
                 left.append(layout._replace(bound_s=least_s, cut=cut))
         return left
-
-    def _dives(self, bound_s: float) -> bool:
-        """Whether a cut is worth mixes at once: far below the best, so that what they find saves
-        much of what is left.
-        """
-        if bound_s > self.best_s * DEEP or self.tally.dived >= MOST_DIVES:
-            return False
-        self.tally.dived += 1
-        return True
 
     def _settle_paths(
         self,

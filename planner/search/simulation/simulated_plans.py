@@ -13,7 +13,7 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
-from meshplan.planner.search.closed_form.branch_and_bound import Found
+from meshplan.planner.search.closed_form.first_plans import Found
 from meshplan.planner.search.found import Kind, Timed, kind_of
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.rows_below import NEARLY, Source, rows_below

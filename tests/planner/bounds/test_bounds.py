@@ -1,6 +1,5 @@
 """No bound is above what it bounds: the proof of optimality rests on this."""
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,66 +11,15 @@ from first_plans import Plans, least_ns
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.memory_prices import least_work_ns
-from meshplan.planner.bounds.packing import packing_bounds
-from meshplan.planner.bounds.split import Pairs, least_of_splits, split_bounds, weighed
+from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.rows.priced_space import Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
-from meshplan.planner.stages.counts import solve_counts
 from meshplan.planner.stages.first_plan import first_plan
 
 CLOSE = 1 + 1e-9
 Problems = Callable[..., StageProblem]
-
-
-@pytest.mark.parametrize("vpp", [1, 2])
-def test_packing_is_below_the_optimum(vpp: int, problem: Problems) -> None:
-    """For 20 problems the packing bound, with and without a cutoff, is at most the optimum."""
-    for seed in range(20):
-        case = problem(seed, vpp)
-        best, _ = solve_counts(case, 10.0)
-        if best is None:
-            continue
-        for below in (None, best.objective + 1, best.objective * 2):
-            limit = None if below is None else np.array([below])
-            assert packing_bounds(case.alone, limit)[0] <= best.objective, seed
-
-
-def test_rows_of_splits_are_below_the_optimum(problem: Problems, every_plan: Plans) -> None:
-    """For 10 chunked problems with four splits each the bound is at most the optimum."""
-    bounded = 0
-    for seed in range(10):
-        case = problem(seed, 2)
-        alike = every_plan(replace(case, modes=(0,)))  # each cut once
-        cuts = {tuple(s.layers for s in stages) for stages in alike}
-        some = random.Random(seed).sample(sorted(cuts), min(4, len(cuts)))
-        case = replace(case, splits=tuple(some))
-        best = least_ns(case, every_plan)
-        if best is None:
-            continue
-        for below in (None, best + 1, best * 3 // 2):
-            assert _split_bound(case, below) <= best, seed
-        bounded += _split_bound(case, best * 9 // 10) >= best * 9 // 10
-    assert bounded > 1
-
-
-def test_the_likeliest_split_limits_the_others_and_loses_none(
-    problem: Problems, every_plan: Plans
-) -> None:
-    """For 60 chunked problems with all their splits: the least of all, each bounded alone."""
-    found = 0
-    for seed in range(60):
-        case = problem(seed, 2)
-        cuts = {tuple(s.layers for s in stages) for stages in every_plan(replace(case, modes=(0,)))}
-        same = replace(case, splits=tuple(sorted(cuts))).alone
-        _, each = least_of_splits(same, None)
-        least = each.min(initial=math.inf)
-        for limit in (None, int(each.max(initial=0.0, where=np.isfinite(each))) + 1):
-            below = None if limit is None else np.array([limit])
-            assert split_bounds(same, below)[0] == least, seed
-        found += len(set(each[np.isfinite(each)])) > 2
-    assert found > 20
 
 
 def test_prices_of_memory_bound_what_each_rank_recomputes(
@@ -98,11 +46,6 @@ def test_prices_of_memory_bound_what_each_rank_recomputes(
             assert found[like][fits] == pytest.approx(exact[like][fits], rel=1e-9, abs=1e-6), seed
             paid += np.count_nonzero(exact[like][fits])
     assert paid > 100
-
-
-def _split_bound(case: StageProblem, below: int | None) -> float:
-    limit = None if below is None else np.array([below])
-    return float(split_bounds(case.alone, limit)[0])
 
 
 def test_row_bounds_are_below_every_variant(
@@ -192,9 +135,3 @@ def test_most_micro_batches_in_flight(schedule: str, vpp: int, expected: list[in
     m = 16 if schedule == "dualpipe_v" else 8
     ranks = in_flight(schedule, 4, vpp, m)  # type: ignore[arg-type]
     assert [max(map(sum, vectors)) for vectors in ranks] == expected
-
-
-def test_rows_that_cannot_be_had_cost_everything():
-    """0 x infinity is infinity here: a single micro-batch does not make a plan fit."""
-    found = weighed(np.array([0.0, 2.0, 0.0]), np.array([math.inf, 3.0, 5.0]))
-    assert list(found) == [math.inf, 6.0, 0.0]

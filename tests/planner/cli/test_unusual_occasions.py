@@ -17,7 +17,7 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.case.seal import sealed
 from meshplan.planner.cli.main import app
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -69,7 +69,7 @@ def test_ctrl_c_before_any_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyboardInterrupt
 
     monkeypatch.setattr("meshplan.planner.search.search.seed_likely", lambda run: None)
-    monkeypatch.setattr(BranchAndBound, "_advance", interrupted)
+    monkeypatch.setattr(FirstPlans, "_next_rows", interrupted)
     result = run(*SMALL, "--json")
     assert result.exit_code == 3
     assert json.loads(result.stdout) == {"status": "UNKNOWN", "gpus": 16}

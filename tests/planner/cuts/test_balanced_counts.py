@@ -9,7 +9,6 @@ from chunked_cuts import climbs
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.cuts.balanced_counts import SHIFTS, BalancedCounts, least_recomputed
-from meshplan.planner.cuts.moved_layers import MOST_NEAR
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
 Counts = tuple[int, ...]
@@ -82,25 +81,5 @@ def test_a_descent_ends_at_a_cut_that_fits_and_is_no_longer_by_what_is_known() -
         assert sum(found) == len(problem.pattern)
         assert evaluate(problem, least_recomputed(problem, found)) is not None
         assert model.longest_s(found) <= model.longest_s(counts) * 1.005
-        shorter += model.longest_s(found) < model.longest_s(counts)
-    assert shorter >= 3
-
-
-def test_of_all_cuts_near_the_one_with_the_shortest_longest_chain_is_found() -> None:
-    """Against each cut that shifts boundaries by a layer and fits."""
-    shorter = 0
-    for problem, times, stages in climbs(range(30)):
-        counts = tuple(stage.layers for stage in stages)
-        if problem.chunks > MOST_NEAR:
-            continue
-        model = learnt(problem, times, counts, 0.0)
-        found = model.least_near(counts)
-        assert sum(found) == sum(counts)
-        for shifts in product((-1, 0, 1), repeat=problem.chunks - 1):
-            edges = zip((0, *shifts), (*shifts, 0), strict=True)
-            near = tuple(n + end - at for n, (at, end) in zip(counts, edges, strict=True))
-            if all(n >= problem.fewest_layers(at) for at, n in enumerate(near)):
-                fits = evaluate(problem, least_recomputed(problem, near)) is not None
-                assert not fits or model.longest_s(found) <= model.longest_s(near)
         shorter += model.longest_s(found) < model.longest_s(counts)
     assert shorter >= 3

@@ -9,13 +9,12 @@ import pytest
 from meshplan.costmodels.layouts import Floats
 from meshplan.planner.cuts import least_longest
 from meshplan.planner.cuts.least_longest import LeastLongest, Steps
-from meshplan.planner.cuts.relays import Relay
 
-Chains = tuple[list[tuple[list[Floats], float]], Relay]
+Chains = list[tuple[list[Floats], float]]
 
 
 def random_ways(rng: np.random.Generator) -> tuple[list[Steps], int, Chains]:
-    """Up to four stages with a dozen steps each, up to five chains, and those of two stages."""
+    """Up to four stages with a dozen steps each, up to five chains."""
     stages, last = int(rng.integers(1, 5)), int(rng.integers(4, 8))
     steps = []
     for stage in range(stages):
@@ -29,9 +28,7 @@ def random_ways(rng: np.random.Generator) -> tuple[list[Steps], int, Chains]:
         return [rng.random(len(each.first)) for each in steps]
 
     chains = [(drawn(), float(rng.random())) for _ in range(rng.integers(0, 6))]
-    share = float(rng.random()) / 3  # else the chains of two stages are mostly the longest
-    way, up, turns, ends = ([share * costs for costs in drawn()] for _ in range(4))
-    return steps, last, (chains, Relay(way, up, turns, ends, share))
+    return steps, last, chains
 
 
 def every_way(steps: list[Steps], last: int, chains: Chains) -> list[tuple[float, tuple[int, ...]]]:
@@ -46,25 +43,16 @@ def every_way(steps: list[Steps], last: int, chains: Chains) -> list[tuple[float
             of_steps = (float(each.least_s[step]) for each, step in zip(steps, way, strict=True))
             of_chains = (
                 fixed + sum(float(cost[step]) for cost, step in zip(costs, way, strict=True))
-                for costs, fixed in chains[0]
+                for costs, fixed in chains
             )
-            found.append((max([*of_steps, *of_chains, *of_pairs(chains[1], way)]), way))
+            found.append((max([*of_steps, *of_chains]), way))
     return sorted(found)
-
-
-def of_pairs(relay: Relay, way: tuple[int, ...]) -> list[float]:
-    """The chains of each stage and one that is not before it."""
-    of_way, up, turns, ends = (
-        [float(costs[step]) for costs, step in zip(part, way, strict=True)] for part in relay[:4]
-    )
-    total = relay.fixed_s + sum(of_way)
-    return [total + ends[s] - sum(up[:s]) + turns[r] for r in range(len(way)) for s in range(r + 1)]
 
 
 def built(steps: list[Steps], last: int, chains: Chains) -> LeastLongest:
     """With all chains added."""
-    ways = LeastLongest(steps, last, chains[1])
-    for costs, fixed in chains[0]:
+    ways = LeastLongest(steps, last)
+    for costs, fixed in chains:
         ways.add(costs, fixed)
     return ways
 

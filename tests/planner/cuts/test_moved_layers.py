@@ -21,15 +21,13 @@ from meshplan.planner.problem.stage_problem import (
     StageProblem,
     evaluate,
 )
-from meshplan.planner.search.found import Timed, kind_of
+from meshplan.planner.search.found import Timed
 from meshplan.planner.search.rows.priced_space import space_of
 from meshplan.planner.search.simulation import layer_moves
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.near_cuts import (
-    MOST_UNLIKE,
     NearCuts,
     rows_beside,
-    rows_unlike,
 )
 
 CLOSE = 1 - 1e-6
@@ -196,30 +194,6 @@ def test_moves_begin_at_the_same_degrees_under_other_schedules() -> None:
         "global_batch": 256, "engine": "native",
     }  # fmt: skip
     assert best_s(asked) <= best_s(asked, {"schedule": "zb_v"}) * (1 + 1e-6)
-
-
-def test_rows_unlike_are_the_shortest_of_other_kinds() -> None:
-    """Of equal bounds those with the shortest way through the pipeline, of as many chunks as may
-    be; none of a known kind, none that is not below the limit with that way.
-    """
-    space = space_of(chunked(0))
-    rows = range(len(space.layouts))
-    pp, m = space.layouts.pipeline_parallel, space.layouts.num_micro_batches
-    chunks = [max(variant.virtual_stages for variant in space.variants(row)) for row in rows]
-    evenly = {
-        kind_of(space.layouts, row): 1 + (pp[row] - 1) / (m[row] * chunks[row])
-        for row in sorted(
-            rows, key=lambda row: (pp[row] - 1) / (m[row] * chunks[row]), reverse=True
-        )
-        if chunks[row] > 1
-    }
-    bounds, order = np.ones(len(rows)), sorted(evenly.values())
-    found = [kind_of(space.layouts, row) for row in rows_unlike(space, bounds, (), math.inf)]
-    assert [evenly[kind] for kind in found] == order[:MOST_UNLIKE]
-    others = [kind_of(space.layouts, row) for row in rows_unlike(space, bounds, found, math.inf)]
-    assert not set(found) & set(others)
-    assert [evenly[kind] for kind in others] == order[MOST_UNLIKE : 2 * MOST_UNLIKE]
-    assert list(rows_unlike(space, bounds, (), order[0])) == []
 
 
 def test_a_pipeline_that_no_list_cuts_well_is_looked_at() -> None:

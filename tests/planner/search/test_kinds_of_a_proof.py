@@ -20,7 +20,7 @@ from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import evaluate
 from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import Kind, kind_of
-from meshplan.planner.search.near_kinds import settle_near_kinds, shake
+from meshplan.planner.search.near_kinds import settle_near_kinds
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
 from meshplan.planner.search.simulation import open_layouts
@@ -81,14 +81,6 @@ def spoilt(proof: Simulated) -> tuple[Kind, float]:
     proof.best[kind] = best._replace(step_s=math.inf)
     assert proof.judged_s(proof.row_of(best), best.variant, plan) > best.step_s
     return kind, best.step_s
-
-
-def test_the_cut_of_a_runner_up_is_shaken(proof: Simulated) -> None:
-    """From one with a layer at the wrong place something is faster."""
-    kind, _ = spoilt(proof)
-    before_s = proof.best[kind].step_s
-    shake(proof, proof.best[kind])
-    assert proof.best[kind].step_s < before_s
 
 
 def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:

@@ -15,7 +15,7 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import evaluate, stage_problem
 from meshplan.planner.search.closed_form import likely_ways as likely
-from meshplan.planner.search.closed_form.branch_and_bound import BranchAndBound
+from meshplan.planner.search.closed_form.first_plans import TOGETHER, FirstPlans
 from meshplan.planner.search.closed_form.likely_seeds import KINDS, WAYS, seed_likely
 from meshplan.planner.search.closed_form.likely_ways import likely_ways
 from meshplan.planner.search.row_layout import layout_of_row
@@ -117,11 +117,11 @@ CASES = [
 ]
 
 
-def begun(arguments: Arguments) -> tuple[Question, BranchAndBound]:
+def begun(arguments: Arguments) -> tuple[Question, FirstPlans]:
     """A search without first plans."""
     asked = ask(arguments).question
     space = space_of(asked)
-    return asked, BranchAndBound(space, RowPrices(asked, space, closed_form, busy_ns(asked, space)))
+    return asked, FirstPlans(space, RowPrices(asked, space, closed_form, busy_ns(asked, space)))
 
 
 @pytest.mark.parametrize("arguments", CASES)
@@ -182,4 +182,16 @@ def test_where_what_is_busy_least_does_not_fit_rows_are_drawn() -> None:
     _, run = begun(replace(V_SHAPED_ONLY, global_batch=4096))
     seed_likely(run)
     assert V_SHAPED & {found.variant.schedule for found in run.best.values()}
-    assert run.next_row == 0
+
+
+def test_where_no_kind_is_likely_rows_are_planned_in_order() -> None:
+    """Not below a limit that no row is below, not after the deadline; else until one has a plan,
+    which is among the rows that are planned together first.
+    """
+    _, run = begun(TIGHT)
+    assert run.find(below_ns=run.least_ns())
+    assert not run.find(deadline=0.0)
+    assert not run.best
+    assert run.find()
+    assert {found.row for found in run.best.values()} <= set(run.rows[:TOGETHER].tolist())
+    assert run.best

@@ -98,15 +98,14 @@ def test_rows_in_order_are_those_of_pricing_all(
         assert (found.bounds[found.rows] == bounds[found.rows]).all()
     left = np.setdiff1d(rows, found.priced)
     assert len(left)
-    assert found.next_ns is not None
-    assert bounds[left].min() >= found.next_ns > bounds[rows[49]]
+    assert bounds[left].min() > bounds[rows[49]]
     below = found.below(float(np.quantile(bounds[rows], 0.2)) / NS_PER_S)
     fit, prices = found.fitting(below)
     assert (fit == below[fits[below]]).all()
     assert _columns(prices) == _columns(whole.take(fit))
     found.settle(len(rows) + 1)
     assert (found.rows == rows).all()
-    assert found.next_ns is None
+    assert not len(found.unpriced(None))
 
 
 def test_packed_prices_are_looked_up_in_64_bits(question: Question) -> None:

@@ -27,13 +27,13 @@ def asked() -> Question:
 
 
 def test_the_result_is_a_certificate(asked: Question) -> None:
-    """OPTIMAL: no gap, and each layout is solved, a misfit or bounded."""
+    """OPTIMAL: no gap, and not all layouts are misfits."""
     result = solve(asked, 1)
     best = result.solutions[0]
     assert result.status == "OPTIMAL"
     assert result.gap == 0
     assert result.bound_s == best.step_time_s
-    assert result.candidates == result.misfits + result.solved + result.bounded
+    assert 0 <= result.misfits < result.candidates
     assert best.layout.world_size == 8
     check_layout(best.layout, asked.model, asked.training)
 
