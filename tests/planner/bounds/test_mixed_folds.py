@@ -103,7 +103,7 @@ def test_what_a_list_proves_needs_no_game_while_a_wide_gap_is_closed(
         asked.append("game")
         return 0.0, self.mean
 
-    def cuts_s(self: MixedPaths, limit_s: float, by: Multipliers, rounds: int) -> float:
+    def cuts_s(self: MixedPaths, limit_s: float, *_: object) -> float:
         asked.append("list")
         return limit_s
 
