@@ -17,7 +17,7 @@ from meshplan.planner.bounds.folded import mixes
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import Words, _falling, _least_so_far
-from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.cuts.folded_bound import folded_bound_s
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.mixed_paths import MixedPaths
