@@ -98,7 +98,7 @@ def _listed_s(whole: WholeLayers, paths: MixedPaths, below_s: float) -> float:
     answer, before, played = whole.program.answer(), paths.work, paths.played
     if not answer.by:
         return 0.0
-    found_s = paths.cuts_s(below_s, answer.by, PLAYED)
+    found_s = paths.cuts_s(below_s, answer.by, PLAYED, whole.that_fit)
     whole.work += (paths.work - before) // WAYS + whole.step * (paths.played - played)
     return found_s
 

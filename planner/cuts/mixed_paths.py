@@ -7,11 +7,11 @@ be a plan. A mean of cuts holds a mean of whole layers, which no rank does; so c
 by many chains at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import INPUT_GRAD
@@ -46,16 +46,25 @@ class MixedPaths(FoldedPaths):
         places = [each[:, 0] for each in self.places(np.array([ways]))]
         return total, self.mixes_of(places, mean.often[0])
 
-    def cuts_s(self, limit_s: float, by: Multipliers, rounds: int) -> float:
+    def cuts_s(
+        self,
+        limit_s: float,
+        by: Multipliers,
+        rounds: int,
+        that_fit: Callable[[Ints], Bools] | None = None,
+    ) -> float:
         """A bound of all cuts below a limit, which are listed by the program's chains with these
         multipliers, all together and each alone; the limit where there are none, 0 where there are
-        too many. The cut whose longest chain is shortest is played until none is left.
+        too many. Those alone count `that_fit`, [cut] of layers [cut, chunk], where that is said.
+        The cut whose longest chain is shortest is played until none is left.
         """
         means = MeanOfRows.together([self._weighed(by.lines / by.lines.sum()), self._likely(by)])
         sums = self.sums(means)
         edges = self.below(sums, limit_s, AT_ONCE // len(sums.fixed))
         if edges is None:
             return 0.0
+        if that_fit:
+            edges = edges[that_fit(self.layers(edges))]
         return self._least_s(edges, [(means, sums)], limit_s, rounds) if len(edges) else limit_s
 
     def _likely(self, by: Multipliers) -> MeanOfRows:

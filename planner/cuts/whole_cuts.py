@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.step.mix_memory import Span
 from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.free_cuts import FreeCuts, MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
@@ -18,6 +19,7 @@ from meshplan.planner.cuts.known_chains import actions_of
 
 ROUNDS, AT_ONCE = 200, 2_000_000  # cuts that are played at most; cuts times chains looked at
 NO_LONGER = 1e-9
+MOST_ASKED = 1_000  # ranks of a list of cuts that are asked whether they fit
 PLAYED, ACTION = 15_000, 2  # units of work of a cut that is played; of each of its actions
 
 
@@ -67,6 +69,8 @@ class WholeLayers:
     """What bounds steps of the only layout of `program` that are below a limit, by its whole layers
     (`planner.cuts.folded_bound`, `planner.cuts.ordered_bound`).
 
+    fits      whether a rank with some (chunk, first layer, end) may fit, where that is known better
+              than by prices of memory
     is_wide   whether a gap that is wide is to be closed, for which more may be spent
     ended     whether time or budget has ended, by the units of work that were spent
     work      these units
@@ -82,17 +86,36 @@ class WholeLayers:
         ended: Callable[[int], bool],
         *,
         is_wide: bool = False,
+        fits: Callable[[int, Sequence[Span]], bool] | None = None,
     ) -> None:
         self.program, self.below_s, self.ended, self.is_wide = program, below_s, ended, is_wide
+        self.fits = fits
         self.work, self.step = 0, PLAYED + ACTION * actions_of(program.shape)
         self.cuts, self.halved = list[tuple[float, Floats | Ints]](), False
 
+    def that_fit(self, layers: Ints) -> Bools:
+        """[cut] whether all ranks of cuts [cut, chunk] may fit. What a rank holds in several cuts
+        is asked once; once `MOST_ASKED` were, the others may.
+        """
+        found, asked, ends = np.ones(len(layers), bool), 0, np.cumsum(layers, axis=1)
+        held = np.stack([ends - layers, ends], axis=2)
+        for rank, chunks in enumerate(self.program.cuts.same.chunks_of_rank):
+            rows = held[found][:, list(chunks)].reshape(-1, 2 * len(chunks))
+            own, which = np.unique(rows, axis=0, return_inverse=True)
+            asked += len(own)
+            if self.fits is None or asked > MOST_ASKED:
+                break
+            fits = [self.fits(rank, _spans(chunks, each)) for each in own.tolist()]
+            found[found] = np.array(fits, bool)[which.reshape(-1)]
+        return found
+
     def played_s(self, layers: Ints | None, means: Sequence[MeanOfRows], found_s: float) -> float:
-        """The bound by all cuts that may be below the limit, [cut, chunk] layers; `found_s` where
-        they are too many to list.
+        """The bound by all cuts that may be below the limit, [cut, chunk] layers, and may fit;
+        `found_s` where they are too many to list.
         """
         if layers is None:
             return found_s
+        layers = layers[self.that_fit(layers)]
         if not len(layers):
             return self.below_s
         every = WholeCuts(self.program, layers, means)
@@ -105,6 +128,11 @@ class WholeLayers:
             modes = np.arange(len(self.program.cuts.same.modes)) == 0
             self.cuts.append((found_s, layers[every.fastest][:, None] * modes))
         return found_s
+
+
+def _spans(chunks: Sequence[int], places: Sequence[int]) -> list[Span]:
+    """Of the chunks of a rank, by where each begins and ends."""
+    return list(zip(chunks, places[::2], places[1::2], strict=True))
 
 
 def layers_of_kinds(cuts: FreeCuts, layers: Ints) -> Floats:

@@ -40,6 +40,8 @@ from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound
+from meshplan.planner.search.held_memory.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
@@ -351,12 +353,15 @@ class FreeCutBounds:
         folded = alike.shape[0] in V_SHAPED
         if folded:
             self._loose.add(alike.shape[:2])
+        ranks = None
+        if memory_is_a_bound(self.proof.setting):
+            ranks = RanksThatFit(self.proof, int(alike.rows[at]), alike.variant, below_s)
         whole = WholeLayers(
             program, below_s, lambda work: self._left - work <= self._kept or self.proof.tally.late,
-            is_wide=self.aim_s <= self._wide_s,
+            is_wide=self.aim_s <= self._wide_s, fits=ranks.fits if ranks else None,
         )  # fmt: skip
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
-        self._left -= whole.work
+        self._left -= whole.work + (ranks.work if ranks else 0)
         for step_s, layers in sorted(whole.cuts, key=lambda each: each[0]):
             if step_s < self.limit_s:
                 self._offer(int(alike.rows[at]), alike.variant, layers)

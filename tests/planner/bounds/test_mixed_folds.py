@@ -17,7 +17,7 @@ from meshplan.planner.bounds.folded import mixes
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
 from meshplan.planner.bounds.folded.mixed_cuts import MixedFolds
 from meshplan.planner.bounds.folded.mixes import Words, _falling, _least_so_far
-from meshplan.planner.bounds.free_cuts import MeanOfRows, Multipliers
+from meshplan.planner.bounds.free_cuts import MeanOfRows
 from meshplan.planner.cuts.folded_bound import folded_bound_s
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.cuts.mixed_paths import MixedPaths
@@ -103,7 +103,7 @@ def test_what_a_list_proves_needs_no_game_while_a_wide_gap_is_closed(
         asked.append("game")
         return 0.0, self.mean
 
-    def cuts_s(self: MixedPaths, limit_s: float, by: Multipliers, rounds: int) -> float:
+    def cuts_s(self: MixedPaths, limit_s: float, *_: object) -> float:
         asked.append("list")
         return limit_s
 

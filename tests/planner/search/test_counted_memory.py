@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.held_memory.counted_cuts import CountedCut
 from meshplan.planner.search.held_memory.counted_ranks import CountedRanks, RankWays
+from meshplan.planner.search.held_memory.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.row_layout import layers_of
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
@@ -139,6 +141,35 @@ def test_what_a_rank_needs_of_the_kinds_that_it_holds() -> None:
             less, asked = less + (needed < priced - 2**20), asked + 1
     assert asked > 20
     assert less > asked / 5
+
+
+def test_a_rank_fits_where_some_mix_of_its_chunks_needs_no_more() -> None:
+    """Of every rank of drawn cuts, with a memory that just holds the mix that needs least, and with
+    a MiB less: as the step model says of each mix.
+    """
+    asked = 0
+    for question, times, problem, stack in of_several_kinds(range(cases(12, nightly=60))):
+        mixes = list(recomputed([each.layers for each in stack], problem.modes, "any"))
+        if len(mixes) > 300 or times.model.setting.places_modules:
+            continue
+        needs = np.array([
+            [rank.needed for rank in stage_memory(
+                step_model_of(case_at(question, replace(times.layout, stages=mix))))]
+            for mix in mixes
+        ])  # fmt: skip
+        proof = SimpleNamespace(
+            problem=lambda *_, p=problem: (p, None), times_of=lambda *_, t=times: t
+        )
+        variant = SimpleNamespace(replayed=times.layout.selective_modules)
+        starts = starts_of(stack)
+        for rank, least in enumerate(needs.min(axis=0).tolist()):
+            for cap, fits in ((least, True), (least - 2**20, False)):
+                held = RanksThatFit(cast(Any, proof), 0, cast(Any, variant), 1e9)
+                held.ranks.fillable_bytes = cap * (1 + 1e-9)
+                assert held.fits(rank, held.ranks.spans(rank, starts)) == fits
+                assert held.work > 0
+                asked += 1
+    assert asked > 10
 
 
 def test_the_least_memory_is_not_above_what_ranks_hold() -> None:
