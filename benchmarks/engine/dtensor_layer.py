@@ -48,7 +48,8 @@ class Attention(nn.Module):
         q, k, v = (t.view(*t.shape[:2], -1, HEAD) for t in (q, k, v))
         q, k = rotated(self.q_norm(q), turn), rotated(self.k_norm(k), turn)
         out = attended(*(t.transpose(1, 2) for t in (q, k, v)))
-        return self.wo(out.transpose(1, 2).contiguous().flatten(2))
+        summed: Tensor = self.wo(out.transpose(1, 2).contiguous().flatten(2))
+        return summed
 
 
 class FeedForward(nn.Module):
@@ -60,7 +61,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of a sequence."""
-        return self.w2(silu(self.w1(x)) * self.w3(x))
+        summed: Tensor = self.w2(silu(self.w1(x)) * self.w3(x))
+        return summed
 
 
 class Layer(nn.Module):
@@ -74,7 +76,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, turn: Tensor) -> Tensor:
         """Of a sequence."""
         x = x + self.attention(self.attention_norm(x), turn)
-        return x + self.feed_forward(self.ffn_norm(x))
+        out: Tensor = x + self.feed_forward(self.ffn_norm(x))
+        return out
 
 
 def rotated(x: Tensor, turn: Tensor) -> Tensor:
@@ -87,8 +90,8 @@ def rotated(x: Tensor, turn: Tensor) -> Tensor:
 
 def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """By PyTorch's kernel over a rank's own heads: for a CPU's it has no rule of DTensors."""
-    local = [t.to_local() if isinstance(t, DTensor) else t for t in (q, k, v)]
-    out = scaled_dot_product_attention(*local, is_causal=True)
+    a, b, c = (t.to_local() if isinstance(t, DTensor) else t for t in (q, k, v))
+    out = scaled_dot_product_attention(a, b, c, is_causal=True)
     if isinstance(q, DTensor):
         return DTensor.from_local(out, q.device_mesh, q.placements)
     return out
