@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
-from sites import site
+from sites import S, site
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -42,14 +42,19 @@ def mesh() -> Iterator[DeviceMesh]:
     dist.destroy_process_group()
 
 
-def sent(plan: str, *, sequence_parallel: bool) -> tuple[float, float]:
-    """Of a layer of Llama, forward and backward; an all-reduce is listed as two."""
+def boundaries(plan: str, *, sequence_parallel: bool) -> list[Communication]:
+    """Of a layer of Llama on 8 ranks."""
     where = site(LLAMA, 1, 8, sequence_parallel=sequence_parallel)
     kernels = load_engine("torchtitan").kernels.model_copy(
         update={"dtensor": plan, "gathers_cast": False}
     )
     operations = layer_operations(replace(where, kernels=kernels), LLAMA.kinds[0])
-    entries = [op for op in operations if isinstance(op, Communication) and op.axis == "tp"]
+    return [op for op in operations if isinstance(op, Communication) and op.axis == "tp"]
+
+
+def sent(plan: str, *, sequence_parallel: bool) -> tuple[float, float]:
+    """Collectives forward and backward; an all-reduce is listed as two."""
+    entries = boundaries(plan, sequence_parallel=sequence_parallel)
     each = 1 if sequence_parallel else 2
     forward, backward = (
         sum(float(getattr(op, f"{way}_count")) for op in entries) / each
@@ -75,6 +80,21 @@ def test_a_layer_sends_what_torch_sends(
     forward, both = map(collectives_of, passes_of(plan, mesh, inner=False))
     found = forward, both - forward + behind
     assert sent(plan, sequence_parallel=sequence_parallel) == found
+
+
+def test_each_product_keeps_what_it_gathered() -> None:
+    """Queries, keys and values three whole inputs, gate and up two; none without sequence parallel,
+    where all read one tensor.
+    """
+    kept = {
+        (plan, each): [float(op.saved_bytes) for op in boundaries(plan, sequence_parallel=each)]
+        for plan in ("columns", "sequence", "prepared")
+        for each in (False, True)
+    }
+    attention, _, feed_forward, _ = kept["prepared", True]
+    assert attention == feed_forward == 2 * S * LLAMA.hidden
+    assert kept["sequence", True] == [3 * attention, 0, 2 * feed_forward, 0]
+    assert kept["columns", False] == kept["prepared", False]
 
 
 @pytest.mark.parametrize(
