@@ -82,7 +82,7 @@ class Layer(nn.Module):
 
 def rotated(x: Tensor, turn: Tensor) -> Tensor:
     """By cosines and sines in fp32; the halves of each head change places."""
-    cos, sin = turn.unbind(0)
+    cos, sin = turn.chunk(2)
     wide = x.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

@@ -5,9 +5,7 @@ inputs and outputs in Python. A dense layer under tensor parallelism has four bo
 out of attention and feed-forward); what its plan adds to plain tensors is spread over them evenly.
 
 Leaves out attention's own dispatch, the optimizer's (FSDP2 has DTensors with and without tensor
-parallelism), and releases before PyTorch 2.10, which dispatch in Python alone (pytorch/pytorch pull
-request 167051; without it and its neighbours a detach took 36 to 40 us instead of 24 to 26 on a
-Skylake host, pull request 166371).
+parallelism), routers and experts, and what NCCL's calls take the host.
 """
 
 from meshplan.costmodels.seconds.operation import Direction
@@ -23,7 +21,9 @@ LAYER_S: dict[DTensorPlan, tuple[float, float]] = {
 """By which a plan makes the host's forward and backward of a dense layer longer: processor-seconds
 with torch 2.13 and collectives that do nothing on an AMD EPYC (Zen 4), 2026-11-28
 (`python -m benchmarks.engine.dtensor_host`); of "kept" with norms of queries and keys, which its
-models have. They are taken as they are for other x86 hosts.
+models have. With torch 2.9.1, before dispatch in C++, operators take twice and gathers half as
+long, plans 0.85 to 1.17 times. Other x86 hosts are taken to be as fast: a detach takes torch 2.9.1
+40 us there, and took 36 to 40 on a Skylake (pytorch/pytorch pull request 166371, before it).
 """
 
 
