@@ -15,6 +15,13 @@ tokens around it (Ulysses, 2309.14509); or that in each node, and keys and value
 
 AdapterCasts = Literal["fused", "none", "inputs", "all"]
 
+DTensorPlan = Literal["", "columns", "sequence", "prepared", "kept"]
+"""What of a layer are DTensors where nothing compiles PyTorch's tensor parallelism: inputs and
+outputs of products ("columns"); norms and residual sums too, on parts of the sequence, whose
+products gather their inputs each for itself ("sequence"); norms and what one gather makes of their
+outputs ("prepared"); and queries, keys and values through norms and rotation ("kept").
+"""
+
 
 class KernelHabits(Frozen):
     """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
@@ -149,6 +156,7 @@ class KernelHabits(Frozen):
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
+    dtensor         "" where a compiler runs DTensors, or tensor parallelism has none
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
                     back under autocast, or without it adapters compute in fp32, "all"; "fused": no
                     kernel scales their wide output, as one does in all others
@@ -231,6 +239,7 @@ class KernelHabits(Frozen):
     product_share: float = Field(default=1.0, gt=0)
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
+    dtensor: DTensorPlan = ""
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

@@ -35,6 +35,10 @@ from meshplan.hardware_profiles.kernel_habits import ContextKind, KernelHabits
 GELU_OPERATORS = 10  # of Megatron-LM's, forward (`KernelHabits.own_gelu`)
 
 
+ENTERING_EACH = ("columns", "sequence")
+"""Plans of `KernelHabits.dtensor` in which no gather is shared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where operations are listed for: the model, one rank's share of it, the engine's kernels.
@@ -181,13 +185,37 @@ def gather_tokens(site: Site, name: str, module: Module = "linear") -> Communica
     return _tensor_communication(site, name, module, entering=True)
 
 
+def gather_attention(site: Site, products: int) -> Communication:
+    """The same before attention, where so many products read it."""
+    return entering_each(site, gather_tokens(site, "attention_input"), products)
+
+
 def gather_feed_forward(site: Site) -> Communication:
     """The same before the feed-forward, whose gate and up may be products apart."""
     found = gather_tokens(site, "feed_forward_input", "mlp")
-    if not (site.kernels.reduces_each and site.model.gated):
+    if not site.model.gated:
         return found
+    if not site.kernels.reduces_each:
+        return entering_each(site, found, 2)
     again = where(site.shard.sequence_parallel > 0, 0.0, found.backward_count)
     return replace(found, backward_count=found.backward_count + again)
+
+
+def entering_each(site: Site, found: Communication, products: int) -> Communication:
+    """Under DTensor's ColwiseParallel alone each product enters for itself: it gathers its input,
+    keeps it, and sends its gradient. Of a layer without sequence parallel torch 2.13's
+    CommDebugMode counts two collectives forward and five backward, with it seven forward
+    (`benchmarks.engine.dtensor_host`).
+    """
+    if site.kernels.dtensor not in ENTERING_EACH:
+        return found
+    return replace(
+        found,
+        forward_count=found.forward_count * products,
+        backward_count=found.backward_count * products,
+        regathers=found.regathers * products,
+        saved_bytes=found.saved_bytes * where(site.shard.sequence_parallel > 0, products, 1),
+    )
 
 
 def scatter_tokens(site: Site, name: str, module: Module = "linear") -> Communication:

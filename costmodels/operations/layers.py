@@ -61,8 +61,8 @@ from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,
     dense_feed_forward,
+    gather_attention,
     gather_feed_forward,
-    gather_tokens,
     own_operators,
     scatter_tokens,
 )
@@ -127,7 +127,8 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if site.model.alternating:
         yield from low_rank_residual(site, site.model.alternating)
     if not (attention.is_mla and site.kernels.own_token_latents):
-        yield gather_tokens(site, "attention_input")
+        own = attention.heads and not attention.is_mla
+        yield gather_attention(site, 3 if own else 1)
     if attention.heads:
         for op in _attention(site, attention):
             yield replace(op, modules=(*op.modules, "attention"))

@@ -152,7 +152,7 @@ class Rank:
             engine.kernels.graphed, engine.kernels.products_apart, engine.kernels.fixed_capacity,
             engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
             engine.kernels.launch_share, engine.kernels.product_share,
-            engine.kernels.launches_block, engine.kernels.adapter_casts,
+            engine.kernels.launches_block, engine.kernels.adapter_casts, engine.kernels.dtensor,
         )  # fmt: skip
 
     @property

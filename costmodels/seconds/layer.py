@@ -51,6 +51,7 @@ from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Collective, Computing, Cost, Pass
+from meshplan.costmodels.seconds.dtensor import dispatched_s
 from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
@@ -73,7 +74,7 @@ from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Overlap
-from meshplan.hardware_profiles.kernel_habits import AdapterCasts
+from meshplan.hardware_profiles.kernel_habits import AdapterCasts, DTensorPlan
 from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -95,7 +96,7 @@ class Pricer:
     fixed_capacity  whether experts take as many rows whatever routers choose
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
-    launch_share, product_share, launches_block, adapter_casts    see `KernelHabits`
+    launch_share, product_share, launches_block, adapter_casts, dtensor    see `KernelHabits`
     """
 
     device: Device
@@ -118,6 +119,7 @@ class Pricer:
     product_share: float = 1.0
     launches_block: bool = False
     adapter_casts: AdapterCasts = "none"
+    dtensor: DTensorPlan = ""
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -360,14 +362,13 @@ class Pricer:
         return 0 if direction == "weight_grad" else op.present
 
     def _waiting_s(self, op: Operation, direction: Direction) -> Number:
-        """Host time of tensor-parallel collectives in a pipeline that crosses nodes [fitted]; 0
-        for groups of one rank.
-        """
+        """Of the host at tensor parallel's: by DTensor, and in pipelines across nodes [fitted]."""
         if not isinstance(op, Communication) or op.axis != "tp":
             return 0.0
         ranks = self.groups["tp"].size
-        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
-        return each * count_of(op, direction)
+        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks
+        calls_s = dispatched_s(self.dtensor, direction) * self.cluster.host_slowdown
+        return (each * count_of(op, direction) + calls_s) * (ranks > 1)
 
     def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
         op, tuning = each.op, self.device.tuning
@@ -394,7 +395,6 @@ class Pricer:
     def _overlap(self, op: Communication) -> Number:
         hides: dict[str, Number] = {
             "linear": self.overlap.tensor, "attention": self.overlap.context,
-            "first_chunk": self.overlap.context_gather,
-            "expert": self.expert_overlap,
+            "first_chunk": self.overlap.context_gather, "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)

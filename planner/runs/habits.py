@@ -23,6 +23,7 @@ from meshplan.planner.runs.engines import (
 from meshplan.planner.runs.issuing import issuing_said
 from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, loss_said
 from meshplan.planner.runs.rows import Facts, Row
+from meshplan.planner.runs.tensor_plans import dtensor_said
 from meshplan.planner.runs.updates import update_said
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
@@ -240,7 +241,7 @@ def engine_of(row: Row) -> Engine:
         kernels |= WHOLE_PROGRAM
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
-    kernels |= issuing_said(row, engine) | _replay_said(row, engine)
+    kernels |= issuing_said(row, engine) | dtensor_said(row, engine) | _replay_said(row, engine)
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
