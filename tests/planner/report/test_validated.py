@@ -51,7 +51,7 @@ def test_each_number_of_a_run_has_a_line(tmp_path: Path, predicted: Predicted) -
     assert of_run["slow"].endswith(" no")
     assert " +0.0% " in of_run["held"]
     assert of_run["held"].endswith(" yes")
-    assert of_run["full"].split() == ["full", *"memory ran out does not fit".split()]
+    assert of_run["full"].split() == ["full", "memory", "ran", "out", "does", "not", "fit"]
     assert " n/a " in of_run["asked"]
     assert f" {seconds:.2f} s " in of_run["asked"]
 
