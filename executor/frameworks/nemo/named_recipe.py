@@ -1,0 +1,85 @@
+"""The recipe that a launch of Megatron-Bridge's `run_recipe.py` names, where its clone is there.
+
+    torchrun scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config model.x=2
+
+The program is found as the script names it; the recipe is the function of that name in the clone's
+`src/megatron/bridge/recipes`, or in `perf_recipes` beside it, or one that an import there calls so.
+Words win over what it says. Source: NVIDIA-NeMo/Megatron-Bridge@067f987d
+`scripts/training/recipe_runner.py` (load_recipe).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from meshplan.executor.frameworks.documents.composed import merged
+from meshplan.executor.frameworks.documents.values import shown
+from meshplan.executor.frameworks.nemo.recipe_functions import run_of_function
+from meshplan.executor.frameworks.nemo.run import Run
+from meshplan.executor.frameworks.shell.sourced import file_of
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import Fact
+
+RUNNER = "run_recipe.py"
+_PACKAGES = ("src/megatron/bridge/recipes", "src/megatron/bridge/perf_recipes")
+_HANDED_ON = ("peft_scheme", "hf_path", "packed_sequence")
+"""Options that the program hands to the recipe, which is followed without arguments."""
+
+
+def named_recipe(
+    recipe: Fact, program: str, path: str, environment: Mapping[str, str]
+) -> Run | None:
+    """What the recipe says, at the line that names it; None where no clone beside the script at
+    `path` has it.
+    """
+    file = file_of(program, path)
+    found = file and _definition(file.absolute().parents[2:3], str(recipe.value))
+    if not found:
+        return None
+    where, name = found
+    run = run_of_function(text_of(where), str(where), name, environment)
+    return _at(run, recipe.line, f"line {recipe.line}: the recipe {shown(name)} of {where.name}")
+
+
+def _definition(roots: Sequence[Path], name: str) -> tuple[Path, str] | None:
+    """The file that defines the recipe, and its name there."""
+    if not name.isidentifier():
+        return None
+    texts = {file: text_of(file) for root in roots for file in _files(root)}
+    for file, text in texts.items():
+        if re.search(rf"^def {name}\(", text, re.M):
+            return file, name
+    for text in texts.values():
+        if renamed := re.search(rf"^ +(\w+) as {name},?$", text, re.M):
+            return _definition(roots, renamed[1])
+    return None
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for package in _PACKAGES:
+        yield from sorted((root / package).rglob("*.py"))
+
+
+def _at(run: Run, line: int, said: str) -> Run:
+    """With every entry at the `line` of the script."""
+    return replace(
+        run,
+        found={name: Fact(fact.value, line) for name, fact in run.found.items()},
+        unknown={name: Fact(fact.value, line) for name, fact in run.unknown.items()},
+        unread=tuple(Fact(fact.value, line) for fact in run.unread),
+        model=run.model and Fact(run.model.value, line),
+        notes=(said,),
+    )
+
+
+def with_overrides(run: Run, stated: Mapping[str, Fact], given: Mapping[str, Fact]) -> Run:
+    """A recipe under the words of its launch. The model's sequences are as long as the data's."""
+    found = merged(run.found, stated)
+    if (length := found.get("dataset.seq_length")) is not None:
+        found = found | {"model.seq_length": length}
+    unknown = {name: fact for name, fact in run.unknown.items() if name not in stated}
+    why = "an argument of the recipe, which is followed without any"
+    unread = [Fact(f"--{name} {shown(given[name].value)} ({why})", given[name].line)
+              for name in _HANDED_ON if name in given]  # fmt: skip
+    return replace(run, found=found, unknown=unknown, unread=(*run.unread, *unread))
