@@ -44,15 +44,16 @@ def named_recipe(
 
 def _definition(roots: Sequence[Path], name: str) -> tuple[Path, str] | None:
     """The file that defines the recipe, and its name there."""
-    if not name.isidentifier():
-        return None
     texts = {file: text_of(file) for root in roots for file in _files(root)}
-    for file, text in texts.items():
-        if re.search(rf"^def {name}\(", text, re.M):
-            return file, name
-    for text in texts.values():
-        if renamed := re.search(rf"^ +(\w+) as {name},?$", text, re.M):
-            return _definition(roots, renamed[1])
+    seen: set[str] = set()
+    while name.isidentifier() and name not in seen:
+        seen.add(name)
+        for file, text in texts.items():
+            if re.search(rf"^def {name}\(", text, re.M):
+                return file, name
+        imported = re.compile(rf"\b(\w+) as {name}\b")
+        found = filter(None, map(imported.search, texts.values()))
+        name = next((each[1] for each in found if each[1] != name), "")
     return None
 
 
