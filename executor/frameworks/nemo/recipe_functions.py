@@ -77,8 +77,9 @@ def runs_of_functions(
 
 
 def run_of_function(text: str, path: str, name: str, environment: Mapping[str, str]) -> Run:
-    """The recipe `name` of a file, without notes; raises `UnreadableConfig`."""
-    return _run(Program(Repository(text, path), Budget(), _rules(environment)), name)
+    """The recipe `name` of a file, with what was assumed; raises `UnreadableConfig`."""
+    program = Program(Repository(text, path), Budget(), _rules(environment))
+    return replace(_run(program, name), notes=tuple(program.assumed.values()))
 
 
 def _rules(environment: Mapping[str, str] | None) -> Rules:

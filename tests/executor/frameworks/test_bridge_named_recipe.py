@@ -64,6 +64,17 @@ def test_arguments_of_a_recipe_are_named(clone: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("words", "named"), [("-pp 4", True), ("-pp 2", False), ("", False)])
+def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named: bool) -> None:
+    """The program may cut the layers anew where the launch changes how many stages there are."""
+    recipes = clone / "src/megatron/bridge/recipes/llama/llama3.py"
+    uneven = "    cfg.model.num_layers_in_first_pipeline_stage = 17\n    return"
+    recipes.write_text(RECIPES.replace("    return", uneven))
+    found = launched(clone, f"--recipe llama3_8b_config -tp 1 {words}")
+    unread = [str(fact.value) for fact in found.unread]
+    assert any("the recipe's num_layers_in_first" in each for each in unread) is named
+
+
 @pytest.mark.parametrize("name", ["x", "llama9_config"])
 def test_a_recipe_that_is_not_there_leaves_the_words(clone: Path, name: str) -> None:
     """Also where imports only hand its name on."""
