@@ -8,12 +8,14 @@ from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_n
 from meshplan.executor.frameworks.refused_scripts import BY
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
+from meshplan.executor.frameworks.verl_sft_keys import plan_fields as fields_of_verl_sft
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
 _RECIPES = "NeMo 2 or Megatron-Bridge recipe in Python"
+_SFT = "verl's SFT trainer"
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -46,6 +48,9 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "LLaMA-Factory v1": ((r"model:[ \t]+\S", r"train_dataset:",
                           r"(?:dist_config|kernel_config|peft_config|sample_backend):"),
                          _OWN_NAMES),
+    _SFT: ((r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.(?:fsdp_)?sft_trainer\b",),
+           "how many tokens a step has follows from the lengths of its documents, which a script "
+           "does not say; check a plan of the same layout"),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
               r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
@@ -133,5 +138,7 @@ def refuse(text: str, path: str) -> Reading:
     fields = plan_fields(text) if title == "verl" else ""
     if title == "NeMo RL":
         fields = fields_of_nemo_rl(text, path)
+    if title == _SFT:
+        fields = fields_of_verl_sft(text, path)
     said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
     raise UnreadableConfig(f"{title}: not read ({said})")

@@ -14,9 +14,10 @@ from rich.table import Table
 
 from meshplan.costmodels.units import counted
 from meshplan.planner.cli.options import AsJson
-from meshplan.planner.report.output import print_json
+from meshplan.planner.report.output import print_json, print_tables
 from meshplan.planner.report.picture import check_plot
 from meshplan.planner.report.terminal import as_written
+from meshplan.planner.report.validated import runs_table
 from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
@@ -25,6 +26,8 @@ from meshplan.planner.worker_processes import in_processes
 
 Rows = list[dict[str, str]]
 CHUNK = 100
+SHOWN_ROWS = 20
+NAMED = 3  # skipped rows, of each reason
 MANY_ROWS = 400  # below this, starting a second process costs more than it saves
 
 
@@ -40,6 +43,9 @@ def validate(
     as_json: AsJson = False,
     suite: Annotated[str, typer.Option(help="Only these suites, comma-separated.")] = "",
     grade: Annotated[str, typer.Option(help="Only these grades, such as A,B.")] = "",
+    rows: Annotated[
+        int, typer.Option(min=0, help="List at most so many runs, farthest off first.")
+    ] = SHOWN_ROWS,
     plot: Annotated[
         Path | None, typer.Option(help="Draw predicted against measured (.png, .svg or .html).")
     ] = None,
@@ -47,17 +53,17 @@ def validate(
         Path | None, typer.Option(help="Instead: fit the constants and write them to this folder.")
     ] = None,
 ) -> None:
-    """Score the cost model against measured runs, by suite.
+    """Score the cost model against measured runs, by suite and by run.
 
     Example: meshplan validate --grade A,B --json
     """
     if plot is not None:
         check_plot(plot, ".html")
-    rows = _rows(runs or BUILT_IN, {"suite": _words(suite), "grade": _words(grade)})
+    wanted = _rows(runs or BUILT_IN, {"suite": _words(suite), "grade": _words(grade)})
     if fit is not None:
-        _fit(rows, fit, runs)
+        _fit(wanted, fit, runs)
         return
-    results = _predict(rows)
+    results = _predict(wanted)
     predicted = [row for row in results if isinstance(row, Predicted)]
     document: dict[str, Any] = {
         "rows": [json_row(row) for row in results],
@@ -66,6 +72,8 @@ def validate(
     if as_json:
         print_json(document)
     else:
+        if rows and predicted:
+            print_tables(runs_table(predicted, rows), "")
         _print(document["summary"], results)
     if not predicted:
         raise UnreadableRuns(f"{runs or BUILT_IN}: no run could be priced; each reason is above")
@@ -195,9 +203,15 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
             name = what.replace("_", " ").replace("reserved", "reserved memory")
             console.print(f"{name} inside the range of 8 of 10 runs: {_percent(share)} of the rows")
     _print_choice(console, report)
-    reasons = Counter(row.reason for row in results if isinstance(row, Skipped))
-    for reason, count in reasons.most_common(8):
-        console.print(f"skipped {count}: {reason}")
+    _print_skipped(console, [row for row in results if isinstance(row, Skipped)])
+
+
+def _print_skipped(console: Console, rows: list[Skipped]) -> None:
+    """The commonest reasons, each with the first rows that it is of."""
+    for reason, count in Counter(row.reason for row in rows).most_common(8):
+        named = [row.id for row in rows if row.reason == reason][:NAMED]
+        more = ", ..." if count > NAMED else ""
+        console.print(f"skipped {count} ({', '.join(named)}{more}): {reason}")
 
 
 def _print_choice(console: Console, report: dict[str, Any]) -> None:

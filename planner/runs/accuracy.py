@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshplan.hardware_profiles.dataclass import dataclass
+from meshplan.planner.runs.compared import compared
 from meshplan.planner.runs.runs import Run, measured_step_s
 from meshplan.planner.runs.validate import Predicted
 
@@ -182,7 +183,10 @@ def summary(rows: Sequence[Predicted], skipped: int) -> dict[str, Any]:
             if step_errors(group := [row for row in rows if row.run.grade == grade])
         },
         "mean_of_suite_medians": mean(medians) if medians else None,
-        "inside_8_of_10": {what: _share_inside(rows, what) for what in ("step_time", "reserved")},
+        "inside_8_of_10": {
+            "step_time": _share_inside(rows, "step time"),
+            "reserved": _share_inside(rows, "reserved"),
+        },
         "allocated": _plain(spread(memory_errors(rows, "allocated"))),
         "reserved": _plain(spread(memory_errors(rows, "reserved"))),
         "fits": asdict(fits) | {"balanced_accuracy": fits.balanced_accuracy},
@@ -192,14 +196,13 @@ def summary(rows: Sequence[Predicted], skipped: int) -> dict[str, Any]:
 
 def _share_inside(rows: Sequence[Predicted], what: str) -> float | None:
     """Of the rows of grades A and B that state it, how many lie in the range of 8 of 10 runs."""
-    found = []
-    for row in rows:
-        measured, predicted = row.run.measured, row.time.step_time_s
-        stated = measured.step_time_s if what == "step_time" else measured.reserved_gib
-        predicted = predicted if what == "step_time" else row.reserved_gib
-        around = row.step_time_interval if what == "step_time" else row.reserved_interval
-        if stated and not measured.oom and row.run.grade in ("", "A", "B"):
-            found.append(around.low <= stated / predicted <= around.high)
+    found = [
+        bool(each.inside)
+        for row in rows
+        if row.run.grade in ("", "A", "B")
+        for each in compared(row)
+        if each.what == what
+    ]
     return mean(found) if found else None
 
 

@@ -65,16 +65,25 @@ def runs_of_functions(
 ) -> list[Run]:
     """Each recipe of a file; raises `UnreadableConfig`."""
     repository, budget = Repository(text, path), Budget()
-    rules = Rules(opaque=_OPAQUE, ruled=_RULED, effects=_EFFECTS, environment=environment)
     names = [*islice(_recipes(repository.tree), MAX_CONFIGURATIONS)]
     if not names:
         raise UnreadableConfig("no function that returns a ConfigContainer without arguments")
     runs = []
     for name, line in names:
-        program = Program(repository, budget, rules)
+        program = Program(repository, budget, _rules(environment))
         run = _said_by_name(_run(program, name), name, line)
         runs.append(replace(run, notes=(*run.notes, *program.assumed.values())))
     return runs
+
+
+def run_of_function(text: str, path: str, name: str, environment: Mapping[str, str]) -> Run:
+    """The recipe `name` of a file, with what was assumed; raises `UnreadableConfig`."""
+    program = Program(Repository(text, path), Budget(), _rules(environment))
+    return replace(_run(program, name), notes=tuple(program.assumed.values()))
+
+
+def _rules(environment: Mapping[str, str] | None) -> Rules:
+    return Rules(opaque=_OPAQUE, ruled=_RULED, effects=_EFFECTS, environment=environment)
 
 
 def _said_by_name(run: Run, name: str, line: int) -> Run:

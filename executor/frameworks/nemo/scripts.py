@@ -9,10 +9,12 @@ NVIDIA-NeMo/Megatron-Bridge@067f987d `scripts/training/run_recipe.py` (COMMON_OV
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import zip_longest
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.nemo.launched_config import launched_config, with_words
+from meshplan.executor.frameworks.nemo.named_recipe import RUNNER, named_recipe, with_overrides
 from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.shell.arguments import arguments
@@ -36,7 +38,6 @@ _OTHERS = re.compile(
 )
 """Programs of NeMo and NeMo-Aligner that train otherwise than by the next token."""
 _TEXT_STEPS = ("gpt_step", "llm_step", "dsv4_step")
-_RUNNER = "run_recipe.py"
 _OPTIONS = {
     "-gb": "train.global_batch_size", "--global_batch_size": "train.global_batch_size",
     "-mb": "train.micro_batch_size", "--micro_batch_size": "train.micro_batch_size",
@@ -99,7 +100,7 @@ def _is_override(word: str) -> bool:
 def _by_option(words: list[Fact]) -> dict[str, Fact]:
     """The overrides that options of `run_recipe.py` state."""
     texts = [str(word.value) for word in words]
-    at = next((at for at, text in enumerate(texts) if text.endswith(_RUNNER)), len(texts))
+    at = next((at for at, text in enumerate(texts) if text.endswith(RUNNER)), len(texts))
     found: dict[str, Fact] = {}
     for word, after in zip_longest(words[at:], words[at + 1 :]):
         option, _, value = str(word.value).partition("=")
@@ -117,6 +118,10 @@ def _run(
     for word in words:
         found |= override(str(word.value), word.line)
     given = arguments(words)
+    followed = _followed(words, given, path, environment)
+    if followed is not None:
+        followed = with_overrides(followed, found, given)
+        found = dict(followed.found)
     by_name, more = of_recipe(given, found)
     unread = (*more, *_program(words), *_loose_sizes(words), *said_by_output(words))
     found |= by_name
@@ -128,7 +133,21 @@ def _run(
         unread, notes = (*unread, *whole.left), (*notes, said, *whole.notes())
         return Run(found, gpus, unread, notes, waits, whole=True)
     unread = (*unread, *_composed(given), *_groups(words), *_not_taken(words))
+    if followed is not None:
+        unread, notes = (*followed.unread, *unread), (*notes, *followed.notes)
+        return replace(followed, found=found, gpus=gpus, unread=unread, notes=notes, waits=waits)
     return Run(found, gpus, unread, notes, waits)
+
+
+def _followed(
+    words: Iterable[Fact], given: Mapping[str, Fact], path: str, environment: Mapping[str, str]
+) -> Run | None:
+    """The recipe that the launch names, where it can be followed."""
+    programs = (str(word.value) for word in words if str(word.value).endswith(RUNNER))
+    program, recipe = next(programs, None), given.get("recipe")
+    if program is None or recipe is None:
+        return None
+    return named_recipe(recipe, program, path, environment)
 
 
 _FORMATS = {

@@ -1,0 +1,74 @@
+"""The options of a script of verl's SFT trainers that go into a plan, by the plan's names.
+
+The script is followed, so variables and arrays have their values; of a key that is stated twice the
+last one counts. What the script leaves out is the trainer's default. Micro-batches are packed up to
+so many tokens of a GPU unless `data.use_dynamic_bsz` is off; only then does
+`data.micro_batch_size_per_gpu` count, as it always did in the FSDP trainer before this one, whose
+defaults changed between releases and are not said. Source: verl-project/verl@06bc583f
+`verl/trainer/sft_trainer.py`, @059eb268 `verl/trainer/config/sft_trainer_engine.yaml`, @0db13434
+`verl/trainer/config/model/hf_model.yaml`; volcengine/verl@17aa18cb
+`verl/trainer/config/engine/fsdp.yaml`, @005a83db `verl/trainer/config/sft_trainer.yaml`.
+"""
+
+import re
+from collections.abc import Mapping
+
+from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.planner.case.reading import UnreadableConfig
+
+MODULE, BEFORE = "verl.trainer.sft_trainer", "verl.trainer.fsdp_sft_trainer"
+_KEY = r"(?:data|engine|model)(?:\.\w+)*|ulysses_sequence_parallel_size"
+_OPTION = re.compile(rf"\+{{0,2}}({_KEY})=(.*)", re.S)
+_DEFAULTS = {
+    "engine": "fsdp", "data.train_batch_size": "256", "data.max_token_len_per_gpu": "8192",
+    "data.micro_batch_size_per_gpu": "4", "data.max_length": "1024",
+}  # fmt: skip
+_OF_FSDP = {"engine.model_dtype": "fp32", "model.enable_gradient_checkpointing": "True"}
+_FIELDS = (
+    ("model", "model.path"),
+    ("model", "model.partial_pretrain"),
+    ("engine", "engine"),
+    ("tensor_parallel", "engine.tensor_model_parallel_size"),
+    ("pipeline_parallel", "engine.pipeline_model_parallel_size"),
+    ("context_parallel", "engine.context_parallel_size"),
+    ("context_parallel", "engine.ulysses_sequence_parallel_size"),
+    ("context_parallel", "ulysses_sequence_parallel_size"),
+    ("expert_parallel", "engine.expert_model_parallel_size"),
+    ("global_batch_size", "data.train_batch_size"),
+    ("longest document", "data.max_length"),
+    ("lora_rank", "model.lora_rank"),
+    ("FSDP's weights", "engine.model_dtype"),
+    ("recompute", "model.enable_gradient_checkpointing"),
+)
+_PACKED = (("tokens of a packed micro-batch and GPU", "data.max_token_len_per_gpu"),)
+_COUNTED = (("micro_batch_size", "data.micro_batch_size_per_gpu"),)
+
+
+def plan_fields(text: str, path: str) -> str:
+    """What the script's options say of a plan; nothing where it cannot be followed."""
+    module, stated = _started(text, path)
+    known = _with_defaults(stated) if module == MODULE else stated
+    packed = module == MODULE and stated.get("data.use_dynamic_bsz", "True").lower() != "false"
+    fields = _FIELDS + (_PACKED if packed else _COUNTED)
+    return "; ".join(f"{ours}: {key}={known[key]}" for ours, key in fields if key in known)
+
+
+def _with_defaults(stated: Mapping[str, str]) -> dict[str, str]:
+    fsdp = stated.get("engine", _DEFAULTS["engine"]) == "fsdp"
+    default = _DEFAULTS | _OF_FSDP if fsdp else _DEFAULTS
+    return {key: f"{value} by default" for key, value in default.items()} | dict(stated)
+
+
+def _started(text: str, path: str) -> tuple[str, dict[str, str]]:
+    """The trainer that the script's last such command starts, and its options by key."""
+    try:
+        commands = read_script(text, path=path).commands
+    except UnreadableConfig:
+        return "", {}
+    for command in reversed(commands):
+        words = [str(word.value) for word in command]
+        started = [module for module in (MODULE, BEFORE) if module in words]
+        if started:
+            found = map(_OPTION.fullmatch, words)
+            return started[0], {each[1]: each[2] for each in found if each}
+    return "", {}

@@ -1,0 +1,83 @@
+"""The recipe that a launch of `run_recipe.py` names. Run: pytest tests/executor/frameworks."""
+
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
+
+RECIPES = """\
+def llama3_8b_2gpu_config() -> ConfigContainer:
+    cfg = ConfigContainer()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_size = 2
+    cfg.model.context_parallel_size = 1
+    cfg.model.seq_length = 8192
+    cfg.dataset.seq_length = 8192
+    cfg.train.global_batch_size = 128
+    cfg.train.micro_batch_size = 1
+    cfg.mixed_precision = "bf16_mixed"
+    return cfg
+"""
+ALIAS = "from .llama3 import (\n    llama3_8b_2gpu_config as llama3_8b_config,\n)\n"
+LAUNCH = "torchrun --nproc_per_node=8 scripts/training/run_recipe.py "
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a launch of a recipe needs of Megatron-Bridge's repository."""
+    recipes = tmp_path / "src/megatron/bridge/recipes/llama"
+    recipes.mkdir(parents=True)
+    (recipes / "llama3.py").write_text(RECIPES)
+    (recipes / "__init__.py").write_text(ALIAS + "from .other import x as x\n")
+    program = tmp_path / "scripts/training/run_recipe.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("import argparse\n")
+    return tmp_path
+
+
+def launched(clone: Path, words: str) -> Reading:
+    """The launch of `words` by a script in the clone's folder."""
+    return read_config(LAUNCH + words + "\n", str(clone / "run.sh"))
+
+
+@pytest.mark.parametrize("name", ["llama3_8b_2gpu_config", "llama3_8b_config"])
+def test_a_recipe_is_followed_under_its_words(clone: Path, name: str) -> None:
+    """By its name or by that of an import; the words win, `-sl` for the model's sequences too."""
+    found = launched(clone, f"--recipe {name} -tp 2 -sl 4096 train.global_batch_size=64")
+    values = {key: fact.value for key, fact in found.facts.items()}
+    assert {"model": "llama-3-8b", "tensor_parallel": 2, "pipeline_parallel": 2, "gpus": 8,
+            "global_batch_size": 64, "micro_batch_size": 1, "seq_len": 4096,
+            }.items() <= values.items()  # fmt: skip
+    assert {fact.line for fact in found.facts.values()} == {1}
+    assert "line 1: the recipe 'llama3_8b_2gpu_config' of llama3.py" in found.notes
+    assert not found.unread
+
+
+def test_arguments_of_a_recipe_are_named(clone: Path) -> None:
+    """It is followed without any."""
+    found = launched(clone, "--recipe llama3_8b_config --hf_path other/model -tp 2")
+    assert [str(fact.value).partition(",")[0] for fact in found.unread] == [
+        "--hf_path 'other/model' (an argument of the recipe"
+    ]
+
+
+@pytest.mark.parametrize(("words", "named"), [("-pp 4", True), ("-pp 2", False), ("", False)])
+def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named: bool) -> None:
+    """The program may cut the layers anew where the launch changes how many stages there are."""
+    recipes = clone / "src/megatron/bridge/recipes/llama/llama3.py"
+    uneven = "    cfg.model.num_layers_in_first_pipeline_stage = 17\n    return"
+    recipes.write_text(RECIPES.replace("    return", uneven))
+    found = launched(clone, f"--recipe llama3_8b_config -tp 1 {words}")
+    unread = [str(fact.value) for fact in found.unread]
+    assert any("the recipe's num_layers_in_first" in each for each in unread) is named
+
+
+@pytest.mark.parametrize("name", ["x", "llama9_config"])
+def test_a_recipe_that_is_not_there_leaves_the_words(clone: Path, name: str) -> None:
+    """Also where imports only hand its name on."""
+    found = launched(clone, f"--recipe {name} -tp 2")
+    assert found.facts["tensor_parallel"].value == 2
+    assert "pipeline_parallel" not in found.facts
