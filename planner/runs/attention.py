@@ -1,5 +1,6 @@
 """Which kernel computed a measured run's attention, from its facts, its framework and its year."""
 
+import re
 from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -17,8 +18,8 @@ FLASH_KERNELS = {
     "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
     "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex",
 }  # fmt: skip
-"""`sdpa` calls FlashAttention-2, or what a GPU has instead; with a mask as a tensor, `masked`,
-because no other kernel of PyTorch's takes one. Transformers of July to November 2025 makes such a
+"""`sdpa` calls FlashAttention-2, or what a GPU or a release of PyTorch has instead; with a mask as a
+tensor, `masked`, because no other kernel of PyTorch's takes one but cuDNN's. Transformers of July to November 2025 makes such a
 mask where a model is called without a cache and without an attention mask (issue 41856, mended by
 pull request 42367), and any release where a sequence is padded.
 """
@@ -34,6 +35,12 @@ def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
     asks_torch = facts.attention_kernel == "sdpa"
     said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
     return said if kernel else {}
+
+
+def release_said(row: Row) -> dict[str, str]:
+    """The release of PyTorch that ran, if the framework's name says it, as "PyTorch 2.8.0" does."""
+    said = re.search(r"torch (2\.[0-9]+(\.[0-9]+)?)\b", row.framework.lower())
+    return {"torch_release": said[1] if said else ""}
 
 
 LAST_BY_TRITON = 2025
