@@ -18,10 +18,11 @@ FLASH_KERNELS = {
     "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
     "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex",
 }  # fmt: skip
-"""`sdpa` calls FlashAttention-2, or what a GPU or a release of PyTorch has instead; with a mask as a
-tensor, `masked`, because no other kernel of PyTorch's takes one but cuDNN's. Transformers of July to November 2025 makes such a
-mask where a model is called without a cache and without an attention mask (issue 41856, mended by
-pull request 42367), and any release where a sequence is padded.
+"""`sdpa` calls FlashAttention-2, or what a GPU or release of PyTorch has instead; with a mask as a
+tensor, `masked`, because no other kernel of PyTorch's takes one but cuDNN's, in releases that list
+that first. Transformers of July to November 2025 makes such a mask where a model is called without
+a cache and without an attention mask (issue 41856, mended by pull request 42367), and any release
+where a sequence is padded.
 """
 
 
