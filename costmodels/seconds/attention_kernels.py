@@ -142,19 +142,24 @@ fp32, and masks that are tensors, which cuDNN's takes (`masked` is what other re
 """
 
 
-def sdpa_kernel(release: str, gpu: str, head_dim: int, v_head_dim: int) -> AttentionKernel | None:
-    """What `scaled_dot_product_attention` of a release of PyTorch ("2.13") runs on a GPU; None on
-    AMD's, which have a kernel of its own. cuDNN's takes heads of 256 on Hopper, on Blackwell of 128
-    or keys of 192 beside values of 128.
+def sdpa_kernel(order: str, gpu: str, head_dim: int, v_head_dim: int) -> AttentionKernel | None:
+    """What `scaled_dot_product_attention` runs on a GPU, in the order of a release of PyTorch
+    ("2.13") or with cuDNN's kernel first ("cudnn") or not at all ("flash"); None on AMD's, which
+    have a kernel of its own. cuDNN's takes heads of 256 on Hopper, on Blackwell of 128 or keys of 192 beside values of 128.
     """
     family = gpu_family(gpu)
     if family.startswith("cdna"):
         return None
-    wanted = (*map(int, release.split(".")), 0)[:3]
-    old = wanted in CUDNN_FIRST_BEFORE and not (wanted > (2, 9) and gpu.split("-")[0] in ULTRA)
-    first = family in ("hopper", "blackwell") and (old or wanted >= CUDNN_FIRST_AGAIN)
+    listed = order == "cudnn" if order.isalpha() else _lists_cudnn(order, gpu)
+    first = listed and family in ("hopper", "blackwell")
     widest = 256 if family == "hopper" or (head_dim, v_head_dim) == (192, 128) else 128
     return "cudnn" if first and max(head_dim, v_head_dim) <= widest else "flash2"
+
+
+def _lists_cudnn(release: str, gpu: str) -> bool:
+    wanted = (*map(int, release.split(".")), 0)[:3]
+    minor = gpu.split("-")[0] in ULTRA and wanted[:2] == (2, 9)
+    return wanted >= CUDNN_FIRST_AGAIN or (wanted in CUDNN_FIRST_BEFORE and not minor)
 
 
 ASSEMBLED = ("cdna3", "cdna4")

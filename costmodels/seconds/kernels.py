@@ -104,13 +104,13 @@ class Device:
     sdpa_by_assembly: bool = False
     pads_products: bool = False
     loops_over_experts: bool = False
-    torch_release: str = ""
+    sdpa_order: str = ""
 
     def running(self, op: AttentionCore) -> "Device":
         """Itself, with the kernel that the release of PyTorch picks for `op` where it picks one."""
-        if not self.torch_release or not self.uses_sdpa or self.attention != "flash2":
+        if not self.sdpa_order or not self.uses_sdpa or self.attention != "flash2":
             return self
-        kernel = sdpa_kernel(self.torch_release, self.gpu.name, op.head_dim, op.v_head_dim)
+        kernel = sdpa_kernel(self.sdpa_order, self.gpu.name, op.head_dim, op.v_head_dim)
         return self._running[kernel] if kernel else self
 
     @cached_property
@@ -297,8 +297,9 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
     kernels = device.kernels
     if backward and op.chosen and kernels.sparse_backward:
         return kernels.sparse_backward, kernels.sparse_half_backward
-    if device.uses_sdpa and device.attention == "flash2":
-        assembled = device.sdpa_by_assembly
+    triton = device.attention == "flex" and device.gpu.vendor == "amd"
+    if device.uses_sdpa and (triton or device.attention == "flash2"):
+        assembled = device.sdpa_by_assembly and not triton
         own = of_sdpa(kernels, device.gpu.name, assembled=assembled, backward=backward)
         if own is not None:
             return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]

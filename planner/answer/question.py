@@ -219,11 +219,10 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
 
 def _release_assumed(engine: Engine, cluster: Cluster) -> list[str]:
     """Which release of PyTorch is taken to run, where others run a slower attention."""
-    release = engine.kernels.torch_release
-    if not release or sdpa_kernel(release, cluster.gpu.name, 128, 128) != "cudnn":
+    release = engine.kernels.sdpa_order
+    if not release[:1].isdigit() or sdpa_kernel(release, cluster.gpu.name, 128, 128) != "cudnn":
         return []
-    slower = "2.10 and most before 2.9 run FlashAttention-2"
-    return [f"assumed: PyTorch {release}, whose attention here is cuDNN's ({slower})"]
+    return [f"assumed: PyTorch {release}, whose attention here is cuDNN's (that of 2.10 is slower)"]
 
 
 def _refuse_large(**asked: float | None) -> None:

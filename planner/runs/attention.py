@@ -27,7 +27,9 @@ where a sequence is padded.
 
 
 def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
-    """The attention kernel, and what else was not there before there was a fused one."""
+    """The attention kernel, and what else was not there before there was a fused one. Before
+    torchtitan's was FlexAttention it was PyTorch's, as other loops' over FSDP2 are.
+    """
     if facts.flash_attention is False:
         return BEFORE_FLASH if engine.name in ("megatron", "nemo") else UNFUSED
     kernel = FLASH_KERNELS.get(facts.attention_kernel)
@@ -35,13 +37,18 @@ def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
         kernel = "flash2"
     asks_torch = facts.attention_kernel == "sdpa"
     said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
-    return said if kernel else {}
+    unsaid = {"attention": "flash2"} if engine.kernels.attention == "flex" else {}
+    return said if kernel else unsaid
 
 
 def release_said(row: Row) -> dict[str, str]:
-    """The release of PyTorch that ran, if the framework's name says it, as "PyTorch 2.8.0" does."""
+    """The release of PyTorch that ran, if the framework's name says it, as "PyTorch 2.8.0" does;
+    torchtitan 0.2 lists cuDNN's kernel first (hardware_profiles/engines/variants).
+    """
+    if "torchtitan 0.2" in row.framework.lower():
+        return {"sdpa_order": "cudnn"}
     said = re.search(r"torch (2\.[0-9]+(\.[0-9]+)?)\b", row.framework.lower())
-    return {"torch_release": said[1] if said else ""}
+    return {"sdpa_order": said[1] if said else ""}
 
 
 LAST_BY_TRITON = 2025

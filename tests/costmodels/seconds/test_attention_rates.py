@@ -143,7 +143,7 @@ def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) ->
     named = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel)
     own = replace(
         named, attention=habits.attention, uses_sdpa=habits.uses_sdpa,
-        torch_release=habits.torch_release,
+        sdpa_order=habits.sdpa_order,
     )  # fmt: skip
     for backward in (False, True):
         assert attention_s(own, core, backward=backward) == pytest.approx(
@@ -165,6 +165,8 @@ def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) ->
     pytest.param("a100-80gb-sxm", "2.13", (128, 128), "flash2", id="never first"),
     pytest.param("rtx-5090", "2.13", (128, 128), "flash2", id="sm120"),
     pytest.param("mi300x", "2.13", (128, 128), None, id="AOTriton's"),
+    pytest.param("h100-sxm", "cudnn", (128, 128), "cudnn", id="a framework lists it first"),
+    pytest.param("b200", "flash", (128, 128), "flash2", id="or calls the other itself"),
 ])  # fmt: skip
 def test_which_kernel_pytorch_runs(
     gpu: str, release: str, heads: tuple[int, int], kernel: str | None
@@ -188,7 +190,7 @@ def test_a_release_is_priced_as_its_kernel(gpu: str, release: str, as_: str, lis
     named = Device(
         load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], as_, uses_sdpa=listed
     )
-    asked = replace(named, attention="flash2", uses_sdpa=True, torch_release=release)
+    asked = replace(named, attention="flash2", uses_sdpa=True, sdpa_order=release)
     for backward in (False, True):
         told = attention_s(asked, core, backward=backward)
         assert told == attention_s(named, core, backward=backward)

@@ -80,7 +80,7 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
 ])  # fmt: skip
 def test_a_row_keeps_the_attention_of_its_release(framework: str, release: str) -> None:
     """That which `plan` assumes is not a measured run's; NVIDIA's containers count years."""
-    assert engine_of({"framework": framework}).kernels.torch_release == release
+    assert engine_of({"framework": framework}).kernels.sdpa_order == release
 
 
 @pytest.mark.parametrize(("said", "bytes_", "gathers"), [
