@@ -144,8 +144,9 @@ fp32, and masks that are tensors, which cuDNN's takes (`masked` is what other re
 
 def sdpa_kernel(order: str, gpu: str, head_dim: int, v_head_dim: int) -> AttentionKernel | None:
     """What `scaled_dot_product_attention` runs on a GPU, in the order of a release of PyTorch
-    ("2.13") or with cuDNN's kernel first ("cudnn") or not at all ("flash"); None on AMD's, which
-    have a kernel of its own. cuDNN's takes heads of 256 on Hopper, on Blackwell of 128 or keys of 192 beside values of 128.
+    ("2.13"), or with cuDNN's kernel first ("cudnn") or not at all ("flash"); None on AMD's, which
+    have a kernel of their own. cuDNN's takes heads of 256 on Hopper, on Blackwell of 128 or keys of
+    192 beside values of 128.
     """
     family = gpu_family(gpu)
     if family.startswith("cdna"):

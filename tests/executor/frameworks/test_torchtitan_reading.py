@@ -195,7 +195,7 @@ def test_python_that_python_warns_of_is_read_in_silence() -> None:
         pytest.param("a.toml", "[compile]\nenable = false", "torchtitan-eager", id="off"),
         pytest.param("a.toml", "[compile]\nenable = true", "torchtitan-0.2", id="on"),
         pytest.param("a.toml", "", "torchtitan-eager", id="not said, off by default"),
-        pytest.param("a.toml", '[training]\ncompile = true', "torchtitan-0.2", id="on, before 2025-05"),
+        pytest.param("a.toml", '[training]\ncompile = true', "torchtitan-0.2", id="on, old key"),
         pytest.param("a.toml", '[training]\ncompile = "False"\nseq_len = 8192',
                      "torchtitan-eager", id="before 2025-05"),
         pytest.param("a.py", "False", "torchtitan-eager-chunked-loss", id="off, with a newer loss"),
