@@ -137,8 +137,8 @@ Blackwell. Others begin with FlashAttention-2, as all do on any other GPU of NVI
          9.19.0, 2.12 9.20.0, 2.13 too (NVIDIA/cosmos-framework pull request 153)
 
 Leaves out: another cuDNN than that of PyPI's wheel (NGC's containers, wheels of CUDA 12), dropout
-of attention that is no multiple of 1/16, which FlashAttention-2 takes, deterministic algorithms,
-fp32, and masks that are tensors, which cuDNN's takes (`masked` is what other releases run).
+of attention that is no multiple of 1/16, which FlashAttention-2 takes, deterministic algorithms
+and masks that are tensors, which cuDNN's takes (`masked` is what other releases run).
 """
 
 

@@ -107,8 +107,9 @@ class Device:
     sdpa_order: str = ""
 
     def running(self, op: AttentionCore) -> "Device":
-        """Itself, with the kernel that the release of PyTorch picks for `op` where it picks one."""
-        if not self.sdpa_order or not self.uses_sdpa or self.attention != "flash2":
+        """Itself, with the kernel that the release of PyTorch picks for `op` in 16 bits."""
+        asks = self.sdpa_order and self.uses_sdpa and self.attention == "flash2"
+        if not asks or self.recipe.other_dtype(self.gpu) == "fp32":
             return self
         kernel = sdpa_kernel(self.sdpa_order, self.gpu.name, op.head_dim, op.v_head_dim)
         return self._running[kernel] if kernel else self

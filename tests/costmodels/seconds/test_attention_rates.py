@@ -194,3 +194,19 @@ def test_a_release_is_priced_as_its_kernel(gpu: str, release: str, as_: str, lis
     for backward in (False, True):
         told = attention_s(asked, core, backward=backward)
         assert told == attention_s(named, core, backward=backward)
+
+
+def test_cudnns_kernel_takes_16_bits_alone() -> None:
+    """Training in fp32 is priced under a release that lists it first as under one that does not."""
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    first, last = (
+        Device(
+            load_gpu("h200"), load_kernels("h200"), Tuning(), RECIPES["fp32"], "flash2",
+            uses_sdpa=True, sdpa_order=release,
+        )
+        for release in ("2.13", "")
+    )  # fmt: skip
+    assert attention_s(first, core, backward=True) == attention_s(last, core, backward=True)
