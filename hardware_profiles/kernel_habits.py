@@ -30,6 +30,9 @@ class KernelHabits(Frozen):
                     not use the matrix units that came with Hopper fully, cuDNN and the third do
     uses_sdpa       PyTorch's scaled_dot_product_attention calls FlashAttention-2, or on AMD's GPUs
                     and Blackwell a kernel of its own (`Kernels.sdpa_forward`)
+    sdpa_order      the release of PyTorch whose order of kernels that keeps (`sdpa_kernel` of
+                    costmodels/seconds/attention_kernels.py), or the framework's own: "cudnn" has
+                    cuDNN's first, empty has it so on Blackwell alone, "flash" nowhere
     sdpa_by_assembly
                     on AMD's GPUs its backward is AITER's assembly (PyTorch 2.9 and later, as many
                     heads of keys as of queries, no dropout), not Triton's
@@ -168,6 +171,7 @@ class KernelHabits(Frozen):
 
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     uses_sdpa: bool = False
+    sdpa_order: str = Field(default="", pattern=r"^(cudnn|flash|[0-9]+\.[0-9]+(\.[0-9]+)?)?$")
     sdpa_by_assembly: bool = False
     sums_in_16_bits: bool = False
     saves_gathered: bool = False

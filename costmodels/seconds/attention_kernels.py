@@ -9,7 +9,7 @@ the second's, Dao-AILab/flash-attention issue 1051).
 
 from typing import NamedTuple
 
-from meshplan.hardware_profiles.schema import AttentionKernel, Gpu
+from meshplan.hardware_profiles.schema import AttentionKernel, Gpu, Kernels
 from meshplan.hardware_profiles.tunings import gpu_family
 
 OLDER_KERNELS = {
@@ -121,6 +121,65 @@ def over_cudnn(kernel: str, gpu: str, head_dim: int, *, backward: bool) -> OverC
     if gpu in ULTRA:
         return (ULTRA_WIDE_IN_8_BITS if wide else ULTRA_IN_8_BITS)[backward]
     return (WIDE_IN_8_BITS if wide else NEWER_KERNELS[kernel])[backward]
+
+
+CUDNN_FIRST_AGAIN = (2, 11)
+CUDNN_FIRST_BEFORE = ((2, 5, 0), (2, 9, 0), (2, 9, 1))
+"""Releases of PyTorch whose list of kernels begins with cuDNN's on Hopper and on data-centre
+Blackwell. Others begin with FlashAttention-2, as all do on any other GPU of NVIDIA's.
+
+2.5.0    2.5.1 made cuDNN's the last (pytorch pull request 138522)
+2.9      check_prefer_cudnn_attention asks for cuDNN 9.9, the wheels bring 9.10.2; a minor revision
+         of the chip, which B300 and GB300 have, is left out (pytorch/pytorch@5811a8d7, 2.9.1,
+         aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; pull request 162073)
+2.11 on  it asks for more than 9.15.0 since 2.10, because of sequences that 128 does not divide
+         (issue 169849, pull request 171627). By the wheels' metadata 2.10 brings 9.10.2, 2.11
+         9.19.0, 2.12 9.20.0, 2.13 too (NVIDIA/cosmos-framework pull request 153)
+
+Leaves out: another cuDNN than that of PyPI's wheel (NGC's containers, wheels of CUDA 12), dropout
+of attention that is no multiple of 1/16, which FlashAttention-2 takes, deterministic algorithms
+and masks that are tensors, which cuDNN's takes (`masked` is what other releases run).
+"""
+
+
+def sdpa_kernel(order: str, gpu: str, head_dim: int, v_head_dim: int) -> AttentionKernel | None:
+    """What `scaled_dot_product_attention` runs on a GPU, in the order of a release of PyTorch
+    ("2.13"), or with cuDNN's kernel first ("cudnn") or not at all ("flash"); None on AMD's, which
+    have a kernel of their own. cuDNN's takes heads of 256 on Hopper, on Blackwell of 128 or keys of
+    192 beside values of 128.
+    """
+    family = gpu_family(gpu)
+    if family.startswith("cdna"):
+        return None
+    listed = order == "cudnn" if order.isalpha() else _lists_cudnn(order, gpu)
+    first = listed and family in ("hopper", "blackwell")
+    widest = 256 if family == "hopper" or (head_dim, v_head_dim) == (192, 128) else 128
+    return "cudnn" if first and max(head_dim, v_head_dim) <= widest else "flash2"
+
+
+def _lists_cudnn(release: str, gpu: str) -> bool:
+    wanted = (*map(int, release.split(".")), 0)[:3]
+    minor = gpu.split("-")[0] in ULTRA and wanted[:2] == (2, 9)
+    return wanted >= CUDNN_FIRST_AGAIN or (wanted in CUDNN_FIRST_BEFORE and not minor)
+
+
+ASSEMBLED = ("cdna3", "cdna4")
+"""Families of AMD's for which AITER has a backward in assembly (gfx942, gfx950)."""
+
+
+def of_sdpa(
+    kernels: Kernels, gpu: str, *, assembled: bool, backward: bool
+) -> tuple[float, float] | None:
+    """The rate of many keys and the keys of half of it of PyTorch's own kernel, where it has one
+    that is not FlashAttention-2.
+    """
+    if backward and assembled and gpu_family(gpu) in ASSEMBLED:
+        return kernels.attention_backward, kernels.attention_half_backward
+    if backward and kernels.sdpa_backward:
+        return kernels.sdpa_backward, kernels.sdpa_half_backward
+    if not backward and kernels.sdpa_forward:
+        return kernels.sdpa_forward, kernels.sdpa_half_forward
+    return None
 
 
 class WideRate(NamedTuple):

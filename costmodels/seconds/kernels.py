@@ -48,23 +48,17 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from meshplan.costmodels.elementwise import (
-    Condition,
-    Number,
-    ceil,
-    floor,
-    maximum,
-    plain,
-    where,
-)
+from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, plain, where
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
 from meshplan.costmodels.seconds.attention_kernels import (
     NEWER_KERNELS,
     measured_as,
+    of_sdpa,
     of_wide_heads,
     over_cudnn,
     over_flash2,
+    sdpa_kernel,
 )
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
@@ -81,8 +75,6 @@ INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
 memories of 3.35e12 and 4.8e12 bytes/s: what limits them is no memory.
 """
-ASSEMBLED = ("cdna3", "cdna4")
-"""Families of AMD's for which AITER has a backward in assembly (gfx942, gfx950)."""
 
 # A thousand points take half a second, and every layout asks for the same.
 matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
@@ -112,6 +104,20 @@ class Device:
     sdpa_by_assembly: bool = False
     pads_products: bool = False
     loops_over_experts: bool = False
+    sdpa_order: str = ""
+
+    def running(self, op: AttentionCore) -> "Device":
+        """Itself, with the kernel that the release of PyTorch picks for `op` in 16 bits."""
+        asks = self.sdpa_order and self.uses_sdpa and self.attention == "flash2"
+        if not asks or self.recipe.other_dtype(self.gpu) == "fp32":
+            return self
+        kernel = sdpa_kernel(self.sdpa_order, self.gpu.name, op.head_dim, op.v_head_dim)
+        return self._running[kernel] if kernel else self
+
+    @cached_property
+    def _running(self) -> dict[AttentionKernel, "Device"]:
+        kernels: tuple[AttentionKernel, ...] = ("cudnn", "flash2")
+        return {each: replace(self, attention=each, uses_sdpa=False) for each in kernels}
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -255,6 +261,7 @@ def _grouped_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides, layout: s
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     """Seconds of the core attention: two products forward, five backward."""
+    device = device.running(op)
     kernels, recipe = device.kernels, device.recipe
     op = replace(op, keys=op.masked_keys) if op.masked_keys else op
     beside = op.sinks_s if backward else 0.0
@@ -291,8 +298,12 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
     kernels = device.kernels
     if backward and op.chosen and kernels.sparse_backward:
         return kernels.sparse_backward, kernels.sparse_half_backward
-    if (own := _of_sdpa(device, backward=backward)) is not None:
-        return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]
+    triton = device.attention == "flex" and device.gpu.vendor == "amd"
+    if device.uses_sdpa and (triton or device.attention == "flash2"):
+        assembled = device.sdpa_by_assembly and not triton
+        own = of_sdpa(kernels, device.gpu.name, assembled=assembled, backward=backward)
+        if own is not None:
+            return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]
     if backward and op.v_head_dim < op.head_dim and kernels.uneven_backward:
         return kernels.uneven_backward, kernels.uneven_half_backward
     if backward and device.sums_in_16_bits and kernels.sums16_backward:
@@ -309,20 +320,6 @@ def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[floa
         over = over_cudnn(device.attention, device.gpu.name, op.head_dim, backward=backward)
         efficiency, half = efficiency * over.rate, half * over.half
     return efficiency * min(1.0, op.narrowest / 128.0) ** narrowness, half
-
-
-def _of_sdpa(device: Device, *, backward: bool) -> tuple[float, float] | None:
-    """The same of PyTorch's own kernel, where it runs and is not FlashAttention-2."""
-    kernels = device.kernels
-    if not device.uses_sdpa or device.attention != "flash2":
-        return None
-    if backward and device.sdpa_by_assembly and gpu_family(device.gpu.name) in ASSEMBLED:
-        return kernels.attention_backward, kernels.attention_half_backward
-    if backward and kernels.sdpa_backward:
-        return kernels.sdpa_backward, kernels.sdpa_half_backward
-    if not backward and kernels.sdpa_forward:
-        return kernels.sdpa_forward, kernels.sdpa_half_forward
-    return None
 
 
 def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:

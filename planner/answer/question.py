@@ -19,6 +19,7 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import QUANTIZATION, left_out, why_no_tower
 from meshplan.costmodels.model.transformer import Model, Sense
 from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.attention_kernels import sdpa_kernel
 from meshplan.costmodels.training import (
     BasePrecision,
     Images,
@@ -105,6 +106,7 @@ def ask(
     cluster, note = _with_headroom(a, profile, engine)
     notes += [note] if note else []
     more += _assumed(a, engine, cluster_name)
+    more += _release_assumed(engine, cluster)
     engine = _taught(a, engine, cluster, more)
     check_formats(training.precision, cluster, engine)
     training = _trained(a, replace(training, images=images), model, engine, more)
@@ -213,6 +215,14 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
             "--quick)"
         )
     return assumed
+
+
+def _release_assumed(engine: Engine, cluster: Cluster) -> list[str]:
+    """Which release of PyTorch is taken to run, where others run a slower attention."""
+    release = engine.kernels.sdpa_order
+    if not release[:1].isdigit() or sdpa_kernel(release, cluster.gpu.name, 128, 128) != "cudnn":
+        return []
+    return [f"assumed: PyTorch {release}, whose attention here is cuDNN's (that of 2.10 is slower)"]
 
 
 def _refuse_large(**asked: float | None) -> None:

@@ -1,5 +1,6 @@
 """Which kernel computed a measured run's attention, from its facts, its framework and its year."""
 
+import re
 from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -17,15 +18,18 @@ FLASH_KERNELS = {
     "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
     "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex",
 }  # fmt: skip
-"""`sdpa` calls FlashAttention-2, or what a GPU has instead; with a mask as a tensor, `masked`,
-because no other kernel of PyTorch's takes one. Transformers of July to November 2025 makes such a
-mask where a model is called without a cache and without an attention mask (issue 41856, mended by
-pull request 42367), and any release where a sequence is padded.
+"""`sdpa` calls FlashAttention-2, or what a GPU or release of PyTorch has instead; with a mask as a
+tensor, `masked`, because no other kernel of PyTorch's takes one but cuDNN's, in releases that list
+that first. Transformers of July to November 2025 makes such a mask where a model is called without
+a cache and without an attention mask (issue 41856, mended by pull request 42367), and any release
+where a sequence is padded.
 """
 
 
 def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
-    """The attention kernel, and what else was not there before there was a fused one."""
+    """The attention kernel, and what else was not there before there was a fused one. Before
+    torchtitan's was FlexAttention it was PyTorch's, as other loops' over FSDP2 are.
+    """
     if facts.flash_attention is False:
         return BEFORE_FLASH if engine.name in ("megatron", "nemo") else UNFUSED
     kernel = FLASH_KERNELS.get(facts.attention_kernel)
@@ -33,7 +37,18 @@ def attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
         kernel = "flash2"
     asks_torch = facts.attention_kernel == "sdpa"
     said = {"attention": kernel, "flash_attention": True, "uses_sdpa": asks_torch}
-    return said if kernel else {}
+    unsaid = {"attention": "flash2"} if engine.kernels.attention == "flex" else {}
+    return said if kernel else unsaid
+
+
+def release_said(row: Row) -> dict[str, str]:
+    """The release of PyTorch that ran, if the framework's name says it, as "PyTorch 2.8.0" does;
+    torchtitan 0.2 lists cuDNN's kernel first (hardware_profiles/engines/variants).
+    """
+    if "torchtitan 0.2" in row.framework.lower():
+        return {"sdpa_order": "cudnn"}
+    said = re.search(r"torch (2\.[0-9]+(\.[0-9]+)?)\b", row.framework.lower())
+    return {"sdpa_order": said[1] if said else ""}
 
 
 LAST_BY_TRITON = 2025

@@ -11,7 +11,12 @@ from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.planner.runs.attention import FLASH_KERNELS, assembly_said, attention_said
+from meshplan.planner.runs.attention import (
+    FLASH_KERNELS,
+    assembly_said,
+    attention_said,
+    release_said,
+)
 from meshplan.planner.runs.engines import (
     LAST_GATHERED_WIDE,
     LAST_LISTED,
@@ -228,7 +233,8 @@ def engine_of(row: Row) -> Engine:
     engine = load_engine(_name_of(row))
     titan = engine.name in OF_FSDP2
     kernels = loss_said(row, engine) | update_said(row) | assembly_said(row)
-    kernels |= attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
+    kernels |= release_said(row) | attention_said(row.facts, engine)
+    kernels |= _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
         eager = (
             EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS

@@ -12,12 +12,12 @@ def engine_of(values: Values, *, python: bool) -> str:
     until 2025. A function of Python that starts from a shipped one and leaves it out is taken to
     have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
     torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
-    releases that have their loss in chunks. Components without the model leave it uncompiled
-    (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled).
+    releases that have their loss in chunks and FlexAttention. Components without the model leave it
+    uncompiled (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled).
     """
     compiled = values.on("compile.enable") and _without_the_model(values) is None
     if compiled or values.on("training.compile"):
-        return "torchtitan"
+        return "torchtitan" if python else "torchtitan-0.2"
     return UNCOMPILED["0.3" if python else "0.2"]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.attention_kernels import sdpa_kernel
 from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_gpu, load_kernels
@@ -129,20 +130,83 @@ def test_pytorchs_backward_on_amd_is_aiters(gpu: str, assembled: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "kernel"), [("b200", "cudnn"), ("gb300", "cudnn"), ("h100-sxm", "flash2")]
+    ("gpu", "kernel"),
+    [("b200", "cudnn"), ("gb300", "cudnn"), ("h100-sxm", "cudnn"), ("a100-80gb-sxm", "flash2")],
 )
 def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) -> None:
-    """FlashAttention-2 where that is what PyTorch has; on Blackwell, where it has a third of the
-    rate or less, cuDNN's.
-    """
+    """Of the release that is assumed: cuDNN's on Hopper and Blackwell, else FlashAttention-2."""
     habits = load_engine("generic").kernels
     core = AttentionCore(
         name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=128,
         v_head_dim=128, fused=True,
     )  # fmt: skip
     named = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel)
-    own = replace(named, attention=habits.attention, uses_sdpa=habits.uses_sdpa)
+    own = replace(
+        named, attention=habits.attention, uses_sdpa=habits.uses_sdpa,
+        sdpa_order=habits.sdpa_order,
+    )  # fmt: skip
     for backward in (False, True):
         assert attention_s(own, core, backward=backward) == pytest.approx(
             attention_s(named, core, backward=backward)
         )
+
+
+@pytest.mark.parametrize(("gpu", "release", "heads", "kernel"), [
+    pytest.param("h100-sxm", "2.5.0", (128, 128), "cudnn", id="2.5.0: first"),
+    pytest.param("h100-sxm", "2.5.1", (128, 128), "flash2", id="pull request 138522"),
+    pytest.param("h200", "2.8.0", (64, 64), "flash2", id="last, until 162073"),
+    pytest.param("gh200", "2.9.1", (128, 128), "cudnn", id="cuDNN 9.10.2 for 9.9"),
+    pytest.param("gb300-nvl72", "2.9", (128, 128), "flash2", id="a minor revision of the chip"),
+    pytest.param("b200", "2.10.0", (128, 128), "flash2", id="9.10.2 for more than 9.15.0"),
+    pytest.param("gb300", "2.11", (128, 128), "cudnn", id="9.19"),
+    pytest.param("h20", "2.13.0", (256, 256), "cudnn", id="heads of 256 on Hopper"),
+    pytest.param("b200", "2.13", (256, 256), "flash2", id="not on Blackwell"),
+    pytest.param("b200", "2.13", (192, 128), "cudnn", id="DeepSeek's"),
+    pytest.param("a100-80gb-sxm", "2.13", (128, 128), "flash2", id="never first"),
+    pytest.param("rtx-5090", "2.13", (128, 128), "flash2", id="sm120"),
+    pytest.param("mi300x", "2.13", (128, 128), None, id="AOTriton's"),
+    pytest.param("h100-sxm", "cudnn", (128, 128), "cudnn", id="a framework lists it first"),
+    pytest.param("b200", "flash", (128, 128), "flash2", id="or calls the other itself"),
+])  # fmt: skip
+def test_which_kernel_pytorch_runs(
+    gpu: str, release: str, heads: tuple[int, int], kernel: str | None
+) -> None:
+    """By check_prefer_cudnn_attention and check_cudnn_tensor_shapes, and the wheels' cuDNN."""
+    assert sdpa_kernel(release, gpu, *heads) == kernel
+
+
+@pytest.mark.parametrize(("gpu", "release", "as_", "listed"), [
+    pytest.param("h100-sxm", "2.13", "cudnn", False, id="faster"),
+    pytest.param("b200", "2.8.0", "flash2", False, id="slower"),
+    pytest.param("mi300x", "2.13", "flash2", True, id="AMD's own is left"),
+    pytest.param("b200", "", "flash2", True, id="a list of the framework's own"),
+])  # fmt: skip
+def test_a_release_is_priced_as_its_kernel(gpu: str, release: str, as_: str, listed: bool) -> None:
+    """As an engine that calls that kernel itself; where no release decides, as before."""
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=64,
+        v_head_dim=64, fused=True,
+    )  # fmt: skip
+    named = Device(
+        load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], as_, uses_sdpa=listed
+    )
+    asked = replace(named, attention="flash2", uses_sdpa=True, sdpa_order=release)
+    for backward in (False, True):
+        told = attention_s(asked, core, backward=backward)
+        assert told == attention_s(named, core, backward=backward)
+
+
+def test_cudnns_kernel_takes_16_bits_alone() -> None:
+    """Training in fp32 is priced under a release that lists it first as under one that does not."""
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    first, last = (
+        Device(
+            load_gpu("h200"), load_kernels("h200"), Tuning(), RECIPES["fp32"], "flash2",
+            uses_sdpa=True, sdpa_order=release,
+        )
+        for release in ("2.13", "")
+    )  # fmt: skip
+    assert attention_s(first, core, backward=True) == attention_s(last, core, backward=True)

@@ -50,7 +50,7 @@ WHOLE = [
     ("megatron-bridge", "megatron"),
     ("megatron-bridge", "bridge"),
     ("torchtitan", "torchtitan"),
-    ("torchtitan", "torchtitan-0.2"),
+    ("torchtitan-0.2", "torchtitan-0.2"),
     ("torchtitan-eager", "torchtitan-0.2"),
     ("torchtitan-eager-chunked-loss", "torchtitan"),
     ("nanotron", "nanotron"),
@@ -170,8 +170,8 @@ def exchanging(engine: str, context_kind: str, dispatcher: str) -> Plan:
         ("megatron-bridge", "bridge", "all_gather", "all_to_all"),
         ("megatron-bridge", "bridge", "hierarchical", "hybridep"),
         ("megatron", "megatron", "hierarchical", "hybridep"),
-        ("torchtitan", "torchtitan-0.2", "ring", "deepep"),
-        ("torchtitan", "torchtitan-0.2", "all_gather", "all_to_all"),
+        ("torchtitan-0.2", "torchtitan-0.2", "ring", "deepep"),
+        ("torchtitan-0.2", "torchtitan-0.2", "all_gather", "all_to_all"),
     ],
 )
 def test_kinds_of_exchanges_come_back_with_their_price(

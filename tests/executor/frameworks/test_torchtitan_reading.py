@@ -193,9 +193,9 @@ def test_python_that_python_warns_of_is_read_in_silence() -> None:
     ("name", "text", "engine"),
     [
         pytest.param("a.toml", "[compile]\nenable = false", "torchtitan-eager", id="off"),
-        pytest.param("a.toml", "[compile]\nenable = true", "torchtitan", id="on"),
+        pytest.param("a.toml", "[compile]\nenable = true", "torchtitan-0.2", id="on"),
         pytest.param("a.toml", "", "torchtitan-eager", id="not said, off by default"),
-        pytest.param("a.toml", '[training]\ncompile = true', "torchtitan", id="on, before 2025-05"),
+        pytest.param("a.toml", '[training]\ncompile = true', "torchtitan-0.2", id="on, old key"),
         pytest.param("a.toml", '[training]\ncompile = "False"\nseq_len = 8192',
                      "torchtitan-eager", id="before 2025-05"),
         pytest.param("a.py", "False", "torchtitan-eager-chunked-loss", id="off, with a newer loss"),
@@ -213,11 +213,11 @@ def test_what_is_not_compiled_is_priced_so(name: str, text: str, engine: str) ->
 
 def test_a_compiled_loss_leaves_the_model_uncompiled() -> None:
     text = "[parallelism]\ntensor_parallel_degree = 1\n[compile]\nenable = true\ncomponents = {}\n"
-    for components, engine in (('["loss"]', "torchtitan-eager"), ('["model"]', "torchtitan")):
+    for components, engine in (('["loss"]', "torchtitan-eager"), ('["model"]', "torchtitan-0.2")):
         reading = read_config(text.format(components), "a.toml")
         assert reading.engine == engine
         said = [note for note in reading.notes if "compile.components" in note]
-        assert ("priced as not compiled" in said[0]) == (engine != "torchtitan")
+        assert ("priced as not compiled" in said[0]) == (engine == "torchtitan-eager")
         assert len(said) == 1
 
 

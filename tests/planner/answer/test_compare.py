@@ -162,8 +162,10 @@ def test_another_engine_is_another_question() -> None:
     """A config of another engine is set beside the best layout on its own engine."""
     text = "[training]\nlocal_batch_size = 1\nglobal_batch_size = 64\nseq_len = 4096\n"
     case = yours(f"{text}[compile]\nenable = true\n", "a.toml", "torchtitan").case
-    assert same_question(ASKED.question, case).engine.name == "torchtitan"
-    assert "your config runs on torchtitan, not nanotron" in why_not_the_plan(ASKED.question, case)
+    assert same_question(ASKED.question, case).engine.name == "torchtitan-0.2"
+    assert "your config runs on torchtitan-0.2, not nanotron" in why_not_the_plan(
+        ASKED.question, case
+    )
 
 
 def test_a_micro_batch_that_is_not_searched_is_pinned_open() -> None:

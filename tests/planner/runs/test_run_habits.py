@@ -112,7 +112,8 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
     assert said == eager
     for framework, note in (("torchtitan", "torch.compile"), ("nanotron", "eager")):
         kernels = engine_of({"framework": framework, "note": note}).kernels
-        assert kernels == load_engine(framework).kernels
+        unsaid = {"attention": "flash2"} if framework == "torchtitan" else {}  # of PyTorch's own
+        assert kernels == load_engine(framework).kernels.model_copy(update=unsaid)
     compiled, slow = (
         row.time.step_time_s for row in predict_rows([TITAN, TITAN | {"note": "eager"}])
     )

@@ -74,6 +74,15 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
     assert (asked.attention, asked.uses_sdpa) == ("flash2", True)
 
 
+@pytest.mark.parametrize(("framework", "release"), [
+    ("nanoGPT (PyTorch 2.8.0, torch.compile)", "2.8.0"), ("a trainer, torch 2.13 cu130", "2.13"),
+    ("megatron-lm (NGC PyTorch 25.10)", ""), ("HF transformers + accelerate (FSDP2)", ""),
+])  # fmt: skip
+def test_a_row_keeps_the_attention_of_its_release(framework: str, release: str) -> None:
+    """That which `plan` assumes is not a measured run's; NVIDIA's containers count years."""
+    assert engine_of({"framework": framework}).kernels.sdpa_order == release
+
+
 @pytest.mark.parametrize(("said", "bytes_", "gathers"), [
     pytest.param("bf16_held", 8.0, False, id="16 bits: logits, log-probabilities, two gradients"),
     pytest.param("fp32_held", 16.0, False, id="the same in fp32"),
