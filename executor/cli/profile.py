@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
+from meshplan.costmodels.seconds.collectives import bus_bandwidth
+from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.preflight import RANKS_PER_CORE, CannotRun, sbatch_options
@@ -190,7 +192,8 @@ def _report(cluster: Cluster, out: Path) -> None:
     table.add_row("memory, pointwise kernels", f"{kernels.memory_efficiency * peak / GB:.3g} GB/s")
     table.add_row("kernel launch", format_seconds(kernels.launch_s))
     if cluster.max_gpus and cluster.max_gpus > 1:
-        rate = cluster.network.bus_bandwidth.all_reduce / GB
+        whole = Group(float(cluster.max_gpus), float(cluster.gpus_per_node))
+        rate = float(bus_bandwidth(cluster, "all_reduce", whole)) / GB
         table.add_row("all_reduce, all ranks", f"busbw {rate:.3g} GB/s")
         table.add_row("one step of a ring", format_seconds(node.latency_s))
     if kernels.shared_slowdown:

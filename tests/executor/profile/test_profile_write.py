@@ -90,6 +90,18 @@ def test_links_by_hand() -> None:
     assert cluster.node.latency_s == pytest.approx(56e-6 / 14)  # 2 (8 - 1) steps
 
 
+def test_two_nodes_measure_a_tree() -> None:
+    """Its busbw of 2 x 15/16 GiB in 4 ms is GiB in 4 ms for a ring; the hosts' gloo takes rings."""
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    across = [_curve(kind, 4e-3, nodes=2) for kind in kinds]
+    records = (*RECORDS, *across, _curve("send", 4e-3, ranks_per_node=1, nodes=2))
+    job = MeasuringRanks(ranks_per_node=8, nodes=2)
+    for vendor, gain in (("nvidia", 1.0), ("cpu", 2 * 15 / 16)):
+        gpu = H100.model_copy(update={"vendor": vendor})
+        rates = build_cluster(records, gpu, job, {"date": "today"}, "x").network.bus_bandwidth
+        assert rates.all_reduce == pytest.approx(gain * GIB / 4e-3, rel=1e-5)
+
+
 def test_efficiencies_are_fractions_of_the_datasheet() -> None:
     """Sustained rate over datasheet peak, attention over the 16-bit peak, bytes over bandwidth."""
     kernels = build_cluster(RECORDS, H100, JOB, {}, "x").kernels
