@@ -104,6 +104,15 @@ def test_an_imported_message_takes_what_was_measured(tmp_path: Path) -> None:
     assert seconds == pytest.approx([4e-3, 2 * 31 / 32 * 4e-3], rel=0.1)
 
 
+def test_a_tree_that_links_inside_held_is_no_measure_of_the_ring(tmp_path: Path) -> None:
+    """An all_gather of 3 ms shows a ring of 336e9, where half a tree's 503e9 were less."""
+    two = read_measurements(written(tmp_path, "all_reduce_2.log", nccl_log(nodes=2)))
+    log = nccl_log(nodes=2, rows=ROWS.replace("4050.0", "3000.0"))
+    ring = read_measurements(written(tmp_path, "all_gather_perf.log", log))
+    rates = with_measurements(load_cluster("dgx-h100"), [two, ring], "mine").network.bus_bandwidth
+    assert rates.all_reduce == rates.all_gather == pytest.approx(15 / 16 * 2**30 / 3e-3)
+
+
 def test_half_a_node_sets_no_link(tmp_path: Path) -> None:
     """4 of a node's 8 GPUs are a measured curve, but not what the whole node can do."""
     base = load_cluster("dgx-h100")
