@@ -244,13 +244,13 @@ def tree_gain(gpu: Gpu, group: Group) -> Number:
     once, so that a card sends `size` and not 2 (n-1)/n of it. A tree of more nodes sends as much as
     a ring does.
 
-    NCCL takes it for every size since 2.4: of two nodes it counts the bandwidth inside them, and
-    NVLink's tree twice the network's (NVIDIA/nccl@5067397c src/graph/tuning.cc; v2.4.8 src/init.cc
-    ncclTreeThreshold). RCCL gives trees of two nodes of MI300X 0.11 of a ring's bandwidth
-    (ROCm/rccl@0cbce2a7 src/graph/tuning.cc, tuning_model_5), on MI350X rings won a sweep from 128 MB
-    on (ROCm/rocm-systems pull request 9406); of MI250X trees get 0.99 to 1.75 by how its cards are
-    attached, which no profile says: a ring is priced.
-    gloo takes rings (pytorch/gloo gloo/allreduce.cc).
+    NCCL takes it since 2.4, over NVLink for every size: of two nodes it counts the bandwidth inside
+    them, and NVLSTree's as twice the network's (NVIDIA/nccl@5067397c src/graph/tuning.cc; v2.4.8
+    src/init.cc ncclTreeThreshold). RCCL gives trees of two nodes of MI300X 0.11 of a ring's
+    bandwidth (ROCm/rccl@0cbce2a7 src/graph/tuning.cc, tuning_model_5), and on MI350X rings won a
+    sweep from 128 MB on (ROCm/rocm-systems pull request 9406); of MI250X trees get 0.99 to 1.75 by
+    how its cards are attached, which no profile says: a ring is priced. gloo takes rings
+    (pytorch/gloo gloo/allreduce.cc).
     """
     gain = 2.0 * (group.size - 1) / group.size if gpu.vendor == "nvidia" else 1.0
     return where(group.nodes == 2, gain, 1.0)
