@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from meshplan.executor.cli.profile import busbw_of_all_ranks
 from meshplan.executor.profile.health import slow_links, slow_ranks
 from meshplan.executor.profile.record import Quantity, Record
 from meshplan.executor.profile.write import (
@@ -98,8 +99,10 @@ def test_two_nodes_measure_a_tree() -> None:
     job = MeasuringRanks(ranks_per_node=8, nodes=2)
     for vendor, gain in (("nvidia", 1.0), ("cpu", 2 * 15 / 16)):
         gpu = H100.model_copy(update={"vendor": vendor})
-        rates = build_cluster(records, gpu, job, {"date": "today"}, "x").network.bus_bandwidth
-        assert rates.all_reduce == pytest.approx(gain * GIB / 4e-3, rel=1e-5)
+        cluster = build_cluster(records, gpu, job, {"date": "today"}, "x")
+        ring = cluster.network.bus_bandwidth.all_reduce
+        assert ring == pytest.approx(gain * GIB / 4e-3, rel=1e-5)
+        assert busbw_of_all_ranks(cluster) == pytest.approx(2 * 15 / 16 * GIB / 4e-3)
 
 
 def test_efficiencies_are_fractions_of_the_datasheet() -> None:
