@@ -28,6 +28,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.cli.options import panel
+from meshplan.planner.profiles.plot import bus_bandwidth
 from meshplan.planner.report.terminal import as_written
 from meshplan.planner.text_files import check_writable
 
@@ -178,6 +179,18 @@ def slowdowns(shared: dict[str, float]) -> str:
     return ", ".join(f"{kind} {factor:.2f}x" for kind, factor in shared.items()) + " of alone"
 
 
+def busbw_of_all_ranks(cluster: Cluster) -> float:
+    """Bus bandwidth of the largest all_reduce of all ranks: of two nodes a tree's, where the
+    profile's network has a ring's.
+    """
+    return bus_bandwidth(
+        max(
+            (point for point in cluster.collective_points if point.kind == "all_reduce"),
+            key=lambda point: (point.nodes * point.ranks_per_node, point.size_bytes),
+        )
+    )
+
+
 def _report(cluster: Cluster, out: Path) -> None:
     """What was found, in one table, and what to type next."""
     kernels, node = cluster.kernels, cluster.node
@@ -190,8 +203,7 @@ def _report(cluster: Cluster, out: Path) -> None:
     table.add_row("memory, pointwise kernels", f"{kernels.memory_efficiency * peak / GB:.3g} GB/s")
     table.add_row("kernel launch", format_seconds(kernels.launch_s))
     if cluster.max_gpus and cluster.max_gpus > 1:
-        rate = cluster.network.bus_bandwidth.all_reduce / GB
-        table.add_row("all_reduce, all ranks", f"busbw {rate:.3g} GB/s")
+        table.add_row("all_reduce, all ranks", f"busbw {busbw_of_all_ranks(cluster) / GB:.3g} GB/s")
         table.add_row("one step of a ring", format_seconds(node.latency_s))
     if kernels.shared_slowdown:
         table.add_row("shared with others", slowdowns(kernels.shared_slowdown))

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import harmonic_mean, mean, median
 
+from meshplan.costmodels.seconds.collectives import ring_rate
+from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.executor.profile.health import slow_links, slow_ranks, told
 from meshplan.executor.profile.record import Quantity, Record, Result
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
@@ -118,7 +120,7 @@ def build_cluster(
             communication=quantities["interference.communication"],
         )
     conditions = {**conditions, **_health(records, job)}
-    links = _links(measured, job)
+    links = _links(measured, job, gpu)
     cluster = Cluster(
         name=name,
         title=f"{job.nodes} x {job.ranks_per_node} x {gpu.title}, measured",
@@ -235,7 +237,7 @@ def _flash2_fraction(points: Sequence[AttentionPoint]) -> float:
     return mean(found) if found else 1.0
 
 
-def _links(measured: Measured, job: MeasuringRanks) -> tuple[Link, Link]:
+def _links(measured: Measured, job: MeasuringRanks, gpu: Gpu) -> tuple[Link, Link]:
     """Inside a node, and between nodes; what this job cannot measure is the next nearest thing."""
     if job.world_size == 1:
         free = dict.fromkeys(BusBandwidth.model_fields, math.inf)
@@ -243,7 +245,11 @@ def _links(measured: Measured, job: MeasuringRanks) -> tuple[Link, Link]:
         return alone, alone
     across = _link(measured.curves, job.ranks_per_node, job.nodes)
     inside = _link(measured.curves, job.ranks_per_node, 1) if job.ranks_per_node > 1 else across
-    return inside, across
+    rates = across.bus_bandwidth
+    whole = Group(float(job.world_size), float(job.ranks_per_node))
+    ring = ring_rate(gpu, whole, rates.all_reduce, rates.all_gather)
+    rates = rates.model_copy(update={"all_reduce": ring})
+    return inside, across.model_copy(update={"bus_bandwidth": rates})
 
 
 def _link(points: Sequence[CurvePoint], ranks_per_node: int, nodes: int) -> Link:

@@ -19,12 +19,14 @@ from typing import Any, get_args
 
 import numpy as np
 
+from meshplan.costmodels.seconds.collectives import ring_rate
+from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.network_schema import BusBandwidth, CollectiveKind, CurvePoint, Link
-from meshplan.hardware_profiles.schema import Cluster, Dtype, Kernels, MatmulPoint
+from meshplan.hardware_profiles.schema import Cluster, Dtype, Gpu, Kernels, MatmulPoint
 from meshplan.planner.profiles.plot import bus_bandwidth
 
 MAX_LOG_BYTES = 4 * 2**20  # a log of nccl-tests has some 100 lines
@@ -193,8 +195,8 @@ def with_measurements(base: Cluster, imported: Sequence[Imported], name: str) ->
     document |= {
         "name": name,
         "title": f"{base.title}, measured",
-        "node": _link(base.node, _whole(curves, base, several_nodes=False)),
-        "network": _link(base.network, _whole(curves, base, several_nodes=True)),
+        "node": _link(base.node, base.gpu, _whole(curves, base, several_nodes=False)),
+        "network": _link(base.network, base.gpu, _whole(curves, base, several_nodes=True)),
         "collective_points": kept + curves,
         "collective_fits": fit_curves(kept + curves),
         "kernels": _with_matmuls(base, matmuls, files),
@@ -216,8 +218,13 @@ def _whole(
     return {kind: found[kind] for kind in found if kind in BusBandwidth.model_fields}
 
 
-def _link(base: Link, measured: dict[str, CurvePoint]) -> Link:
+def _link(base: Link, gpu: Gpu, measured: dict[str, CurvePoint]) -> Link:
     rates = {kind: _link_rate(point) for kind, point in measured.items()}
+    if "all_reduce" in measured:
+        point = measured["all_reduce"]
+        whole = Group(float(point.nodes * point.ranks_per_node), float(point.ranks_per_node))
+        gathered = rates.get("all_gather", 0.0)
+        rates["all_reduce"] = ring_rate(gpu, whole, rates["all_reduce"], gathered)
     bandwidth = base.bus_bandwidth.model_copy(update=rates)
     return base.model_copy(update={"bus_bandwidth": bandwidth})
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import asdict
 
 from meshplan.costmodels.seconds.collectives import tree_gain
+from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.units import GB
 from meshplan.hardware_profiles.load import compose_cluster, usual_cluster
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
@@ -120,7 +121,9 @@ def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
     })  # fmt: skip
     if row.gpus <= per_node:
         return cluster.model_copy(update={"node": node})
-    network = _measured_network(cluster.network, row.world, row.gpus, row.gpus / per_node)
+    world = Group(float(row.gpus), float(per_node))
+    gain = float(tree_gain(cluster.gpu, world))
+    network = _measured_network(cluster.network, row.world, row.gpus, gain)
     return cluster.model_copy(update={"node": node, "network": network})
 
 
@@ -133,7 +136,8 @@ def _stated(measured: Bandwidths) -> dict[str, float]:
     return {kind: value for kind, value in asdict(measured).items() if value}
 
 
-def _measured_network(link: Link, measured: Bandwidths, ranks: int, nodes: float) -> Link:
+def _measured_network(link: Link, measured: Bandwidths, ranks: int, gain: float) -> Link:
+    """`gain`  of the tree that was measured, where all `ranks` are on two nodes."""
     rates = _rates(link)
     latency_s, share = link.latency_s, (ranks - 1) / ranks
     stall_s = beside_s = 0.0
@@ -148,7 +152,6 @@ def _measured_network(link: Link, measured: Bandwidths, ranks: int, nodes: float
     if measured.all_reduce:
         moved = 2 * share * MEASURED_SIZE_BYTES
         left_s = moved / (measured.all_reduce * GB) - beside_s * (ranks - 1)
-        gain = float(tree_gain(nodes, ranks))  # of two nodes a tree was measured
         if not stall_s:
             rates["all_reduce"] = measured.all_reduce * GB / gain
         elif left_s > moved / (rates["all_reduce"] * gain):

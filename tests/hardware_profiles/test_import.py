@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from meshplan.costmodels.seconds.collectives import collective_s
+from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.cli.profiles import profiles_app
 from meshplan.planner.profiles.import_points import (
@@ -85,11 +87,30 @@ def test_a_whole_node_sets_the_node_and_whole_nodes_the_network(tmp_path: Path) 
     two = read_measurements(written(tmp_path, "all_reduce_2.log", nccl_log(nodes=2)))
     mine = with_measurements(base, [one, two], "mine")
     assert mine.node.bus_bandwidth.all_reduce == pytest.approx(469.76e9, rel=1e-4)
-    assert mine.network.bus_bandwidth.all_reduce == pytest.approx(2 * 15 / 16 * 2**30 / 4e-3)
+    assert mine.network.bus_bandwidth.all_reduce == pytest.approx(2**30 / 4e-3)  # of a tree
     assert mine.network.bus_bandwidth.send == base.network.bus_bandwidth.send
     assert "all_reduce_2.log" in mine.sources["network.bus_bandwidth.all_reduce"]
     shapes = {(fit.kind, fit.nodes, fit.ranks_per_node) for fit in mine.collective_fits}
     assert ("all_reduce", 2, 8) in shapes
+
+
+def test_an_imported_message_takes_what_was_measured(tmp_path: Path) -> None:
+    """A tree of two nodes is counted once: 1 GiB takes its 4 ms, 2 x 31/32 of that on four."""
+    two = read_measurements(written(tmp_path, "all_reduce_2.log", nccl_log(nodes=2)))
+    mine = with_measurements(load_cluster("dgx-h100"), [two], "mine")
+    seconds = [
+        collective_s(mine, "all_reduce", 2.0**30, Group(8.0 * nodes, 8.0)) for nodes in (2, 4)
+    ]
+    assert seconds == pytest.approx([4e-3, 2 * 31 / 32 * 4e-3], rel=0.1)
+
+
+def test_a_tree_that_links_inside_held_is_no_measure_of_the_ring(tmp_path: Path) -> None:
+    """An all_gather of 3 ms shows a ring of 336e9, where half a tree's 503e9 were less."""
+    two = read_measurements(written(tmp_path, "all_reduce_2.log", nccl_log(nodes=2)))
+    log = nccl_log(nodes=2, rows=ROWS.replace("4050.0", "3000.0"))
+    ring = read_measurements(written(tmp_path, "all_gather_perf.log", log))
+    rates = with_measurements(load_cluster("dgx-h100"), [two, ring], "mine").network.bus_bandwidth
+    assert rates.all_reduce == rates.all_gather == pytest.approx(15 / 16 * 2**30 / 3e-3)
 
 
 def test_half_a_node_sets_no_link(tmp_path: Path) -> None:

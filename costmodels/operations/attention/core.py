@@ -18,7 +18,7 @@ the backward (aten/src/ATen/native/transformers/attention.cpp convert_boolean_at
 that is 16 bits wide when it comes would be there once; it is counted alike.
 """
 MEGATRONS = ScoreOperators((32.0, 34.0), (4, 4), kept=2.0)
-TRANSFORMERS = ScoreOperators((24.0, 22.0), (4, 4), kept=2.0)
+TRANSFORMERS = ScoreOperators((24.0, 22.0), (4, 3), kept=2.0)
 OWN_MASKS = {
     "filled": ScoreOperators((4.0, 4.0), (1, 1)),
     "multiplied": ScoreOperators((12.0, 8.0), (5, 2)),

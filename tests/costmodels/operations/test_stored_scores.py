@@ -80,6 +80,11 @@ def test_who_scales_masks_and_takes_the_softmax(
     assert core(at, NARROW).apart == moved
 
 
+def test_kernels_beside_the_softmax() -> None:
+    """A cast on each side, the scale and the mask; an added mask has no backward."""
+    assert (MEGATRONS.kernels, TRANSFORMERS.kernels) == ((4, 4), (4, 3))
+
+
 @pytest.mark.parametrize(
     ("own_masks", "moved", "kernels"),
     [

@@ -1,6 +1,7 @@
 """Collectives and the places of their groups, by hand on a cluster of round numbers; laws."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,7 +11,12 @@ from links import COLLECTIVES, four_gpus_a_node, link
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.operations.kinds import Routing
-from meshplan.costmodels.seconds.collectives import collective_s, send_s, straggler_fraction
+from meshplan.costmodels.seconds.collectives import (
+    collective_s,
+    ring_rate,
+    send_s,
+    straggler_fraction,
+)
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     axis_group,
@@ -100,6 +106,32 @@ def test_a_tree_of_two_nodes_sends_each_byte_once(
     group = Group(4.0 * nodes, 4.0)
     found_s = collective_s(cluster.model_copy(update=both), kind, 1e9, group)
     assert found_s == pytest.approx(expected_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("vendor", ["amd", "cpu"])
+def test_other_libraries_take_rings(cluster: Cluster, vendor: Literal["amd", "cpu"]) -> None:
+    """RCCL and gloo on two nodes of four: 2 x 7/8 of 1 GB at 40 GB/s."""
+    both = {"node": link(0.0, 100e9, 50e9), "network": link(0.0, 40e9, 25e9)}
+    gpu = cluster.gpu.model_copy(update={"vendor": vendor})
+    ring = cluster.model_copy(update={**both, "gpu": gpu})
+    assert collective_s(ring, "all_reduce", 1e9, Group(8.0, 4.0)) == pytest.approx(2 * 7 / 8 / 40)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gathered", "expected"),
+    [
+        pytest.param(2, 0.0, 40e9, id="70 of a tree are 40 of a ring"),
+        pytest.param(2, 60e9, 60e9, id="held to what is inside a node: a ring as all_gather's"),
+        pytest.param(2, 90e9, 70e9, id="no faster than measured"),
+        pytest.param(4, 0.0, 70e9, id="a ring was measured"),
+    ],
+)
+def test_what_two_nodes_measured_is_a_trees(
+    cluster: Cluster, nodes: int, gathered: float, expected: float
+) -> None:
+    """Whole nodes of four: a tree of eight ranks beats their ring 1.75 times."""
+    group = Group(4.0 * nodes, 4.0)
+    assert ring_rate(cluster.gpu, group, 70e9, gathered) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from meshplan.executor.cli.profile import busbw_of_all_ranks
 from meshplan.executor.profile.health import slow_links, slow_ranks
 from meshplan.executor.profile.record import Quantity, Record
 from meshplan.executor.profile.write import (
@@ -88,6 +89,20 @@ def test_links_by_hand() -> None:
     assert bandwidth.all_gather == pytest.approx(GIB / 4e-3 * 7 / 8, rel=1e-5)
     assert bandwidth.send == pytest.approx(GIB / 4e-3, rel=1e-5)
     assert cluster.node.latency_s == pytest.approx(56e-6 / 14)  # 2 (8 - 1) steps
+
+
+def test_two_nodes_measure_a_tree() -> None:
+    """Its busbw of 2 x 15/16 GiB in 4 ms is GiB in 4 ms for a ring; the hosts' gloo takes rings."""
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    across = [_curve(kind, 4e-3, nodes=2) for kind in kinds]
+    records = (*RECORDS, *across, _curve("send", 4e-3, ranks_per_node=1, nodes=2))
+    job = MeasuringRanks(ranks_per_node=8, nodes=2)
+    for vendor, gain in (("nvidia", 1.0), ("cpu", 2 * 15 / 16)):
+        gpu = H100.model_copy(update={"vendor": vendor})
+        cluster = build_cluster(records, gpu, job, {"date": "today"}, "x")
+        ring = cluster.network.bus_bandwidth.all_reduce
+        assert ring == pytest.approx(gain * GIB / 4e-3, rel=1e-5)
+        assert busbw_of_all_ranks(cluster) == pytest.approx(2 * 15 / 16 * GIB / 4e-3)
 
 
 def test_efficiencies_are_fractions_of_the_datasheet() -> None:

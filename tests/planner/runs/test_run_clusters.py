@@ -65,6 +65,22 @@ def test_a_stalling_network_is_reproduced() -> None:
     assert tree_s == pytest.approx(2 * 15 / 16 * 2**30 / 90e9, rel=0.02)
 
 
+@pytest.mark.parametrize(("gathered", "reduced"), [(30, 30), (20, 40)])
+def test_beside_a_stall_two_nodes_measured_a_tree(gathered: float, reduced: float) -> None:
+    """What the stall leaves of an all_reduce sends 1 GiB once; the rate is the ring's, 16 / 30 of
+    what it prints.
+    """
+    measured = {"world_allgather_gbs": str(gathered), "world_allreduce_gbs": str(reduced)}
+    network = cluster_of(ROW | {"gpus": "16", "dp": "16"} | measured).network
+    usual = cluster_of(ROW).network
+    gather_s, wire_s = (
+        15 / 16 * 2**30 / rate for rate in (gathered * 1e9, usual.bus_bandwidth.all_gather)
+    )
+    stalled_s = gather_s - wire_s - 15 * usual.latency_s
+    left_s = 2 * 15 / 16 * 2**30 / (reduced * 1e9) - stalled_s
+    assert network.bus_bandwidth.all_reduce == pytest.approx(2**30 / left_s)
+
+
 def test_a_machine_that_is_named_has_the_cards_of_its_maker() -> None:
     """Eight cards of 200 Gb/s = 25e9 bytes/s, of which 0.85 are reached: 170e9 a node."""
     cells = ROW | {"gpu": "a100-40gb-sxm", "gpus": "32", "gpus_per_node": "8"}
