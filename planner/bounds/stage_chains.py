@@ -12,8 +12,9 @@ fit (`planner.bounds.stage_memory`).
 `cut_bounds` of a layout: the least over its cuts of the largest E. Where any cut is legal and all
 layers are of one kind, `simulated_bounds` counts layers, which says as much; a list of cuts leaves
 out what that allows, and each of them may have a longer known chain. E grows with b and falls with
-a. So where any cut is legal, one with all E below a limit exists if it is found by filling
-each stage as far as the limit allows; the largest limit at which it is not is found by halving.
+a. So where any cut is legal, one has all E below a limit if each stage can end somewhere below it
+that begins at the last a before, by the layers that it must hold, at which the stage before can
+end; the largest limit at which there is no such cut is found by halving.
 """
 
 import numpy as np
@@ -190,18 +191,23 @@ def _distinct(stages: Ints) -> tuple[Ints, Ints]:
 
 def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats) -> Bools:
     """Of each of some rows, whether some cut has all stages below its limit."""
-    same, layers = chains.same, len(chains.same.pattern)
-    fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
-    rows, more = some[:, None], np.arange(chains.most_layers(some, limits) + 1)
-    first, reached = np.zeros((len(some), 1), np.int64), np.ones(len(some), bool)
-    for stage in range(same.pp):
-        most = layers - sum(fewest[stage + 1 :])
-        end = np.minimum(first + more, layers)
-        added_s = memory.beyond_s(rows, np.array(stage), first, end)
-        bounds = chains.bounds_s(rows, np.array(stage), first, end, added_s)
-        below = (more >= fewest[stage]) & (first + more <= most) & (bounds < limits[:, None])
-        reached &= below.any(axis=1)
-        last = len(more) - 1 - below[:, ::-1].argmax(axis=1)
-        first = np.where(reached, first[:, 0] + last, 0)[:, None]
-    found: Bools = reached & (first[:, 0] == layers)
+    layers, pp = len(chains.same.pattern), chains.same.pp
+    fewest = [chains.same.fewest_layers(stage) for stage in range(pp)]
+    most, rows = chains.most_layers(some, limits), some[:, None]
+    if pp * most < layers:
+        return np.zeros(len(some), bool)
+    reached, least = np.ones((len(some), 1), bool), 0  # the first end of which it is said
+    for stage in range(pp):
+        lowest = max(sum(fewest[: stage + 1]), layers - (pp - 1 - stage) * most)
+        highest = min(layers - sum(fewest[stage + 1 :]), (stage + 1) * most)
+        ends = np.arange(lowest, highest + 1)
+        begun = np.maximum.accumulate(np.where(reached, least + np.arange(reached.shape[1]), -1), 1)
+        before = ends - fewest[stage] - least
+        first = begun[:, np.clip(before, 0, reached.shape[1] - 1)]
+        can = (first >= 0) & (before >= 0)
+        first = np.where(can, first, ends)
+        added_s = memory.beyond_s(rows, np.array(stage), first, ends)
+        bounds = chains.bounds_s(rows, np.array(stage), first, ends, added_s)
+        reached, least = can & (bounds < limits[:, None]), lowest
+    found: Bools = reached.any(axis=1)
     return found
