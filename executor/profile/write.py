@@ -7,7 +7,8 @@
 
 Bus bandwidth at the largest message: size / seconds x f(n), with f = 2(n-1)/n for all_reduce,
 (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for send (nccl-tests, doc/PERFORMANCE.md).
-The latency of one step is that of the smallest all_reduce / 2(n-1). Both on the fitted curves.
+An all_reduce of two nodes measures a tree: a ring has so much less of it (`tree_gain`). The latency
+of one step is that of the smallest all_reduce / 2(n-1). Both on the fitted curves.
 """
 
 import math
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import harmonic_mean, mean, median
 
+from meshplan.costmodels.seconds.collectives import tree_gain
 from meshplan.executor.profile.health import slow_links, slow_ranks, told
 from meshplan.executor.profile.record import Quantity, Record, Result
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
@@ -251,7 +253,7 @@ def _link(points: Sequence[CurvePoint], ranks_per_node: int, nodes: int) -> Link
     n = ranks_per_node * nodes
     full, pair = (ranks_per_node, nodes), ((2, 1) if nodes == 1 else (1, 2))
     share = (n - 1) / n
-    factor = {"all_reduce": 2 * share, "send": 1.0}
+    factor = {"all_reduce": 2 * share / float(tree_gain(nodes, n)), "send": 1.0}
     rates: dict[str, float] = {}
     for kind in BusBandwidth.model_fields:
         size_bytes, seconds = _fitted(points, kind, pair if kind == "send" else full, max)

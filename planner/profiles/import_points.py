@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from meshplan.costmodels.seconds.collectives import tree_gain
 from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves
@@ -223,8 +224,12 @@ def _link(base: Link, measured: dict[str, CurvePoint]) -> Link:
 
 
 def _link_rate(point: CurvePoint) -> float:
-    """The tier's rate: busbw, of all_to_all between nodes only the part that leaves the node."""
+    """The tier's rate: busbw, of all_to_all between nodes only the part that leaves the node, of an
+    all_reduce what a ring has of it (two nodes measure a tree).
+    """
     ranks = point.nodes * point.ranks_per_node
+    if point.kind == "all_reduce":
+        return bus_bandwidth(point) / float(tree_gain(point.nodes, ranks))
     if point.kind == "all_to_all" and point.nodes > 1:
         return bus_bandwidth(point) * (ranks - point.ranks_per_node) / (ranks - 1)
     return bus_bandwidth(point)

@@ -120,7 +120,7 @@ def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
     })  # fmt: skip
     if row.gpus <= per_node:
         return cluster.model_copy(update={"node": node})
-    network = _measured_network(cluster.network, row.world, row.gpus, row.gpus / per_node)
+    network = _measured_network(cluster.network, row.world, row.gpus, -(-row.gpus // per_node))
     return cluster.model_copy(update={"node": node, "network": network})
 
 
@@ -133,7 +133,7 @@ def _stated(measured: Bandwidths) -> dict[str, float]:
     return {kind: value for kind, value in asdict(measured).items() if value}
 
 
-def _measured_network(link: Link, measured: Bandwidths, ranks: int, nodes: float) -> Link:
+def _measured_network(link: Link, measured: Bandwidths, ranks: int, nodes: int) -> Link:
     rates = _rates(link)
     latency_s, share = link.latency_s, (ranks - 1) / ranks
     stall_s = beside_s = 0.0

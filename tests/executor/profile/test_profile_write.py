@@ -90,6 +90,16 @@ def test_links_by_hand() -> None:
     assert cluster.node.latency_s == pytest.approx(56e-6 / 14)  # 2 (8 - 1) steps
 
 
+def test_a_tree_of_two_nodes_is_not_taken_for_a_ring() -> None:
+    """2 x 8 ranks that reduce 1 GiB in 4 ms send it once each, and 15/16 of it in a ring's half."""
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    across = [_curve(kind, 4e-3, 8, 2) for kind in kinds]
+    records = (*RECORDS, *across, _curve("send", 4e-3, 1, 2))
+    cluster = build_cluster(records, H100, MeasuringRanks(ranks_per_node=8, nodes=2), {}, "x")
+    assert cluster.network.bus_bandwidth.all_reduce == pytest.approx(GIB / 4e-3, rel=1e-5)
+    assert cluster.network.bus_bandwidth.all_gather == pytest.approx(GIB / 4e-3 * 15 / 16, rel=1e-5)
+
+
 def test_efficiencies_are_fractions_of_the_datasheet() -> None:
     """Sustained rate over datasheet peak, attention over the 16-bit peak, bytes over bandwidth."""
     kernels = build_cluster(RECORDS, H100, JOB, {}, "x").kernels
