@@ -196,7 +196,8 @@ def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats
     most, rows = chains.most_layers(some, limits), some[:, None]
     if pp * most < layers:
         return np.zeros(len(some), bool)
-    reached, least = np.ones((len(some), 1), bool), 0  # the first end of which it is said
+    reached: Bools = np.ones((len(some), 1), bool)
+    least = 0  # the first end of which `reached` tells
     for stage in range(pp):
         lowest = max(sum(fewest[: stage + 1]), layers - (pp - 1 - stage) * most)
         highest = min(layers - sum(fewest[stage + 1 :]), (stage + 1) * most)
@@ -209,5 +210,4 @@ def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats
         added_s = memory.beyond_s(rows, np.array(stage), first, ends)
         bounds = chains.bounds_s(rows, np.array(stage), first, ends, added_s)
         reached, least = can & (bounds < limits[:, None]), lowest
-    found: Bools = reached.any(axis=1)
-    return found
+    return np.asarray(reached.any(axis=1))
