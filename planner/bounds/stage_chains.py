@@ -202,12 +202,16 @@ def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats
         lowest = max(sum(fewest[: stage + 1]), layers - (pp - 1 - stage) * most)
         highest = min(layers - sum(fewest[stage + 1 :]), (stage + 1) * most)
         ends = np.arange(lowest, highest + 1)
-        begun = np.maximum.accumulate(np.where(reached, least + np.arange(reached.shape[1]), -1), 1)
-        before = ends - fewest[stage] - least
-        first = begun[:, np.clip(before, 0, reached.shape[1] - 1)]
-        can = (first >= 0) & (before >= 0)
-        first = np.where(can, first, ends)
+        begun = _last_before(reached, ends - fewest[stage] - least)
+        can, first = begun >= 0, np.where(begun >= 0, least + begun, ends)
         added_s = memory.beyond_s(rows, np.array(stage), first, ends)
         bounds = chains.bounds_s(rows, np.array(stage), first, ends, added_s)
         reached, least = can & (bounds < limits[:, None]), lowest
     return np.asarray(reached.any(axis=1))
+
+
+def _last_before(reached: Bools, places: Ints) -> Ints:
+    """[row, ...] of each of `places` the last one up to it that is reached, -1 where none is."""
+    last = np.maximum.accumulate(np.where(reached, np.arange(reached.shape[1]), -1), axis=1)
+    found: Ints = np.where(places < 0, -1, last[:, np.clip(places, 0, reached.shape[1] - 1)])
+    return found
