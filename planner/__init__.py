@@ -5,7 +5,7 @@ The rooms in the order in which a question passes them:
     cli       the words that are typed, and what is printed
     answer    from words to a question, and from its search to a plan file with reasons
     space     the legal layouts of a question
-    search    branch and bound over them, and the proof under the event simulation
+    search    first plans of them, and the best under the event simulation, by branch and bound
     problem   the inner problem of one layout, in integers: layers to stages, what they recompute
     bounds    lower bounds of the inner problem, and of the simulated step
     stages    solvers of the inner problem

@@ -12,8 +12,9 @@ fit (`planner.bounds.stage_memory`).
 `cut_bounds` of a layout: the least over its cuts of the largest E. Where any cut is legal and all
 layers are of one kind, `simulated_bounds` counts layers, which says as much; a list of cuts leaves
 out what that allows, and each of them may have a longer known chain. E grows with b and falls with
-a. So where any cut is legal, one with all E below a limit exists if it is found by filling
-each stage as far as the limit allows; the largest limit at which it is not is found by halving.
+a. So where any cut is legal, one has all E below a limit if each stage can end somewhere below it
+that begins at the last a before, by the layers that it must hold, at which the stage before can
+end; the largest limit at which there is no such cut is found by halving.
 """
 
 import numpy as np
@@ -190,18 +191,27 @@ def _distinct(stages: Ints) -> tuple[Ints, Ints]:
 
 def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats) -> Bools:
     """Of each of some rows, whether some cut has all stages below its limit."""
-    same, layers = chains.same, len(chains.same.pattern)
-    fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
-    rows, more = some[:, None], np.arange(chains.most_layers(some, limits) + 1)
-    first, reached = np.zeros((len(some), 1), np.int64), np.ones(len(some), bool)
-    for stage in range(same.pp):
-        most = layers - sum(fewest[stage + 1 :])
-        end = np.minimum(first + more, layers)
-        added_s = memory.beyond_s(rows, np.array(stage), first, end)
-        bounds = chains.bounds_s(rows, np.array(stage), first, end, added_s)
-        below = (more >= fewest[stage]) & (first + more <= most) & (bounds < limits[:, None])
-        reached &= below.any(axis=1)
-        last = len(more) - 1 - below[:, ::-1].argmax(axis=1)
-        first = np.where(reached, first[:, 0] + last, 0)[:, None]
-    found: Bools = reached & (first[:, 0] == layers)
+    layers, pp = len(chains.same.pattern), chains.same.pp
+    fewest = [chains.same.fewest_layers(stage) for stage in range(pp)]
+    most, rows = chains.most_layers(some, limits), some[:, None]
+    if pp * most < layers:
+        return np.zeros(len(some), bool)
+    reached: Bools = np.ones((len(some), 1), bool)
+    least = 0  # the first end of which `reached` tells
+    for stage in range(pp):
+        lowest = max(sum(fewest[: stage + 1]), layers - (pp - 1 - stage) * most)
+        highest = min(layers - sum(fewest[stage + 1 :]), (stage + 1) * most)
+        ends = np.arange(lowest, highest + 1)
+        begun = _last_before(reached, ends - fewest[stage] - least)
+        can, first = begun >= 0, np.where(begun >= 0, least + begun, ends)
+        added_s = memory.beyond_s(rows, np.array(stage), first, ends)
+        bounds = chains.bounds_s(rows, np.array(stage), first, ends, added_s)
+        reached, least = can & (bounds < limits[:, None]), lowest
+    return np.asarray(reached.any(axis=1))
+
+
+def _last_before(reached: Bools, places: Ints) -> Ints:
+    """[row, ...] of each of `places` the last one up to it that is reached, -1 where none is."""
+    last = np.maximum.accumulate(np.where(reached, np.arange(reached.shape[1]), -1), axis=1)
+    found: Ints = np.where(places < 0, -1, last[:, np.clip(places, 0, reached.shape[1] - 1)])
     return found

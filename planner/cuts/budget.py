@@ -42,11 +42,10 @@ def after_rows(rows: int) -> int:
 
 @dataclass
 class Tally:
-    """What was done: layouts opened, cuts simulated, and what is left of the budget; nothing new is
-    begun after the deadline, of `time.perf_counter`.
+    """Cuts that were simulated, and what is left of the budget; nothing new is begun after the
+    deadline, of `time.perf_counter`.
     """
 
-    opened: int = 0
     simulated: int = 0
     left: int = BUDGET
     deadline: float | None = None

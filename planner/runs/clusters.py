@@ -137,7 +137,7 @@ def _stated(measured: Bandwidths) -> dict[str, float]:
 
 
 def _measured_network(link: Link, measured: Bandwidths, ranks: int, gain: float) -> Link:
-    """`gain`  of the tree that was measured, where all `ranks` are on two nodes."""
+    """`gain` of the tree that was measured, where all `ranks` are on two nodes."""
     rates = _rates(link)
     latency_s, share = link.latency_s, (ranks - 1) / ranks
     stall_s = beside_s = 0.0

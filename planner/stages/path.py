@@ -9,6 +9,7 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
     best_split    the best of a short list of splits
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -180,7 +181,8 @@ def greedy_path(intervals: Intervals) -> tuple[int, StagePlan | None]:
     """The least X that any plan can have, and a plan that has it; None if nothing fits.
 
     A stage that may last X takes as many layers as it can: starting later never reaches less far,
-    so if this does not reach the end nothing does. X then rises to the least price in the way.
+    as long as it leaves the next ones room for the layer that they must hold. So if this does not
+    reach the end nothing does. X then rises to the least price in the way.
     """
     problem = intervals.problem
     low = -(-problem.least_work_ns // problem.pp)
@@ -214,26 +216,52 @@ def _slowest(intervals: Intervals, ends: list[int]) -> int:
     return max(price.ns for price in prices if price is not None)
 
 
-def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, int]:
-    """Stage ends when each takes all that `limit` allows; or None and the least price above it."""
-    problem, position, ends, blocked = intervals.problem, 0, [], 2**62
+def _fill(
+    intervals: Intervals, limit: int | None, *, every: bool = False
+) -> tuple[list[int] | None, int]:
+    """Stage ends when each takes all that `limit` allows; or None and the least price above it.
+
+    A stage must hold a layer, and where that takes all of another kind it may have to begin sooner:
+    then `every` end that the stage before may have is looked at.
+    """
+    problem, starts, blocked = intervals.problem, [0], 2**62
     needed = [problem.fewest_layers(j) for j in range(problem.pp)]
-    for stage in range(problem.pp):
+    begun: list[dict[int, int]] = []
+    for stage, fewest in enumerate(needed):
         most = len(problem.pattern) - sum(needed[stage + 1 :])
-        reach = None
-        for end in range(position + needed[stage], most + 1):
-            price = intervals.price(stage, position, end)
-            if price is None:
-                break
-            if limit is not None and price.ns > limit:
-                blocked = min(blocked, price.ns)
-                break
-            reach = end
-        if reach is None:
-            return None, blocked
-        position = reach
-        ends.append(reach)
-    return (ends, blocked) if position == len(problem.pattern) else (None, blocked)
+        found, over = _reached(intervals, (stage, fewest, most), starts, limit)
+        blocked = min(blocked, over)
+        if not found:
+            several = len(set(problem.pattern)) > 1
+            return _fill(intervals, limit, every=True) if several and not every else (None, blocked)
+        starts = sorted(found) if every else [max(found)]
+        begun.append(found)
+    if starts[-1] < len(problem.pattern):
+        return None, blocked
+    ends = [starts[-1]]
+    for found in reversed(begun[1:]):
+        ends.insert(0, found[ends[0]])
+    return ends, blocked
+
+
+def _reached(
+    intervals: Intervals, stage: tuple[int, int, int], starts: list[int], limit: int | None
+) -> tuple[dict[int, int], int]:
+    """By each end that a stage (its number, the fewest layers, the last end) may have after one of
+    `starts`, ascending, the last of them: a later one takes no longer. And the least price above
+    the limit.
+    """
+    (number, fewest, most), found, blocked = stage, dict[int, int](), 2**62
+    for end in range(starts[0] + fewest, most + 1):
+        first = starts[bisect_right(starts, end - fewest) - 1]
+        price = intervals.price(number, first, end)
+        if price is not None and (limit is None or price.ns <= limit):
+            found[end] = first
+            continue
+        blocked = min(blocked, price.ns if price else blocked)
+        if first == starts[-1]:  # more layers take no less
+            break
+    return found, blocked
 
 
 def best_split(intervals: Intervals) -> StagePlan | None:

@@ -232,7 +232,6 @@ class Simulated(SimulatedPlans):
 
     def _settle(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
         """Simulate the cuts of one layout that may be below its limit; those that stay open."""
-        self.tally.opened += 1
         self.tally.left -= costs.OPENED
         row, variant, left = layout.row, layout.variant, list[Open]()
         problem, passes = self.problem(row, variant)

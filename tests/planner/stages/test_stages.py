@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate, product
 from typing import Any
 
 import pytest
+from compositions import compositions
 from stage_problems import problem_of
 
 from meshplan.costmodels.layout import Stage
@@ -135,6 +137,41 @@ def test_greedy_path_finds_the_least_bottleneck(problem: Problems) -> None:
         ]
         assert (plan is None) == (not cuts)
         assert not cuts or slowest == min(cuts)
+
+
+def test_a_stage_leaves_the_next_a_layer_that_it_can_hold() -> None:
+    """The first of three ranks, of 3, 2 and 1 micro-batches in flight, could hold two layers, 3 x 2
+    x 10 of 60 KiB. The next would begin with the one of 40, of which it cannot hold 2; with one
+    layer each, 30 and 20, the last holds 40 + 10.
+    """
+    case = by_hand(
+        pattern=(0, 0, 1, 0), pp=3, modes=(0,), layer_ns=((100,) * 3, (400,) * 3),
+        saved_kib=((10,) * 3, (40,) * 3), state_kib=(0, 0), update_kib=(0, 0), step_ns=(7, 7),
+        transient_kib=(0, 0, 0), fixed_kib=0, cap_kib=60, embedding=End(), head=End(),
+    )  # fmt: skip
+    slowest, plan = greedy_path(Intervals(case))
+    assert plan is not None
+    assert plan.stages == (Stage(1), Stage(1), Stage(2))
+    assert slowest == 400 + 100 + 1
+
+
+@pytest.mark.parametrize("cap_kib", [50, 60, 70, 120])
+def test_three_ranks_of_two_kinds_of_layers_are_cut_best(cap_kib: int) -> None:
+    """By trying every cut of five layers, heavy ones among light ones in every order."""
+    for pattern in product((0, 1), repeat=5):
+        case = by_hand(
+            pattern=pattern, pp=3, modes=(0,), layer_ns=((100,) * 3, (300,) * 3),
+            saved_kib=((10,) * 3, (40,) * 3), state_kib=(0, 0), update_kib=(0, 0), step_ns=(7, 7),
+            transient_kib=(0, 0, 0), fixed_kib=0, cap_kib=cap_kib, embedding=End(), head=End(),
+        )  # fmt: skip
+        intervals = Intervals(case)
+        slowest, plan = greedy_path(intervals)
+        found = []
+        for counts in compositions(5, [case.fewest_layers(stage) for stage in range(3)]):
+            prices = intervals.priced(list(accumulate(counts)))
+            found += [max(price.ns for price in prices)] if prices else []
+        assert (plan is None) == (not found)
+        assert not found or slowest == min(found)
 
 
 def test_engine_splits_are_kept(problem: Problems) -> None:
