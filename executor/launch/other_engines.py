@@ -157,11 +157,7 @@ def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> Ru
 
     Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    write_plan(plan, out / PLAN_FILE)
-    exported = export_for(name, plan, settings)
-    for file, text in exported.files.items():
-        write_whole(out / file, text)
+    command = _written(name, plan, settings, out)
     logs = out / "logs"
     log = logs / TORCHRUN_LOG
     bar = Bar(settings.warmup + settings.steps)
@@ -174,12 +170,7 @@ def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> Ru
     paths = os.pathsep.join(filter(None, (str(out), os.environ.get("PYTHONPATH"))))
     problem, status = None, "complete"
     try:
-        run_job(
-            ["bash", "-c", command_of(exported, out)],
-            logs,
-            watch=look,
-            environment={"PYTHONPATH": paths},
-        )
+        run_job(["bash", "-c", command], logs, watch=look, environment={"PYTHONPATH": paths})
     except (RankFailed, Interrupted) as error:
         problem, status = str(error), "failed"
         raise
@@ -198,6 +189,16 @@ def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
     tokens = plan.training.global_batch_tokens
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return READERS[name](plain(text), tokens / plan.layout.world_size)
+
+
+def _written(name: str, plan: Plan, settings: RunSettings, out: Path) -> str:
+    """Leaves the plan and what is exported of it in `out`; the command that runs it."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_plan(plan, out / PLAN_FILE)
+    exported = export_for(name, plan, settings)
+    for file, text in exported.files.items():
+        write_whole(out / file, text)
+    return command_of(exported, out)
 
 
 def result_of(name: str, plan: Plan, settings: RunSettings, log: TrainingLog) -> RunResult:
