@@ -11,7 +11,6 @@ from meshplan.executor.cli.job import EngineName, Order, carry_out
 from meshplan.executor.cli.placing import USAGE, Where
 from meshplan.executor.cli.single_rank import run_dry, run_for_real
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.plan_engine import NATIVE
 from meshplan.executor.launch.preflight import sbatch_options
 from meshplan.executor.launch.run import TIMEOUT_S
 from meshplan.executor.launch.slurm import SlurmFailed
@@ -19,6 +18,7 @@ from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.launch.written import given_of
 from meshplan.executor.onerank.command import Wanted
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.planner.case.settings import error_line
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.terminal import as_written

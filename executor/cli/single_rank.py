@@ -9,10 +9,11 @@ import typer
 
 from meshplan.executor.cli.placing import USAGE
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.plan_engine import NATIVE, for_engine, repriced_line
+from meshplan.executor.launch.plan_engine import for_engine, repriced_line
 from meshplan.executor.launch.preflight import profile_of
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.planner.case.plan_file import read_plan, write_plan
 from meshplan.planner.case.settings import error_line
 from meshplan.planner.report.terminal import as_written

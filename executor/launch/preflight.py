@@ -10,6 +10,7 @@ from pathlib import Path
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.launch.probe import Found
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster
 from meshplan.hardware_profiles.local_cpu import free_memory_bytes
 from meshplan.hardware_profiles.schema import Cluster
@@ -172,7 +173,7 @@ def notices(
     if found and pinned and found.torch.split("+")[0] != pinned:
         said.append(f"torch {found.torch} is installed; the engine is tested with {pinned}")
     model = model_from_config(plan.model.config, plan.model.name)
-    if plan.engine == "native" and any(kind.recurrent for kind in model.kinds):
+    if plan.engine == NATIVE and any(kind.recurrent for kind in model.kinds):
         said.append(
             "the native engine scans recurrent layers in plain torch, without a fused kernel: "
             "steps take longer than predicted, on a GPU in more memory"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.units import GB, counted, format_bytes, format_seconds
-from meshplan.planner.answer.explain import needed_bytes
+from meshplan.planner.answer.explain import AS_FAST, needed_bytes
 from meshplan.planner.case.plan_file import Prediction, said
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
@@ -130,7 +130,7 @@ def _verdict(before: Asking, after: Asking) -> str:
     if old is None or new is None:
         return f"{text}: not comparable, as one of the two has no plan"
     same = " for the same tokens" if after.tokens != before.tokens else ""
-    if abs(new / old - 1) < 5e-4:
+    if abs(new / old - 1) < AS_FAST:
         return f"{text}: as fast{same}"
     word = "shorter" if new < old else "longer"
     return f"{text}: step {abs(new / old - 1):.1%} {word}{same} ({old / new:.2f} x the throughput)"
@@ -210,7 +210,7 @@ def _arm_cells(arm: Arm, before: Asking) -> Iterator[str]:
 
 def _percent(change: float) -> str:
     """With its sign, which a rounded zero has not."""
-    return "0.0%" if abs(change) < 5e-4 else f"{change:+.1%}"
+    return "0.0%" if abs(change) < AS_FAST else f"{change:+.1%}"
 
 
 def other_layout(end: Asking, before: Asking) -> bool:
