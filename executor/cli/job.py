@@ -80,8 +80,8 @@ class Order:
 def carry_out(order: Order, console: Console) -> RunResult | None:
     """Do what was ordered and print it: what was measured, None where nothing was to be.
 
-    Raises what `placing.USAGE` lists for what cannot be done here, `RankFailed`, `SlurmFailed`
-    and `Interrupted` for what went wrong on the way.
+    Raises what `planner.cli.main` has an exit code for, `RankFailed`, `SlurmFailed` and
+    `Interrupted` for what went wrong on the way.
     """
     _check_job(order)
     _check_folder(order.folder)
