@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from executed import executed
+from called import executed
 from tiny_runs import PP2, tiny_plan, tiny_prediction
 
 from meshplan.executor.cli import single_rank

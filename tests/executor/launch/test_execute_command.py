@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executed import executed
+from called import executed
 from tiny_runs import (
     DP2,
     PP2,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from executed import executed
+from called import executed
 from random_plans import plan_of
 from tiny_runs import DP2, tiny_plan
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from executed import executed
+from called import executed
 from tiny_runs import CLUSTER, DP2, tiny_plan, tiny_prediction
 
 from meshplan.costmodels.layout import InvalidLayout

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from executed import executed
+from called import executed
 from parse_with import MISSING
 from tiny_runs import DP2, tiny_plan, tiny_prediction
 

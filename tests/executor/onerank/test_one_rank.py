@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from executed import executed
+from called import executed
 from tiny_runs import CPU, PP2, tiny_plan
 
 from benchmarks.engine import one_rank as benchmark
