@@ -22,6 +22,8 @@ OWN = Path(folder) if (folder := os.environ.get("MESHPLAN_ENGINES")) else None
 MAX_ENGINE_BYTES = 2**18  # the largest that ships has 22 KiB
 USUAL_BASE, TABLES = "generic", ("legality", "state", "overlap", "kernels", "sources")
 HERE = Path(__file__).parent / "engines"
+NATIVE = "native"
+"""The engine of `executor`."""
 VARIANTS = HERE / "variants"
 """Engines that are on no list: what some configurations are priced as that `check` reads, and what
 nobody but its laboratory can run and `benchmarks.search.lab_layouts` prices.

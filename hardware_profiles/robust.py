@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 REWEIGHTINGS = 4
+DEVIATION = 1.48  # a normal distribution's standard deviation over its median absolute one
 SMALLEST_RELATIVE_ERROR = 1e-3  # below it, errors weigh as in least squares
 
 

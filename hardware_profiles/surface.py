@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.hardware_profiles.robust import fit_relative
+from meshplan.hardware_profiles.robust import DEVIATION, fit_relative
 from meshplan.hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype, MatmulPoint
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,6 @@ TRANSPOSED = 0.6
 NOISES = (0.01, 0.1)  # fractions of the residuals' variance: quiet and shared machines
 REWEIGHTINGS = 3
 SMALLEST_RESIDUAL = 1e-4
-SIGMAS = 1.48  # standard deviations in a median of absolute errors
 SAME_RATE: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16"}  # same tensor-core pipe
 
 # Powers of the sides: the FLOPs first, then the other terms of the seconds.
@@ -137,7 +136,7 @@ def _with_noise(likeness: Floats, residuals: Floats, least: float) -> tuple[floa
         additions = inverse @ residuals
         left_out = np.abs(additions / np.diag(inverse))
         usual = float(np.median(left_out))
-        noise = least * (1 + (left_out / (SIGMAS * usual + SMALLEST_RESIDUAL)) ** 2)
+        noise = least * (1 + (left_out / (DEVIATION * usual + SMALLEST_RESIDUAL)) ** 2)
     return usual, np.asarray(additions)
 
 

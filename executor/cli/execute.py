@@ -8,10 +8,9 @@ import typer
 
 from meshplan.executor.cli import execute_options as options
 from meshplan.executor.cli.job import EngineName, Order, carry_out
-from meshplan.executor.cli.placing import USAGE, Where
+from meshplan.executor.cli.placing import Where
 from meshplan.executor.cli.single_rank import run_dry, run_for_real
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.plan_engine import NATIVE
 from meshplan.executor.launch.preflight import sbatch_options
 from meshplan.executor.launch.run import TIMEOUT_S
 from meshplan.executor.launch.slurm import SlurmFailed
@@ -19,7 +18,7 @@ from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.launch.written import given_of
 from meshplan.executor.onerank.command import Wanted
-from meshplan.planner.case.settings import error_line
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.terminal import as_written
 
@@ -94,12 +93,9 @@ def execute(
 
 @contextmanager
 def _ends(folder: Path, launcher: Launcher) -> Iterator[None]:
-    """What ends a run early is one line and an exit code."""
+    """What ends a run early is an exit code, behind all that a rank or Slurm said of it."""
     try:
         yield
-    except USAGE as error:
-        typer.echo(f"error: {error_line(error)}", err=True)
-        raise typer.Exit(2) from None
     except (RankFailed, SlurmFailed) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

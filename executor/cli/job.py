@@ -36,6 +36,7 @@ from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.tournament import contenders, heats, tournament
 from meshplan.executor.launch.written import FILES as WRITTEN
 from meshplan.executor.launch.written import file_text, write_file
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
 from meshplan.planner.text_files import check_writable, write_text
@@ -79,8 +80,8 @@ class Order:
 def carry_out(order: Order, console: Console) -> RunResult | None:
     """Do what was ordered and print it: what was measured, None where nothing was to be.
 
-    Raises what `placing.USAGE` lists for what cannot be done here, `RankFailed`, `SlurmFailed`
-    and `Interrupted` for what went wrong on the way.
+    Raises what `planner.cli.main` has an exit code for, `RankFailed`, `SlurmFailed` and
+    `Interrupted` for what went wrong on the way.
     """
     _check_job(order)
     _check_folder(order.folder)
@@ -134,7 +135,7 @@ def _check_trace(order: Order, plan: Plan) -> None:
     """Raise `CannotRun` for a trace of what records none, and `CannotWrite` before the run for one
     that could not be written after it.
     """
-    if order.trace and (order.top > 1 or plan.engine != "native"):
+    if order.trace and (order.top > 1 or plan.engine != NATIVE):
         raise CannotRun(
             "--trace is of one run by the native engine: leave out --top, and add --engine native"
         )
@@ -145,7 +146,7 @@ def _on_engine(plan: Plan, order: Order) -> Plan:
     """The plan for the engine that runs it: its own, or the one asked for, priced anew."""
     name, priced_by = engine_of(plan, order.engine), profile_of(plan, order.where.cluster)
     launcher = order.starter.launcher
-    if launcher is not Launcher.torchrun and name != "native":
+    if launcher is not Launcher.torchrun and name != NATIVE:
         raise CannotRun(f"--launcher {launcher} is for the native engine only, not {name}")
     if order.where.started:
         check_can_start(name, Path.cwd(), priced_by)
@@ -190,7 +191,7 @@ def _submitted_or_cancelled(job: JobPart, plan: Plan, settings: RunSettings, out
 
 
 def _shown(plan: Plan, settings: RunSettings, out: Path) -> str:
-    if plan.engine == "native":
+    if plan.engine == NATIVE:
         return settings.starter.shown(job_of(settings, out), out)
     if plan.engine in HUGGING_FACE:
         exported = ready_for(plan, settings)
@@ -235,7 +236,7 @@ def _next_plan(results: str, learned: Path) -> str:
 
 
 def _run_one(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
-    if plan.engine == "native":
+    if plan.engine == NATIVE:
         return run_plan(plan, settings, out)
     if plan.engine in HUGGING_FACE:
         return run_hugging_face(plan, settings, out)

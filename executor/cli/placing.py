@@ -5,7 +5,6 @@ from pathlib import Path
 
 import typer
 
-from meshplan.executor.launch.other_engines import NotInstalled
 from meshplan.executor.launch.preflight import (
     CannotRun,
     check_data,
@@ -15,16 +14,11 @@ from meshplan.executor.launch.preflight import (
     place,
     profile_of,
 )
-from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
+from meshplan.executor.launch.probe import Found, find_hardware
 from meshplan.executor.launch.rendezvous import endpoint, meeting_at
 from meshplan.executor.launch.run import RunSettings
 from meshplan.executor.launch.start import Launcher, Starter
-from meshplan.hardware_profiles.load import UnknownProfile
-from meshplan.planner.case.plan_file import Plan, UnreadablePlan
-from meshplan.planner.text_files import CannotWrite
-
-USAGE = (UnreadablePlan, UnknownProfile, CannotRun, CannotWrite, NotInstalled, NoTorch)
-"""What a plan or a host cannot do, in one line: exit code 2."""
+from meshplan.planner.case.plan_file import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

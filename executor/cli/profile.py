@@ -73,9 +73,6 @@ def profile(
     try:
         starter = Starter(launcher=Launcher(launcher), slurm=sbatch_options(slurm, launcher))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
-    except CannotRun as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     except (RankFailed, SlurmFailed, NoTorch) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import typer
 
-from meshplan.executor.cli.placing import USAGE
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.plan_engine import NATIVE, for_engine, repriced_line
+from meshplan.executor.launch.plan_engine import for_engine, repriced_line
 from meshplan.executor.launch.preflight import profile_of
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.planner.case.plan_file import read_plan, write_plan
-from meshplan.planner.case.settings import error_line
 from meshplan.planner.report.terminal import as_written
 
 
@@ -26,12 +25,8 @@ def run_dry(
     """
     which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
     shown = ["--json"] if as_json else []
-    try:
-        plan = read_plan(path)
-        native = for_engine(plan, NATIVE, profile_of(plan, cluster))
-    except USAGE as error:
-        typer.echo(f"error: {error_line(error)}", err=True)
-        return 2
+    plan = read_plan(path)
+    native = for_engine(plan, NATIVE, profile_of(plan, cluster))
     if native is not plan:
         typer.echo(f"note: {repriced_line(plan, native)}", err=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -45,9 +40,6 @@ def run_for_real(plan: Path, wanted: Wanted, *, as_json: bool) -> int:
     """One rank of the plan, or one of every stage, for real on this device; its exit code."""
     try:
         run, said = run_one_rank(read_plan(plan), wanted)
-    except USAGE as error:
-        typer.echo(f"error: {error_line(error)}", err=True)
-        return 2
     except RankFailed as error:
         typer.echo(f"error: {error}", err=True)
         return 1

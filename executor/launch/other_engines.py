@@ -11,7 +11,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,7 +29,7 @@ from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.torchrun import Interrupted, run_job
 from meshplan.executor.profile.progress import Bar
 from meshplan.hardware_profiles.whole_file import write_whole
-from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.plan_file import Plan, Prediction, write_plan
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.logs.console import READERS
 from meshplan.planner.logs.lines import plain
@@ -157,11 +157,7 @@ def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> Ru
 
     Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    write_plan(plan, out / PLAN_FILE)
-    exported = export_for(name, plan, settings)
-    for file, text in exported.files.items():
-        write_whole(out / file, text)
+    command = _written(name, plan, settings, out)
     logs = out / "logs"
     log = logs / TORCHRUN_LOG
     bar = Bar(settings.warmup + settings.steps)
@@ -174,12 +170,7 @@ def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> Ru
     paths = os.pathsep.join(filter(None, (str(out), os.environ.get("PYTHONPATH"))))
     problem, status = None, "complete"
     try:
-        run_job(
-            ["bash", "-c", command_of(exported, out)],
-            logs,
-            watch=look,
-            environment={"PYTHONPATH": paths},
-        )
+        run_job(["bash", "-c", command], logs, watch=look, environment={"PYTHONPATH": paths})
     except (RankFailed, Interrupted) as error:
         problem, status = str(error), "failed"
         raise
@@ -200,30 +191,41 @@ def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
     return READERS[name](plain(text), tokens / plan.layout.world_size)
 
 
+def _written(name: str, plan: Plan, settings: RunSettings, out: Path) -> str:
+    """Leaves the plan and what is exported of it in `out`; the command that runs it."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_plan(plan, out / PLAN_FILE)
+    exported = export_for(name, plan, settings)
+    for file, text in exported.files.items():
+        write_whole(out / file, text)
+    return command_of(exported, out)
+
+
 def result_of(name: str, plan: Plan, settings: RunSettings, log: TrainingLog) -> RunResult:
     """The log as a result: step time and the largest peaks of any rank, beside the prediction."""
-    timed = [step for step in log.steps if step.step > settings.warmup]
+    timed = [step.step_time_s for step in log.steps if step.step > settings.warmup]
     p = plan.prediction
-    parts = []
-    if timed:
-        measured_s = median(step.step_time_s for step in timed)
-        predicted_s = p.step_time_s if p else None
-        parts.append(
-            ComparedPart(name="step time", unit="s", predicted=predicted_s, measured=measured_s)
-        )
-    for kind, peak in (
-        ("allocated", log.allocated_peak_bytes), ("reserved", log.reserved_peak_bytes),
-    ):  # fmt: skip
-        predicted = max(getattr(stage, kind) for stage in p.memory) if p and p.memory else None
-        part = ComparedPart(
-            name=f"memory, {kind}", unit="bytes", predicted=predicted, measured=peak
-        )
-        parts.append(part)
     band = settings.band if settings.band is not None else (p.error_fraction if p else None)
     return RunResult.model_validate({
         "status": "complete", "plan": PLAN_FILE, "layout": plan.layout.label, "engine": name,
         "device": settings.device, "versions": settings.versions, "date": settings.date,
-        "parts": tuple(parts), "band": band,
+        "parts": tuple(_parts(p, timed, log)), "band": band,
         "losses": tuple(step.loss for step in log.steps if step.loss is not None),
-        **(timing_fields(plan, [step.step_time_s for step in timed]) if timed else {}),
+        **(timing_fields(plan, timed) if timed else {}),
     })  # fmt: skip
+
+
+def _parts(
+    p: Prediction | None, timed: Sequence[float], log: TrainingLog
+) -> Iterator[ComparedPart]:
+    """The median step, and the largest peaks."""
+    if timed:
+        predicted_s = p.step_time_s if p else None
+        yield ComparedPart(
+            name="step time", unit="s", predicted=predicted_s, measured=median(timed)
+        )
+    peaks = {"allocated": log.allocated_peak_bytes, "reserved": log.reserved_peak_bytes}
+    for kind, peak in peaks.items():
+        predicted = max(getattr(stage, kind) for stage in p.memory) if p and p.memory else None
+        name = f"memory, {kind}"
+        yield ComparedPart(name=name, unit="bytes", predicted=predicted, measured=peak)

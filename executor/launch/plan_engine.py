@@ -8,17 +8,15 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.executor.engine.step.legality import check_engine_layout
 from meshplan.executor.launch.other_engines import HOMES, check_installed
 from meshplan.executor.launch.preflight import CannotRun
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import NATIVE, load_engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.seal import MOVED
 from meshplan.planner.space.engine_rules import check_engine, unpriced
 from meshplan.planner.space.exchange_rules import with_kinds_of
 
-NATIVE = "native"
-DRIFT = 0.001
-"""A prediction that differs by more, of a step or its memory, is not of this layout as it is."""
 LAUNCHED = (NATIVE, *HOMES)
 
 
@@ -96,11 +94,11 @@ def _predicted_as_it_is(plan: Plan, priced_by: Cluster | None) -> Plan:
 
 
 def _alike(one: Prediction, other: Prediction) -> bool:
-    """Both say the same of the step's time and of every stage's memory, to `DRIFT`."""
+    """Both say the same of the step's time and of every stage's memory, to `MOVED`."""
     figures = [(one.step_time_s, other.step_time_s)]
     figures += [(a.reserved, b.reserved) for a, b in zip(one.memory, other.memory, strict=False)]
     same_stages = len(one.memory) == len(other.memory)
-    return same_stages and all(math.isclose(a, b, rel_tol=DRIFT) for a, b in figures)
+    return same_stages and all(math.isclose(a, b, rel_tol=MOVED) for a, b in figures)
 
 
 def _price_if_legal(

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.launch.probe import Found
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster
 from meshplan.hardware_profiles.local_cpu import free_memory_bytes
 from meshplan.hardware_profiles.schema import Cluster
@@ -166,22 +168,12 @@ def notices(
     plan: Plan, placement: RankPlacement, found: Found | None, cluster: Cluster | None
 ) -> list[str]:
     """What differs from what the plan was made for, one line each."""
-    said = []
-    if found and found.device == "cpu" and placement.processes_per_node > found.devices:
-        said.append(
-            f"{placement.processes_per_node} processes share {found.devices} cores: "
-            "steps take longer than predicted"
-        )
-    if found and found.device == "cpu" and found.load > found.devices / 4:
-        said.append(
-            f"other work is running (load {found.load:.1f} on {found.devices} cores): "
-            "steps take longer than predicted"
-        )
+    said = list(_of_cores(placement, found)) if found and found.device == "cpu" else []
     pinned = pinned_torch()
     if found and pinned and found.torch.split("+")[0] != pinned:
         said.append(f"torch {found.torch} is installed; the engine is tested with {pinned}")
     model = model_from_config(plan.model.config, plan.model.name)
-    if plan.engine == "native" and any(kind.recurrent for kind in model.kinds):
+    if plan.engine == NATIVE and any(kind.recurrent for kind in model.kinds):
         said.append(
             "the native engine scans recurrent layers in plain torch, without a fused kernel: "
             "steps take longer than predicted, on a GPU in more memory"
@@ -190,14 +182,23 @@ def notices(
         said.append(f"profile {plan.cluster.name!r} is not at hand: give it with --cluster")
     elif cluster_hash(cluster) != plan.cluster.sha256:
         said.append(f"profile {cluster.name} is not the one that priced this plan; plan again")
+    return [*said, *_of_gpu_memory(plan, found)]
+
+
+def _of_cores(placement: RankPlacement, found: Found) -> Iterator[str]:
+    processes, slower = placement.processes_per_node, "steps take longer than predicted"
+    if processes > found.devices:
+        yield f"{processes} processes share {found.devices} cores: {slower}"
+    if found.load > found.devices / 4:
+        yield f"other work is running (load {found.load:.1f} on {found.devices} cores): {slower}"
+
+
+def _of_gpu_memory(plan: Plan, found: Found | None) -> Iterator[str]:
     if found and plan.prediction and found.device == "cuda":
-        assumed = plan.prediction.gpu_memory_bytes
-        if abs(found.memory_bytes / assumed - 1) > MEMORY_TOLERANCE:
-            said.append(
-                f"{found.name} has {format_bytes(found.memory_bytes)}; the plan was made for "
-                f"{format_bytes(assumed)}"
-            )
-    return said
+        has, assumed = found.memory_bytes, plan.prediction.gpu_memory_bytes
+        if abs(has / assumed - 1) > MEMORY_TOLERANCE:
+            made_for = f"the plan was made for {format_bytes(assumed)}"
+            yield f"{found.name} has {format_bytes(has)}; {made_for}"
 
 
 def pinned_torch() -> str | None:

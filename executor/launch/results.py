@@ -27,6 +27,7 @@ from meshplan.executor.engine.parts.coordinates import Coordinates
 from meshplan.executor.engine.watch.record import StepRecord, read_record
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.profile.statistics import summarise
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.text_files import write_text
@@ -232,7 +233,7 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
         allocated = max(rank.allocated_peak_bytes for rank in own)
         reserved = max(rank.reserved_peak_bytes for rank in own)
         stage = stages[place] if place < len(stages) else None
-        if device == "cpu" and plan.engine != "native":
+        if device == "cpu" and plan.engine != NATIVE:
             parts.append((f"memory, stage {place}, resident (not compared)", None, reserved))
             continue
         if device != "cpu" or allocated != reserved:

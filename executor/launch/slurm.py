@@ -71,16 +71,6 @@ def batch_script(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
     ]  # fmt: skip
     if broken := next((text for text in directives if not text.isprintable()), None):
         raise SlurmFailed(f"{broken!r} is not an #SBATCH option: it must be one printable line")
-    command = shell_command(
-        job, '"$LOGS"', endpoint='"$HEAD:$PORT"', is_first="$((SLURM_NODEID == 0))"
-    )
-    on_node = "; ".join(
-        (
-            'LOGS="$LOGS/$SLURM_NODEID"',
-            'mkdir -p "$LOGS"',
-            f'exec {command} > "$LOGS/{TORCHRUN_LOG}" 2>&1',
-        )
-    )
     lines = (
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(directive)}" for directive in directives),
@@ -93,11 +83,20 @@ def batch_script(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
         'export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "status=0",
         # the ranks of a node are one task, which gets every core of the job there
-        f"srun --kill-on-bad-exit=1 --cpu-bind=none bash -c {shlex.quote(on_node)} || status=$?",
+        f"srun --kill-on-bad-exit=1 --cpu-bind=none bash -c {_on_node(job)} || status=$?",
         f'mkdir -p "$LOGS" && echo $status > "$LOGS/{EXIT_FILE}"',
         "exit $status",
     )
     return "\n".join(lines) + "\n"
+
+
+def _on_node(job: TorchrunJob) -> str:
+    """What the shell of each node runs, as one word of the script."""
+    command = shell_command(
+        job, '"$LOGS"', endpoint='"$HEAD:$PORT"', is_first="$((SLURM_NODEID == 0))"
+    )
+    run = f'exec {command} > "$LOGS/{TORCHRUN_LOG}" 2>&1'
+    return shlex.quote(f'LOGS="$LOGS/$SLURM_NODEID"; mkdir -p "$LOGS"; {run}')
 
 
 def submit(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:

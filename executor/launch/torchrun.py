@@ -118,22 +118,28 @@ def run_job(
             env={**os.environ, **(environment or {})},
             preexec_fn=partial(die_with_parent, signal.SIGTERM),
         )
-        family: dict[int, str] = {}
         try:
-            for turn in count():
-                if process.poll() is not None:
-                    break
-                if turn % FAMILY_EVERY == 0:
-                    family |= descendants(process.pid)
-                watch()
-                time.sleep(POLL_S)
-            watch()
+            _follow(process, watch)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; logs are in {log_dir}") from None
-        finally:
-            end_tree(process, family)
     if process.returncode:
         raise first_failure(log_dir, process.returncode)
+
+
+def _follow(process: subprocess.Popen[bytes], watch: Callable[[], None]) -> None:
+    """Watch it to its end; whatever ends this ends all that it started."""
+    family: dict[int, str] = {}
+    try:
+        for turn in count():
+            if process.poll() is not None:
+                break
+            if turn % FAMILY_EVERY == 0:
+                family |= descendants(process.pid)
+            watch()
+            time.sleep(POLL_S)
+        watch()
+    finally:
+        end_tree(process, family)
 
 
 @contextmanager

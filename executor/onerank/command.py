@@ -23,8 +23,9 @@ from meshplan.executor.launch.preflight import CannotRun, profile_of
 from meshplan.executor.launch.probe import Found, find_hardware
 from meshplan.executor.launch.run import now
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
-from meshplan.executor.onerank.priced import ENGINE, priced
+from meshplan.executor.onerank.priced import priced
 from meshplan.executor.onerank.result import OneRankRun, RankMeasured, parts_of, step_of
+from meshplan.hardware_profiles.engines import NATIVE
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.case.plan_file import Plan, write_plan
 
@@ -52,7 +53,7 @@ def run_one_rank(
 
     Raises `CannotRun` for a plan that cannot run here, `RankFailed` when a rank dies.
     """
-    native = for_engine(plan, ENGINE, profile_of(plan, wanted.cluster))
+    native = for_engine(plan, NATIVE, profile_of(plan, wanted.cluster))
     model, ranks = priced(native, wanted.cluster), ranks_of(plan.layout, wanted)
     found = found or find_hardware()
     device = device_of(wanted, found, model)

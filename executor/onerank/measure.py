@@ -6,10 +6,11 @@ timed; `warmup` more are not either. Routed tokens are balanced, as in a dry run
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import fmean, median, median_low
 
 import torch
 
@@ -20,7 +21,6 @@ from meshplan.executor.engine.step.engine import INIT_STD, Engine, Job
 from meshplan.executor.engine.step.pipeline import Batch
 from meshplan.executor.engine.watch.clock import Span, Spans, by_phase
 from meshplan.executor.onerank.result import RankMeasured
-from meshplan.executor.onerank.spans import by_action
 
 
 class NotFinite(RuntimeError):
@@ -113,12 +113,10 @@ def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Ra
     typical = median_low(step.step_s for step in timed)
     step = next(step for step in timed if step.step_s == typical)
     phases = by_phase(step.spans)
-    actions = by_action(step.spans)
-    axes = engine.local.groups.axes()
-    exposed: dict[str, float] = {}
+    actions = _by_action(step.spans)
+    axes, exposed = engine.local.groups.axes(), defaultdict[str, float](float)
     for name, seconds in step.exposed_s.items():
-        axis = axes.get(name, "world")
-        exposed[axis] = exposed.get(axis, 0.0) + seconds
+        exposed[axes.get(name, "world")] += seconds
     at = engine.local.groups.at
     return RankMeasured(
         rank=at.rank,
@@ -129,10 +127,19 @@ def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Ra
         processor_s=tuple(each.processor_s for each in timed),
         seconds={**phases, "rest": step.step_s - sum(phases.values())},
         actions=tuple((*key, *seconds) for key, seconds in actions.items()),
-        exposed_s=exposed,
+        exposed_s=dict(exposed),
         loss=step.loss,
         held_bytes={**{str(k): v for k, v in tracker.most_bytes.items()}, "total": tracker.peak},
         device_bytes={
             name: max(each.device_bytes[name] for each in timed) for name in step.device_bytes
         },
     )
+
+
+def _by_action(spans: Sequence[Span]) -> Mapping[tuple[int, str], tuple[float, float]]:
+    """Mean and median seconds of a stage's actions of one kind."""
+    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for span in spans:
+        if span.action is not None and span.name != "wait":
+            found[span.action.stage, span.action.kind].append(span.seconds)
+    return {key: (fmean(each), median(each)) for key, each in found.items()}

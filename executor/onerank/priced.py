@@ -3,12 +3,10 @@
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.step.step import StepModel
 from meshplan.executor.launch.preflight import CannotRun, profile_of
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import NATIVE, load_engine
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.resolve import Case
-
-ENGINE = "native"
 
 
 def priced(plan: Plan, cluster: str | None) -> StepModel:
@@ -21,6 +19,6 @@ def priced(plan: Plan, cluster: str | None) -> StepModel:
         )
     case = Case(
         model=model_from_config(plan.model.config, plan.model.name), layout=plan.layout,
-        training=plan.training, cluster=by, engine=load_engine(ENGINE),
+        training=plan.training, cluster=by, engine=load_engine(NATIVE),
     )  # fmt: skip
     return step_model_of(case)

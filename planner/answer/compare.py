@@ -24,6 +24,7 @@ from meshplan.costmodels.units import (
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.explain import (
+    LEAST_SHARE,
     PART_NAMES,
     PricedLayout,
     lacking_bytes,
@@ -40,8 +41,6 @@ from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES
 from meshplan.planner.space.pins import Pins, parse_pin
 
 Unit = Literal["text", "s", "bytes", "fraction", "count"]
-LEAST_SHARE = 0.001
-"""Of a step, or of a GPU's memory: smaller parts are not shown."""
 MEMORY_NAMES = {
     "weights": "weights",
     "gradients": "gradients",

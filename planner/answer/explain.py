@@ -83,6 +83,9 @@ PART_NAMES = {
 
 
 AS_FAST = 0.0005
+"""What one digit of a per cent does not show."""
+LEAST_SHARE = 0.001
+"""Of a step, or of a GPU's memory: smaller parts are not shown."""
 
 
 def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts:

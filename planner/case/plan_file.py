@@ -293,20 +293,8 @@ class Plan(Frozen):
             raise UnreadablePlan(f"{place}: {error}") from None
         except (YAMLError, *SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(data, dict) or "meshplan" not in data:
-            raise UnreadablePlan(
-                f"{place}: not a plan file: it needs the key 'meshplan: {VERSION}'"
-            )
-        if data["meshplan"] is True or data["meshplan"] != VERSION:
-            raise UnreadablePlan(
-                f"{place}: plan version {data['meshplan']!r}; this meshplan reads {VERSION}; "
-                "write it anew with `meshplan plan`"
-            )
-        if is_cut(data, tuple(cls.model_fields)):
-            raise UnreadablePlan(
-                f"{place}: it ends early, after {list(data)[-1]!r}: was it cut? `meshplan plan` "
-                "writes it anew"
-            )
+        if fault := cls._fault(data):
+            raise UnreadablePlan(f"{place}: {fault}")
         try:
             plan = cls.model_validate({key: data[key] for key in data if key not in BESIDE})
         except ValidationError as error:
@@ -315,6 +303,19 @@ class Plan(Frozen):
         plan._edited = is_edited(data) or not whole
         plan._sealed = SEAL in data
         return plan
+
+    @classmethod
+    def _fault(cls, data: Any) -> str:
+        """Why `data` is no whole plan of this version; empty where it may be one."""
+        if not isinstance(data, dict) or "meshplan" not in data:
+            return f"not a plan file: it needs the key 'meshplan: {VERSION}'"
+        if data["meshplan"] is True or data["meshplan"] != VERSION:
+            version = f"plan version {data['meshplan']!r}; this meshplan reads {VERSION}"
+            return f"{version}; write it anew with `meshplan plan`"
+        if is_cut(data, tuple(cls.model_fields)):
+            end = f"it ends early, after {list(data)[-1]!r}"
+            return f"{end}: was it cut? `meshplan plan` writes it anew"
+        return ""
 
 
 def said(value: Layout | Training) -> dict[str, Any]:

@@ -116,21 +116,22 @@ def as_junit(findings: list[Finding]) -> str:
         "testsuite", {"name": "meshplan check", **{k: str(v) for k, v in counts.items()}}
     )
     for finding in findings:
-        name = {
-            "classname": f"meshplan.{finding.framework or 'file'}",
-            "name": one_line_path(finding),
-        }
-        case = ElementTree.SubElement(suite, "testcase", {**name, "time": "0"})
-        if finding.verdict == "skipped":
-            ElementTree.SubElement(case, "skipped", {"message": finding.text})
-        elif finding.verdict not in PASSED:
-            kind = "error" if finding.verdict in USAGE else "failure"
-            attributes = {"type": finding.verdict, "message": full_text(finding)}
-            body = ElementTree.SubElement(case, kind, attributes)
-            body.text = f"{one_line_path(finding)}:{finding.line}: {full_text(finding)}"
+        _add_case(suite, finding)
     ElementTree.indent(suite)
     head = '<?xml version="1.0" encoding="utf-8"?>\n'
     return head + ElementTree.tostring(suite, encoding="unicode")
+
+
+def _add_case(suite: ElementTree.Element, finding: Finding) -> None:
+    path, of = one_line_path(finding), f"meshplan.{finding.framework or 'file'}"
+    facts = {"classname": of, "name": path, "time": "0"}
+    case = ElementTree.SubElement(suite, "testcase", facts)
+    if finding.verdict == "skipped":
+        ElementTree.SubElement(case, "skipped", {"message": finding.text})
+    elif finding.verdict not in PASSED:
+        kind, text = "error" if finding.verdict in USAGE else "failure", full_text(finding)
+        attributes = {"type": finding.verdict, "message": text}
+        ElementTree.SubElement(case, kind, attributes).text = f"{path}:{finding.line}: {text}"
 
 
 def one_line_path(finding: Finding) -> str:

@@ -27,6 +27,7 @@ from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported, UnreadableConfig
+from meshplan.planner.case.seal import MOVED
 from meshplan.planner.case.trained import image_words, packed_words, trained_line
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.options import AsJson
@@ -56,8 +57,6 @@ from meshplan.planner.report.timeline import step_timeline
 from meshplan.planner.report.trace import chrome_trace
 from meshplan.planner.runs.evidence import nearest_runs
 from meshplan.planner.text_files import check_writable, write_text
-
-DRIFT = 0.001
 
 
 def explain(
@@ -149,7 +148,7 @@ def has_moved(plan: Plan, now: PricedLayout) -> bool:
     """Whether today's prediction is not the file's: by another version, or an edit by hand."""
     if plan.prediction is None:
         return False
-    return abs(now.prediction.step_time_s / plan.prediction.step_time_s - 1) > DRIFT
+    return abs(now.prediction.step_time_s / plan.prediction.step_time_s - 1) > MOVED
 
 
 def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ()) -> dict[str, Any]:

@@ -80,6 +80,9 @@ COMMANDS = {
 EXIT_CODES = {
     "meshplan.costmodels.model.config_fields.UnsupportedModel": 2,
     "meshplan.costmodels.layout.InvalidLayout": 2,
+    "meshplan.executor.launch.other_engines.NotInstalled": 2,
+    "meshplan.executor.launch.preflight.CannotRun": 2,
+    "meshplan.executor.launch.probe.NoTorch": 2,
     "meshplan.executor.trace.missing.CannotTrace": 2,
     "meshplan.hardware_profiles.engines.UnknownEngine": 2,
     "meshplan.hardware_profiles.load.UnknownProfile": 2,

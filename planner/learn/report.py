@@ -195,6 +195,13 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
         _say(console, "no hypothesis that is priced explains 5% of the gap")
         return
     _say(console, _verdict(d))
+    console.print(_hypotheses(d))
+    if any(_counts_less(reason, d) for reason in d.reasons):
+        _say(console, "a slowdown explains less, the larger its factor is (1.6 x is one standard "
+                      "deviation, assumed)")  # fmt: skip
+
+
+def _hypotheses(d: Diagnosis) -> Table:
     table = _table("hypothesis", "probability", "explains", "step if so", "gain")
     for reason in d.reasons:
         table.add_row(
@@ -202,10 +209,7 @@ def _print_reasons(d: Diagnosis, console: Console) -> None:
             f"{reason.probability:.0%}", f"{reason.explains:.0%}",
             format_seconds(reason.step_time_s), f"{reason.gain:.1%}",
         )  # fmt: skip
-    console.print(table)
-    if any(_counts_less(reason, d) for reason in d.reasons):
-        _say(console, "a slowdown explains less, the larger its factor is (1.6 x is one standard "
-                      "deviation, assumed)")  # fmt: skip
+    return table
 
 
 def _verdict(d: Diagnosis) -> str:

@@ -18,10 +18,10 @@ speed_monitor.py`, `composer/callbacks/memory_monitor.py`.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from meshplan.costmodels.units import GB
 from meshplan.planner.logs.console import NUMBER
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
-GB = 1e9
 _BLOCK = re.compile(
     r"\[batch=\d{1,12}(?:/\d{1,12})?\]:[^\n]{0,20}\n((?:[ \t]+Train [^\n]{1,400}\n?)+)"
 )

@@ -7,6 +7,7 @@ what a log says of its run (`stated`) is looked for at its beginning too.
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,23 +181,27 @@ def _of_text(text: str, name: str, batch: Batch) -> Recognised:
         rows = records.csv_records(text, Path(name).stem)
         log = records.of_records(rows, batch.tokens_per_gpu, batch.sequences)
         return Recognised("CSV export", log)
+    consoles = (Recognised(*named) for named in _consoles(text, batch))
+    if known := next((each for each in consoles if each.log.steps), None):
+        return known
+    return Recognised("deepspeed", console.read_deepspeed(text, batch.sequences))  # with its notes
+
+
+def _consoles(text: str, batch: Batch) -> Iterator[tuple[str, TrainingLog]]:
+    """What each reader of a console makes of the text, in the order in which they are asked."""
     for framework in CONSOLE:
-        log = console.READERS[framework](text, batch.tokens_per_gpu)
-        if log.steps:
-            return Recognised(framework, log)
-    others = (
-        ("nemo", read_nemo(text)), ("composer", read_composer(text, batch.sequences)),
-        ("torchtune", read_torchtune(text, batch.tokens_per_gpu)),
-        ("automodel", read_automodel(text, batch.tokens)), ("ms-swift", read_swift(text)),
-        ("verl", read_verl(text)), ("maxtext", read_maxtext(text)),
-        ("olmo-core", read_olmo(text, batch.tokens_per_gpu)), ("nanochat", read_nanochat(text)),
-    )  # fmt: skip
-    for framework, log in others:
-        if log.steps:
-            return Recognised(framework, log)
-    timer = console.read_deepspeed(text, batch.sequences)
-    trainer = TrainingLog((), None, None) if timer.steps else read_trainer(text)
-    return Recognised("Trainer", trainer) if trainer.steps else Recognised("deepspeed", timer)
+        yield framework, console.READERS[framework](text, batch.tokens_per_gpu)
+    yield "nemo", read_nemo(text)
+    yield "composer", read_composer(text, batch.sequences)
+    yield "torchtune", read_torchtune(text, batch.tokens_per_gpu)
+    yield "automodel", read_automodel(text, batch.tokens)
+    yield "ms-swift", read_swift(text)
+    yield "verl", read_verl(text)
+    yield "maxtext", read_maxtext(text)
+    yield "olmo-core", read_olmo(text, batch.tokens_per_gpu)
+    yield "nanochat", read_nanochat(text)
+    yield "deepspeed", console.read_deepspeed(text, batch.sequences)
+    yield "Trainer", read_trainer(text)
 
 
 def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:

@@ -29,6 +29,7 @@ from rich.text import Text
 
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.robust import DEVIATION
 from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
 
 NOT_COMPARED = {"sources", "conditions", "collective_fits", "name", "title", "shared_slowdown"}
@@ -40,7 +41,6 @@ FROM_POINTS = ("node.", "network.", "gpu.", "kernels.matmul_efficiency", "kernel
 POINTWISE = "kernels.pointwise_bytes_per_s."
 LARGE_BYTES = 2**20  # from here on a collective is bandwidth rather than latency
 MEDIAN_ERROR = 1.25  # standard error of a median over that of a mean
-ROBUST = 1.48  # standard deviation over median absolute deviation
 QUARTILES = 1.35  # interquartile range over standard deviation
 CONFIDENCE = 1.96
 TOGETHER = 4  # points that a slow moment spans
@@ -183,7 +183,7 @@ def _group(name: str, members: list[Pair], usual: float, tolerance: float) -> Gr
 def _scatter(deviations: Iterable[float]) -> float:
     """Robust standard deviation, 0 for nothing."""
     sizes = [abs(deviation) for deviation in deviations]
-    return ROBUST * median(sizes) if sizes else 0.0
+    return DEVIATION * median(sizes) if sizes else 0.0
 
 
 def _stands_out(pair: Pair, groups: dict[str, Group], usual: float, tolerance: float) -> bool:

@@ -97,33 +97,30 @@ def _cluster_summary(cluster: Cluster) -> ClusterSummary:
 def listing_tables(found: Listing) -> tuple[Table, ...]:
     """The list as a table of clusters and one of GPUs."""
     title = "Clusters (GB/s: bus bandwidth of an all-reduce; network: all cards of a node together)"
-    clusters = Table(title=title, title_justify="left")
-    for name in ("name", "GPU", "per node", "node GB/s", "network GB/s", "from", "what it is"):
-        clusters.add_column(name, justify="right" if "GB" in name or "per" in name else "left")
+    clusters = _table(title, "GPU", "per node", "node GB/s", "network GB/s")
     for line in found["clusters"]:
+        rates = line["node_all_reduce_bytes_per_s"], line["network_all_reduce_bytes_per_s"]
         clusters.add_row(
-            line["name"],
-            line["gpu"],
-            str(line["gpus_per_node"]),
-            f"{line['node_all_reduce_bytes_per_s'] / GB:.3g}",
-            f"{line['network_all_reduce_bytes_per_s'] / GB:.3g}",
-            line["known_from"],
-            line["title"],
-        )
-    gpus = Table(title="GPUs", title_justify="left")
-    for name in ("name", "memory", "TB/s", "16-bit TFLOP/s", "sustained", "from", "what it is"):
-        gpus.add_column(name, justify="left" if name in ("name", "from", "what it is") else "right")
+            line["name"], line["gpu"], str(line["gpus_per_node"]),
+            *(f"{rate / GB:.3g}" for rate in rates), line["known_from"], line["title"],
+        )  # fmt: skip
+    gpus = _table("GPUs", "memory", "TB/s", "16-bit TFLOP/s", "sustained")
     for gpu in found["gpus"]:
+        peaks = gpu["peak_16bit_flops_per_s"], gpu["sustained_16bit_flops_per_s"]
         gpus.add_row(
-            gpu["name"],
-            format_bytes(gpu["memory_bytes"]),
+            gpu["name"], format_bytes(gpu["memory_bytes"]),
             f"{gpu['memory_bandwidth_bytes_per_s'] / TB:.3g}",
-            f"{gpu['peak_16bit_flops_per_s'] / TFLOPS:.4g}",
-            f"{gpu['sustained_16bit_flops_per_s'] / TFLOPS:.4g}",
-            gpu["known_from"],
-            gpu["title"],
-        )
+            *(f"{peak / TFLOPS:.4g}" for peak in peaks), gpu["known_from"], gpu["title"],
+        )  # fmt: skip
     return clusters, gpus
+
+
+def _table(title: str, *figures: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("name", *figures, "from", "what it is"):
+        left = name in ("name", "GPU", "from", "what it is")
+        table.add_column(name, justify="left" if left else "right")
+    return table
 
 
 def listing_markdown(found: Listing) -> str:

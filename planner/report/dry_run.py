@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from meshplan.costmodels.units import format_bytes
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import NATIVE, load_engine
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.rows.priced_space import Question
-
-NATIVE = "native"
 
 
 class DryRunFailed(RuntimeError):

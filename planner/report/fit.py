@@ -1,6 +1,6 @@
 """Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -134,21 +134,7 @@ def _fuller_line(fuller: Fuller) -> str:
 
 def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = None) -> list[str]:
     """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
-    lines = []
-    if NEAREST in why.ended:
-        pass
-    elif why.nearest is None:
-        most = f"the rule that excludes most of them: {_largest_rule(why)}"
-        lines.append(_no_divisor_line(question) or most)
-    else:
-        lines.append(miss_line(why.nearest, question.cluster.gpu))
-        layout, rules = why.nearest.layout, question.engine.legality
-        degrees = layout.pipeline_parallel, layout.virtual_stages
-        several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
-        if several and not lists_all(question.model, rules, *degrees):
-            lines.append(
-                "only listed stage splits were tried here: another split of the layers may fit"
-            )
+    lines = [] if NEAREST in why.ended else list(_nearest_lines(question, why))
     if fuller:
         lines.append(_fuller_line(fuller))
     sizes_known = not {LARGER, FEWER} & set(why.ended)
@@ -160,12 +146,24 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if why.enough:
         lines.append(_next_size(question, why.enough))
     if why.fewer:
-        lines.append(
-            f"one fits on {question.counted(why.fewer.gpus)}: {why.fewer.layout.full_label}"
-        )
+        fewer = question.counted(why.fewer.gpus)
+        lines.append(f"one fits on {fewer}: {why.fewer.layout.full_label}")
     if why.ended:
         lines.append(f"the time limit left out: {', '.join(why.ended)}")
     return lines
+
+
+def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
+    if why.nearest is None:
+        most = f"the rule that excludes most of them: {_largest_rule(why)}"
+        yield _no_divisor_line(question) or most
+        return
+    yield miss_line(why.nearest, question.cluster.gpu)
+    layout, rules = why.nearest.layout, question.engine.legality
+    degrees = layout.pipeline_parallel, layout.virtual_stages
+    several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
+    if several and not lists_all(question.model, rules, *degrees):
+        yield "only listed stage splits were tried here: another split of the layers may fit"
 
 
 def _relaxed_here(question: Question, why: Explanation) -> bool:

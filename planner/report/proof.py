@@ -1,6 +1,7 @@
 """What a search proved, what it searched, and why the plan is this one of several, in sentences."""
 
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
+from meshplan.planner.answer.explain import AS_FAST
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.search_report import ROUNDING, SearchReport
 from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES, UNLISTED
@@ -68,7 +69,7 @@ def _of_listed(search: SearchReport) -> str:
 
 def _gap(gap: float) -> str:
     """A gap that was not closed is never called 0.0%."""
-    return f"{gap:.1%}" if gap >= LEAST_LOSS else "less than 0.1%"
+    return f"{gap:.1%}" if gap >= AS_FAST else "less than 0.1%"
 
 
 def _beside_fastest(choice: Choice) -> str:
@@ -78,7 +79,6 @@ def _beside_fastest(choice: Choice) -> str:
     return f". The fastest is {choice.fastest}; this plan is {choice.slower_fraction:.1%} slower"
 
 
-LEAST_LOSS = 0.0005  # a smaller loss is not shown
 IF_OFF = "if any one rate or overlap is off by a standard deviation"
 
 
@@ -88,7 +88,7 @@ def choice_line(choice: Choice) -> str:
     if choice.robust:
         among = f"{choice.candidates} layouts, each the best found of its degrees"
     is_fastest, worst = not choice.slower_fraction, choice.worst_loss_fraction
-    if is_fastest and worst < LEAST_LOSS:
+    if is_fastest and worst < AS_FAST:
         return f"{among}: this one, the fastest, stays so within 0.05% {IF_OFF}"
     which = "this one, the fastest," if is_fastest else "this one"
     loses = f"{which} is at most {worst:.1%} slower than another {IF_OFF} ({choice.worst_where})"

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from meshplan.costmodels.units import format_bytes, format_seconds
 from meshplan.hardware_profiles.errors.layout_ratios import is_tie
-from meshplan.planner.answer.explain import PART_NAMES
+from meshplan.planner.answer.explain import AS_FAST, PART_NAMES
 from meshplan.planner.case.plan_file import Plan, RunnerUp
 from meshplan.planner.case.search_report import OpenKind
 from meshplan.planner.report.output import listing
@@ -86,10 +86,6 @@ def may_be_faster(other: RunnerUp) -> bool:
     return bound_s is not None and bound_s < other.step_time_s * (1 - CLOSED)
 
 
-ROUNDED = 0.0005
-"""What one digit of a per cent does not show."""
-
-
 def open_kinds_line(plan: Plan) -> str:
     """Which degrees that are not shown may be faster than the slowest runner-up; empty where none
     are.
@@ -101,7 +97,7 @@ def open_kinds_line(plan: Plan) -> str:
 
     def least(kind: str, bound_s: float) -> str:
         more = bound_s / prediction.step_time_s - 1  # 0: as long as the plan
-        return f"{kind} (at least {more:+.1%})" if abs(more) >= ROUNDED else kind
+        return f"{kind} (at least {more:+.1%})" if abs(more) >= AS_FAST else kind
 
     named = [least(_degrees(each), each.bound_s) for each in search.open_kinds]
     rest_s = math.inf if search.rest_bound_s is None else search.rest_bound_s

@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from meshplan.planner.report.picture import drawn, save
 from meshplan.planner.runs.validate import Predicted
 from meshplan.planner.text_files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a39500", "#56b4e9", "#7f4f24", "#808080")
 """The last is of all suites that are not among the largest. After Okabe and Ito."""
@@ -37,13 +41,7 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
         axes.scatter(measured, predicted, s=8, alpha=0.5, color=colour, linewidths=0)
     named.sort(key=lambda each: median(measured for measured, _ in each[0][1]))
     for index, ((name, points), colour) in enumerate(named):
-        measured, predicted = zip(*points, strict=True)
-        axes.annotate(
-            f"{name} ({len(points)})", (median(measured), median(predicted)),
-            xytext=(0.68, 0.08 + 0.055 * index), textcoords="axes fraction", color=colour,
-            fontsize=9, fontweight="bold", va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5)},
-        )  # fmt: skip
+        _label(axes, f"{name} ({len(points)})", points, colour, 0.08 + 0.055 * index)
     limits = axes.get_xlim()
     for factor in (0.8, 1.0, 1.25):
         axes.plot(limits, [factor * x for x in limits], color="grey", linewidth=0.7)
@@ -56,6 +54,18 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
         write_text(path, f"<!doctype html><title>meshplan validate</title>{svg}")
     else:
         save(figure, path)
+
+
+def _label(
+    axes: "Axes", text: str, points: Sequence[tuple[float, float]], colour: str, height: float
+) -> None:
+    """Write `text` at the right, at this height, with a line to the middle of its points."""
+    measured, predicted = zip(*points, strict=True)
+    axes.annotate(
+        text, (median(measured), median(predicted)), xytext=(0.68, height),
+        textcoords="axes fraction", color=colour, fontsize=9, fontweight="bold", va="center",
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5)},
+    )  # fmt: skip
 
 
 def _points(rows: Sequence[Predicted]) -> dict[str, list[tuple[float, float]]]:

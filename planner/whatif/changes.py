@@ -131,22 +131,18 @@ def changed(asked: Asked, change: Change) -> Asked:
             f"note: only the GPU is changed: links, nodes and host stay those of {name} (--cluster "
             "takes another machine)"
         )
-    for figure, factor in change.factors.items():
-        _check_peak(figure, factor, cluster)
-        cluster = FIGURES[figure].scaled(cluster, factor)
+    profile = _scaled(cluster, change.factors)
     if change.gpus is not None and (refusal := too_large("gpus", change.gpus)):
         raise BadQuestion(refusal)
     gpus = change.gpus or q.gpus
-    check_gpus(gpus, name, cluster)
+    check_gpus(gpus, name, profile)
     training = _training(q.training, change)
     engine = load_engine(change.engine) if change.engine else q.engine
-    check_formats(training.precision, cluster, engine)
-    check_pinned_modules(q.pins, q.model, training, engine, cluster)
-    if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
+    check_formats(training.precision, profile, engine)
+    check_pinned_modules(q.pins, q.model, training, engine, profile)
+    if profile.gpu.name != q.cluster.gpu.name and engine.learned:
         notes.append(f"note: what was learnt on {q.cluster.gpu.name} is not used for another GPU")
-    profile = cluster
-    if asked.usual_headroom:
-        cluster = with_usual_headroom(profile, engine.name)
+    cluster = with_usual_headroom(profile, engine.name) if asked.usual_headroom else profile
     return replace(
         asked,
         question=replace(q, training=training, gpus=gpus, cluster=cluster, engine=engine),
@@ -155,6 +151,13 @@ def changed(asked: Asked, change: Change) -> Asked:
         cluster_sha256=cluster_hash(cluster),
         notes=tuple(notes),
     )
+
+
+def _scaled(cluster: Cluster, factors: Mapping[str, float]) -> Cluster:
+    for figure, factor in factors.items():
+        _check_peak(figure, factor, cluster)
+        cluster = FIGURES[figure].scaled(cluster, factor)
+    return cluster
 
 
 def with_gpu(cluster: Cluster, name: str) -> Cluster:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.units import GB, counted, format_bytes, format_seconds
-from meshplan.planner.answer.explain import needed_bytes
-from meshplan.planner.case.plan_file import said
+from meshplan.planner.answer.explain import AS_FAST, needed_bytes
+from meshplan.planner.case.plan_file import Prediction, said
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.economics import RunCost, Terms, run_cost
@@ -79,27 +79,19 @@ def _rows(
     rates = [f"{p.tokens_per_s_per_gpu:,.0f}" if p else "" for p in predictions]
     yield f"tokens/s per {askings[0].asked.question.cluster.device_nouns[0]}", rates
     yield "MFU", ["" if p is None or p.mfu is None else f"{p.mfu:.1%}" for p in predictions]
-    yield (
-        "memory, fullest rank",
-        [
-            f"{format_bytes(needed_bytes(p.memory))} of {format_bytes(p.gpu_memory_bytes)}"
-            if p
-            else ""
-            for p in predictions
-        ],
-    )
-    costs = [cost_of(each, terms, price) for each in askings]
+    yield "memory, fullest rank", [_memory(p) if p else "" for p in predictions]
     if terms.tokens is not None:
-        yield (
-            f"days for {short_count(terms.tokens)} tokens",
-            [days_text(cost) if cost else "" for cost in costs],
-        )
+        costs = [cost_of(each, terms, price) for each in askings]
+        days = [days_text(cost) if cost else "" for cost in costs]
+        yield f"days for {short_count(terms.tokens)} tokens", days
         yield "GPU-hours", [_short(cost.gpu_hours if cost else None) for cost in costs]
         if price is not None:
-            yield (
-                f"cost at {price:g} per GPU-hour",
-                [_short(cost.cost if cost else None) for cost in costs],
-            )
+            prices = [_short(cost.cost if cost else None) for cost in costs]
+            yield f"cost at {price:g} per GPU-hour", prices
+
+
+def _memory(p: Prediction) -> str:
+    return f"{format_bytes(needed_bytes(p.memory))} of {format_bytes(p.gpu_memory_bytes)}"
 
 
 def _layout(asking: Asking) -> str:
@@ -138,7 +130,7 @@ def _verdict(before: Asking, after: Asking) -> str:
     if old is None or new is None:
         return f"{text}: not comparable, as one of the two has no plan"
     same = " for the same tokens" if after.tokens != before.tokens else ""
-    if abs(new / old - 1) < 5e-4:
+    if abs(new / old - 1) < AS_FAST:
         return f"{text}: as fast{same}"
     word = "shorter" if new < old else "longer"
     return f"{text}: step {abs(new / old - 1):.1%} {word}{same} ({old / new:.2f} x the throughput)"
@@ -218,7 +210,7 @@ def _arm_cells(arm: Arm, before: Asking) -> Iterator[str]:
 
 def _percent(change: float) -> str:
     """With its sign, which a rounded zero has not."""
-    return "0.0%" if abs(change) < 5e-4 else f"{change:+.1%}"
+    return "0.0%" if abs(change) < AS_FAST else f"{change:+.1%}"
 
 
 def other_layout(end: Asking, before: Asking) -> bool:

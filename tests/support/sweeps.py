@@ -5,20 +5,14 @@ import signal
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from called import run
 
 import meshplan.planner.sweep.solve
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.cli.main import app
 from meshplan.planner.sweep.cells import Answer, answer
 
 JOB = ("--cluster", "dgx-h100", "--global-batch", "256")
 SMALL = ("llama-3.1-8b", "--gpus", "8,16,32", *JOB)
-
-
-def run(*arguments: str) -> Result:
-    """The command with these arguments, in this process."""
-    return CliRunner().invoke(app, arguments)
 
 
 def swept(*arguments: str) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from meshplan.executor.engine.parts.functions import Differentiable, Embedding, 
 from meshplan.executor.engine.parts.groups import all_gather, all_reduce, reduce_scatter
 from meshplan.executor.engine.parts.rank_context import Local, Norm
 from meshplan.executor.engine.parts.weights import Unit, Weight
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import NATIVE, load_engine
 
 # fp32 logits of one chunk: enough rows for a large matmul and few additions to the table's gradient
-CHUNK_BYTES = load_engine("native").kernels.loss_chunk_bytes
+CHUNK_BYTES = load_engine(NATIVE).kernels.loss_chunk_bytes
 
 
 class _End:

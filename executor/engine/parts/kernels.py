@@ -146,8 +146,7 @@ def _attention_cuda(
         causal,
         False,
         scale=1 / math.sqrt(q.shape[-1]),
-        window_size_left=None if window is None else window - 1,
-        window_size_right=None if window is None else 0,
+        **_window_sides(window),
     )
     return out.transpose(0, 1)[..., :width].contiguous(), lse
 
@@ -207,8 +206,7 @@ def _attention_backward_cuda(
         nothing,
         nothing,
         scale=1 / math.sqrt(wide),
-        window_size_left=None if window is None else window - 1,
-        window_size_right=None if window is None else 0,
+        **_window_sides(window),
     )
     dq, dk, dv = (grad.transpose(0, 1) for grad in grads)
     return dq.contiguous(), dk.contiguous(), dv[..., :width].contiguous()
@@ -236,6 +234,12 @@ def _window_mask(q: Tensor, k: Tensor, window: int | None) -> Tensor | None:
     distance = torch.arange(q.shape[0]).unsqueeze(1) - torch.arange(k.shape[0])
     hidden = (distance < 0) | (distance >= window)
     return torch.zeros(hidden.shape, dtype=q.dtype).masked_fill_(hidden, -math.inf)
+
+
+def _window_sides(window: int | None) -> dict[str, int | None]:
+    """The same for the flash kernel: how many keys before a query's own and after it are seen."""
+    before, after = (None, None) if window is None else (window - 1, 0)
+    return {"window_size_left": before, "window_size_right": after}
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:

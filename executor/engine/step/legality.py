@@ -21,7 +21,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.model.rare_parts import rare_parts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import NATIVE, load_engine
 
 
 def check_engine_layout(layout: Layout, model: Model, training: Training) -> None:
@@ -121,7 +121,7 @@ def _unbuilt_exchanges(layout: Layout) -> Iterator[str]:
 
 
 def _untrained(training: Training) -> Iterator[str]:
-    built = load_engine("native").legality.precisions
+    built = load_engine(NATIVE).legality.precisions
     if training.precision not in built:
         yield f"precision {training.precision} is not built; use {' or '.join(built)}"
     if training.lora:
@@ -138,7 +138,7 @@ def _untrained(training: Training) -> Iterator[str]:
 
 
 def _unbuilt_replays(layout: Layout) -> Iterator[str]:
-    built = load_engine("native").legality.recompute_modules
+    built = load_engine(NATIVE).legality.recompute_modules
     selective = any(stage.selective_layers for stage in layout.stages)
     for module in layout.selective_modules if selective else ():
         if module not in built:

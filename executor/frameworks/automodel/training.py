@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.documents.values import Values, optimizer, shown
+from meshplan.executor.frameworks.hugging_face.trainer_models import has_experts
 from meshplan.planner.case.reading import Fact, IllegalConfig, Recompute
 
 ENGINE, UPCAST_ENGINE = "automodel", "automodel-fp32-loss"
@@ -37,12 +38,6 @@ _SWITCH = {"true": "full", "on": "full", "full": "full", "enabled": "full", "yes
            "selective": "selective"}  # fmt: skip
 _OWN_LAYERS = ("baichuan", "llama", "ministral3", "qwen2", "qwen3", "qwen3_5", "qwen3_5_text")
 """Dense families whose layers are AutoModel's own classes, not transformers'."""
-_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-
-
-def has_experts(config: Mapping[str, object]) -> bool:
-    """Whether a configuration is one of a mixture of experts."""
-    return any(config.get(name) for name in _EXPERTS)
 
 
 def read_numbers(values: Values, facts: dict[str, Fact]) -> list[Fact]:

@@ -117,6 +117,11 @@ def packed_weights(values: Values, key: str, lora: Lora | None) -> list[Fact]:
     return [Fact(f"{key} {shown(stated.value)} ({why})", stated.line)]
 
 
+def has_experts(config: Mapping[str, object]) -> bool:
+    """Whether a configuration is one of a mixture of experts."""
+    return any(config.get(name) for name in _EXPERTS)
+
+
 def packed_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[Fact]:
     """Routed experts of a quantised base: which of them are packed, releases of transformers do not
     agree on, and no price holds them.
@@ -124,7 +129,7 @@ def packed_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[Fact]:
     model = facts.get("model")
     if lora is None or model is None or lora.base_precision == "bf16":
         return []
-    if not any(load_model_config(model.value).get(name) for name in _EXPERTS):
+    if not has_experts(load_model_config(model.value)):
         return []
     why = f"its routed experts in {lora.base_precision} are not modelled"
     return [Fact(f"model {shown(model.value)} ({why})", model.line)]
@@ -135,8 +140,7 @@ def beside_experts(facts: Mapping[str, Fact], lora: Lora | None) -> list[str]:
     model = facts.get("model")
     if lora is None or model is None:
         return []
-    config = load_model_config(model.value)
-    if not any(config.get(name) for name in _EXPERTS):
+    if not has_experts(load_model_config(model.value)):
         return []
     return ["routed experts are priced without adapters, as transformers 5 holds them; releases "
             "before it adapt those that are linear layers"]  # fmt: skip

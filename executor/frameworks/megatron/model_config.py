@@ -74,21 +74,26 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
         values.asked |= set(idle) if values.on(switch) else set()
     if values.on("multi_latent_attention"):
         return config | _latent_config(values, layers.value, hidden.value)
-    head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
+    head_dim = values.count("kv_channels")
     config["head_dim"] = head_dim.value if head_dim else hidden.value // heads.value
-    grouped = values.on("group_query_attention")
-    groups = groups or Fact(1, heads.line)  # Megatron's own default beside the switch
-    forks = values.count("num_attention_heads_kv", "num_key_value_heads")  # need no switch
-    groups = groups if grouped else forks
-    multi = values.get("attention_head_type")  # bigcode's
-    config["num_key_value_heads"] = groups.value if groups else heads.value
-    if multi is not None and multi.value == "multiquery":
-        config["num_key_value_heads"] = 1
+    config["num_key_value_heads"] = _key_value_heads(values, heads.value)
     if hybrid := hybrid_config(values, config, gated=gated):
         return hybrid
     return config | (
         _expert_config(values, config, gated=gated) or _dense_config(values, config, gated=gated)
     )
+
+
+def _key_value_heads(values: Values, heads: int) -> int:
+    groups = values.count("num_query_groups")
+    grouped = values.on("group_query_attention")
+    forks = values.count("num_attention_heads_kv", "num_key_value_heads")  # need no switch
+    multi = values.get("attention_head_type")  # bigcode's
+    if multi is not None and multi.value == "multiquery":
+        return 1
+    if grouped:
+        return groups.value if groups else 1  # Megatron's own default beside the switch
+    return forks.value if forks else heads
 
 
 def _gated(values: Values) -> bool:

@@ -27,7 +27,7 @@ import yaml
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.rare_parts import rare_parts
-from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.model.transformer import Experts, Model
 from meshplan.costmodels.stage_split import split_by_cost
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.export_notes import (
@@ -188,19 +188,23 @@ def _model_config(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
     if qwen:
         shape["attention_bias"] = attention.qkv_bias
     if experts:
-        shape["moe_config"] = {
-            "num_experts": experts.experts,
-            "top_k": experts.top_k,
-            "moe_intermediate_size": experts.ffn,
-            "shared_expert_intermediate_size": experts.shared_ffn,
-            "enable_shared_expert": experts.shared_ffn > 0,
-            "layers": [at for at, kind in enumerate(model.pattern) if model.kinds[kind].experts],
-        }
+        shape["moe_config"] = _expert_config(model, experts)
     numerics, unsaid = _numerics(model, qwen=qwen)
     why = "nanotron builds gated RMSNorm blocks, head_dim = hidden / heads, full attention"
     if not _plain(model):
         unsaid.append(CannotSay("model", model.name, why))
     return shape | numerics, unsaid
+
+
+def _expert_config(model: Model, experts: Experts) -> dict[str, Any]:
+    return {
+        "num_experts": experts.experts,
+        "top_k": experts.top_k,
+        "moe_intermediate_size": experts.ffn,
+        "shared_expert_intermediate_size": experts.shared_ffn,
+        "enable_shared_expert": experts.shared_ffn > 0,
+        "layers": [at for at, kind in enumerate(model.pattern) if model.kinds[kind].experts],
+    }
 
 
 def _numerics(model: Model, *, qwen: bool) -> tuple[dict[str, Any], list[CannotSay]]:

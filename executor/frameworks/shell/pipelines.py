@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic, evaluate
-from meshplan.executor.frameworks.shell.expansion.text import computed, ends_open
+from meshplan.executor.frameworks.shell.expansion.text import computed, ends_open, no_name
 
 _AWK = re.compile(r"\s*\{\s*print\s+\$(\d{1,3}|NF)\s*;?\s*\}\s*")
 _REPLACED = re.compile(r"s([/|#,])([\w ,.:=-]*)\1([\w ,.:=-]*)\1(g?)")
@@ -134,13 +134,9 @@ def _bc(text: str, words: list[str]) -> str | None:
     if words or _NOT_OF_BOTH.search(text):
         return None
     try:
-        return str(evaluate(text, _no_name, lambda _name, _value: None))
+        return str(evaluate(text, no_name, lambda _name, _value: None))
     except NotArithmetic:
         return None
-
-
-def _no_name(name: str) -> int:
-    raise NotArithmetic(f"{name} is not set")
 
 
 _FILTERS: dict[str, Filter] = {

@@ -134,23 +134,14 @@ def _sharding(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
     la, ranks = answer.layout, answer.sharding_ranks
     replicas, rest = divmod(ranks, la.shard_group or ranks)
     shard, more = divmod(la.data_parallel, replicas or 1)
-    whole = {
-        "data_parallel_replicate_degree": 1,
-        "data_parallel_shard_degree": la.data_parallel,
-    }
-    zero = CannotSay(
-        "layout.zero_stage", la.zero_stage, "FSDP2 shards all (3) or keeps weights (2)"
-    )
+    why = "FSDP2 shards all (3) or keeps weights (2)"
+    zero = CannotSay("layout.zero_stage", la.zero_stage, why)
     if la.zero_stage == 0:
         unsaid = unless(la, "nothing is sharded at zero_stage 0", shard_group=0)
-        replicate = {
-            "data_parallel_replicate_degree": la.data_parallel,
-            "data_parallel_shard_degree": 1,
-        }
         if la.context_parallel > 1:
             why = "FSDP2 shards over the context group"
             unsaid = [zero, CannotSay("layout.shard_group", la.shard_group, why)]
-        return replicate, unsaid
+        return _degrees(la.data_parallel, 1), unsaid
     unsaid = [zero] if la.zero_stage == 1 or ranks == 1 else []
     policy = {"fsdp_reshard_after_forward": "always" if la.zero_stage == 3 else "never"}
     if (
@@ -160,9 +151,16 @@ def _sharding(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
         or (shard == 1 < replicas * shard and la.context_parallel == 1)
     ):
         why = "shards must divide the replicas, and be more than one"
-        return whole | policy, [*unsaid, CannotSay("layout.shard_group", la.shard_group, why)]
-    split = {"data_parallel_replicate_degree": replicas, "data_parallel_shard_degree": shard}
-    return split | policy, unsaid
+        whole = _degrees(1, la.data_parallel) | policy
+        return whole, [*unsaid, CannotSay("layout.shard_group", la.shard_group, why)]
+    return _degrees(replicas, shard) | policy, unsaid
+
+
+def _degrees(replicas: int, shards: int) -> dict[str, Any]:
+    return {
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": shards,
+    }
 
 
 def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:

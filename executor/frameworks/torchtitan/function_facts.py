@@ -29,7 +29,7 @@ UNCLEAR = "unclear"  # not a key of torchtitan's: what the syntax does not say, 
 ASSUMED = "assumed"  # nor this: notes of what stands for the environment
 _SECTIONS = ("parallelism", "training", "compile", "fault_tolerance")
 _CHECKPOINT = {"FullAC.Config": "full", "SelectiveAC.Config": "selective"}
-_OPTION = "selective_ac_option"
+OPTION = "selective_ac_option"
 _ADAPTERS = ("peft", "lora")
 _IN_TURN = ("generator", "rollouter")
 """Sections of training by rewards (pytorch/torchtitan@b5bcd76 torchtitan/experiments/rl)."""
@@ -124,8 +124,8 @@ def _policy(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
         found[f"{place}.mode"] = Fact(_CHECKPOINT[kind], line)
     elif held.name == "ActivationCheckpointConfig" and mode in ("none", "full", "selective"):
         found[f"{place}.mode"] = Fact(mode, line)
-        if _OPTION in held.fields:
-            found[f"{place}.{_OPTION}"] = Fact(held.get(_OPTION), line)
+        if OPTION in held.fields:
+            found[f"{place}.{OPTION}"] = Fact(held.get(OPTION), line)
     else:
         yield Fact(f"{place} = {said_of(held)}", line)
 

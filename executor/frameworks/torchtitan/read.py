@@ -13,6 +13,7 @@ from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import ROTATES
 from meshplan.executor.frameworks.torchtitan.compiled import engine_of, graphed, loss_alone
+from meshplan.executor.frameworks.torchtitan.function_facts import OPTION
 from meshplan.executor.frameworks.torchtitan.functions import read_python
 from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
@@ -74,7 +75,6 @@ def read_sections(found: Mapping[str, Fact], path: str, *, python: bool) -> Read
     return _reading(found, path, python=python)
 
 
-_OPTION = "selective_ac_option"
 _BY_OPERATOR = (
     "selective recompute is taken to be by operator, as releases since 2026-03-23 have it; in the "
     "month before it was of every second layer"
@@ -86,13 +86,13 @@ def _with_option(found: Mapping[str, Mapping[str, Fact]], text: str) -> dict[str
     state it: from 2026-02-23 to 2026-03-23 (pytorch/torchtitan@9810191bb, until @114151ad4,
     torchtitan/config/configs.py).
     """
-    usual = {f"activation_checkpoint.{_OPTION}": Fact("2", 1)} if _OPTION in text else {}
+    usual = {f"activation_checkpoint.{OPTION}": Fact("2", 1)} if OPTION in text else {}
     return {name: {**usual, **facts} for name, facts in found.items()}
 
 
 def _dated(reading: Reading, text: str) -> Reading:
     """With a note where the file does not say of which release its selective recompute is."""
-    undated = "ActivationCheckpointConfig" in text and _OPTION not in text
+    undated = "ActivationCheckpointConfig" in text and OPTION not in text
     said = (_BY_OPERATOR,) if undated and reading.recompute.mode == "selective" else ()
     return replace(reading, notes=(*reading.notes, *said))
 

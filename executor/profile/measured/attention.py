@@ -14,7 +14,7 @@ Kernels are told apart as engines are (`KernelHabits.attention`):
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Literal
@@ -85,7 +85,8 @@ def shapes(*, is_cuda: bool, quick: bool) -> Iterator[Shape]:
     yield every(width, longest, tokens, causal=False)
     yield _shape(heads, width, longest, tokens, kv_heads=other)
     if not quick and is_cuda:  # latent attention as DeepSeek-V3 trains
-        yield _shape(128, 192, 4096, 4096, kv_heads=128, v_head_dim=128)
+        latent = _shape(128, 192, 4096, 4096, kv_heads=128)
+        yield replace(latent, v_head_dim=128)
 
 
 def _shape(
@@ -95,7 +96,6 @@ def _shape(
     tokens: int,
     *,
     kv_heads: int,
-    v_head_dim: int = 0,
     causal: bool = True,
 ) -> Shape:
     return Shape(
@@ -103,7 +103,7 @@ def _shape(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=width,
-        v_head_dim=v_head_dim or width,
+        v_head_dim=width,
         seq_len=length,
         causal=causal,
     )

@@ -70,15 +70,13 @@ def _run(bench: Bench, groups: Groups) -> tuple[Record, ...]:
     compute = overlap(few, twice).compute_s / overlap(few, 0).compute_s
     communication = overlap(many, once).communication_s / overlap(0, once).communication_s
     rows = bench.everywhere([compute, communication])
-    most = map(max, zip(*rows, strict=True))
-    return tuple(
-        Record(
-            key=f"interference/{name}",
-            repeats=repeats,
-            result=Quantity(name=f"interference.{name}", unit="ratio", value=value),
-        )
-        for name, value in zip(("compute", "communication"), most, strict=True)
-    )
+    worst = map(max, zip(*rows, strict=True))
+    return tuple(map(partial(_record, repeats), ("compute", "communication"), worst))
+
+
+def _record(repeats: int, name: str, value: float) -> Record:
+    result = Quantity(name=f"interference.{name}", unit="ratio", value=value)
+    return Record(key=f"interference/{name}", repeats=repeats, result=result)
 
 
 def both(

@@ -63,25 +63,20 @@ def phases_picture(
     x = Scale(0.0, timeline.end_s * factor)
     y = Scale(0.0, max(gpu_bytes, stage.needed) / GIB * 1.06)
     levels = list(accumulate((getattr(stage, name) for name in FLAT), initial=0.0))
+    *_, top = heights = [y.percent(level / GIB) for level in levels]
     bands = [
-        outline([(0, y.percent(low / GIB)), (100, y.percent(low / GIB)),
-                 (100, y.percent(high / GIB)), (0, y.percent(high / GIB))], name)
-        for name, (low, high) in zip(FLAT, pairwise(levels), strict=True)
-    ]  # fmt: skip
+        outline([(0, low), (100, low), (100, high), (0, high)], name)
+        for name, (low, high) in zip(FLAT, pairwise(heights), strict=True)
+    ]
     curve = [
         (x.percent(at * factor), y.percent((levels[-1] + held) / GIB))
         for at, held in saved_over_time(events, model.stage_saved_bytes)
     ]
-    top = y.percent(levels[-1] / GIB)
     saved = outline([(0, top), *curve, (100, top)], "activations")
+    peak = f"peak inside a pass {format_bytes(stage.needed)}"
     marks = (
         ruled(y, gpu_bytes / GIB, f"GPU memory {format_bytes(gpu_bytes)}", "limit"),
-        ruled(
-            y,
-            stage.needed / GIB,
-            f"peak inside a pass {format_bytes(stage.needed)}",
-            "peak",
-        ),
+        ruled(y, stage.needed / GIB, peak, "peak"),
         *_phases(events, x, factor),
     )
     titles = (f"time in the step, {unit}", f"GiB of rank {rank}")

@@ -5,12 +5,11 @@ from html import escape
 from typing import NamedTuple
 
 from meshplan.costmodels.units import format_seconds
-from meshplan.planner.answer.explain import PART_NAMES, TimeParts, ideal_s
+from meshplan.planner.answer.explain import LEAST_SHARE, PART_NAMES, TimeParts, ideal_s
 from meshplan.planner.case.plan_file import Prediction
 from meshplan.planner.report.page.markup import Scale, element, number
 
 KERNELS = ("matmul_s", "attention_s")
-LEAST_SHARE = 0.001
 
 
 class WaterfallBar(NamedTuple):

@@ -18,18 +18,9 @@ from meshplan.costmodels.schedule.simulation import play
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.tunings import Tuning
 
 QUICK = settings(max_examples=40)
-
-
-@pytest.fixture(scope="module")
-def setting(models) -> Setting:
-    """The dense model under Megatron on DGX H100, nothing fitted."""
-    training = Training(seq_len=4096, global_batch_size=64)
-    cluster, engine = load_cluster("dgx-h100"), load_engine("megatron")
-    return Setting(models["dense"], training, cluster, engine, Tuning())
 
 
 def test_one_gpu_by_hand(setting: Setting):

@@ -5,17 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
+from called import executed
 from tiny_runs import PP2, tiny_plan, tiny_prediction
-from typer.testing import CliRunner
 
 from meshplan.executor.cli import single_rank
-from meshplan.executor.cli.execute import execute
 from meshplan.executor.dryrun import dry_run
 from meshplan.planner.case.plan_file import write_plan
-
-APP = typer.Typer()
-APP.command()(execute)
 
 
 @pytest.fixture
@@ -38,7 +33,7 @@ def test_dry_run_builds_the_rank_that_was_asked_for(tmp_path: Path) -> None:
     """The second stage's program runs without devices, and says how much memory it took."""
     write_plan(tiny_plan(PP2), tmp_path / "plan.yaml")
     arguments = [str(tmp_path / "plan.yaml"), "--dry-run", "--rank", "1", "--json"]
-    answer = CliRunner().invoke(APP, arguments)
+    answer = executed(arguments)
     assert answer.exit_code == 0, answer.output
     assert '"rank": 1' in answer.stdout
 
@@ -47,7 +42,7 @@ def test_dry_run_builds_the_rank_that_was_asked_for(tmp_path: Path) -> None:
 def test_dry_run_stands_beside_the_prediction(tmp_path: Path) -> None:
     """A table for people: each stage's peak by category, predicted below it, and bytes by axis."""
     write_plan(tiny_plan(PP2, tiny_prediction(1.0, stages=2)), tmp_path / "plan.yaml")
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run", "--all-stages"])
+    answer = executed([str(tmp_path / "plan.yaml"), "--dry-run", "--all-stages"])
     said = answer.output
     assert answer.exit_code == 0, said
     assert said.count("dry run") == said.count("predicted") == 2
@@ -75,7 +70,7 @@ def test_a_dry_run_is_beside_the_prediction_for_its_own_engine(
     huge = plan.prediction.memory[0].model_copy(update={"allocated": 2**36})
     prediction = plan.prediction.model_copy(update={"memory": (huge,)})
     write_plan(plan.model_copy(update={"prediction": prediction}), tmp_path / "plan.yaml")
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run"])
+    answer = executed([str(tmp_path / "plan.yaml"), "--dry-run"])
     said = answer.output
     assert answer.exit_code == 0, said
     assert "dry run" in said
@@ -88,6 +83,6 @@ def test_a_dry_run_is_of_no_other_engine(tmp_path: Path) -> None:
     write_plan(tiny_plan(), tmp_path / "plan.yaml")
     for kind in ("--dry-run", "--one-rank"):
         options = [str(tmp_path / "plan.yaml"), kind, "--engine", "deepspeed"]
-        answer = CliRunner().invoke(APP, options)
+        answer = executed(options)
         assert answer.exit_code == 2
         assert "run the native engine, not deepspeed" in answer.output

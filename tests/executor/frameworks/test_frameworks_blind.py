@@ -4,6 +4,7 @@ Each case is the few lines of a file that decided it, with the repository it was
 """
 
 import pytest
+from unread import unread_of
 
 from meshplan.executor.frameworks import read_config, recognise
 from meshplan.executor.frameworks.megatron.settings import training_settings
@@ -39,10 +40,6 @@ adapter: lora
 lora_r: 8
 lora_target_linear: true
 """
-
-
-def _named(reading: Reading) -> str:
-    return ", ".join(str(fact.value) for fact in reading.unread)
 
 
 LING = (
@@ -136,7 +133,7 @@ def _yaml(text: str) -> Reading:
 def test_what_a_trainers_attention_and_weights_are(text: str, named: str) -> None:
     """Scores that are kept, and weights that are packed, are named; the rest is not."""
     reading = _yaml(text)
-    assert named in _named(reading)
+    assert named in unread_of(reading)
     assert bool(named) == bool(reading.unread)
 
 
@@ -146,42 +143,6 @@ def test_what_a_trainers_attention_and_weights_are(text: str, named: str) -> Non
 def test_experts_without_adapters_are_said(model: str, said: bool) -> None:
     """Releases before transformers 5 adapt Qwen3-MoE's experts, which are linear layers there."""
     assert any("routed experts" in note for note in _yaml(FACTORY % model).notes) == said
-
-
-@pytest.mark.parametrize(
-    ("title", "name", "text"),
-    [
-        # Lightning-AI/litgpt config_hub/pretrain/tinyllama.yaml: was priced as Megatron-Bridge
-        ("LitGPT", "a.yaml", "model_name: tiny\ntrain:\n  global_batch_size: 512\n"
-                             "  micro_batch_size: 4\nprecision: bf16-mixed\n"),
-        # NVIDIA-NeMo/RL examples/configs/recipes/llm
-        ("NeMo RL", "a.yaml", "policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n"),
-        # nebius/ml-cookbook slurm/verl/grpo_multinode.sh
-        ("verl", "a.sh", "python3 -m verl.trainer.main_ppo \\\n"
-                         "  actor_rollout_ref.rollout.tensor_model_parallel_size=2\n"),
-        ("verl", "a.yaml", "actor_rollout_ref:\n  actor:\n    megatron:\n"
-                           "      tensor_model_parallel_size: 2\n"),
-        # InternLM/InternEvo configs/7B_sft.py
-        ("InternEvo", "a.py", "JOB_NAME = 'x'\nparallel = dict(\n    zero1=dict(size=8),\n)\n"),
-        # PaddlePaddle/PaddleNLP llm/config/llama/pretrain_argument.json
-        ("PaddleNLP", "a.json", '{"per_device_train_batch_size": 4,\n'
-                                ' "tensor_parallel_degree": 2,\n "output_dir": "o"}\n'),
-        # oumi-ai/oumi configs/recipes, and the jobs beside them
-        ("Oumi", "a.yaml", "model:\n  model_name: Qwen/Qwen3-8B\ntraining:\n"
-                           "  trainer_type: TRL_SFT\n  per_device_train_batch_size: 2\n"),
-        ("Oumi", "a.sh", "oumi distributed torchrun \\\n  -m oumi train -c sft.yaml\n"),
-        ("ms-swift", "args.json", '{"output_dir": "o",\n "per_device_train_batch_size": 1,\n'
-                                  ' "swift_version": "3.8"}\n'),
-    ],
-)  # fmt: skip
-def test_programs_that_look_like_others_are_refused_by_name(
-    title: str, name: str, text: str
-) -> None:
-    """None of them is read as the format whose words it shares."""
-    found = recognise(name, text)
-    assert found is not None
-    with pytest.raises(UnreadableConfig, match=f"{title}.*not read"):
-        found.read(text, name, None)
 
 
 def test_overrides_inside_another_documents_text_are_no_layout() -> None:
@@ -225,7 +186,7 @@ def rl_grpo_qwen3_0_6b() -> RLTrainer.Config:
         generator=VLLMGenerator.Config(),
     )
 """
-    assert "generator (it trains and generates in turn" in _named(read_config(text, "a.py"))
+    assert "generator (it trains and generates in turn" in unread_of(read_config(text, "a.py"))
 
 
 MOE = (

@@ -6,6 +6,7 @@ Each case is the few lines of a file that decided it, with the repository it was
 from pathlib import Path
 
 import pytest
+from unread import unread_of
 
 from meshplan.executor.frameworks import read_config
 from meshplan.executor.frameworks.shell.script import read_script
@@ -17,10 +18,6 @@ DEGREES = "model.tensor_model_parallel_size=2 train.micro_batch_size=1 train.glo
 
 def _script(text: str) -> Reading:
     return read_config(text, "run.sh", None, NONE)
-
-
-def _named(reading: Reading) -> str:
-    return ", ".join(str(fact.value) for fact in reading.unread)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +46,7 @@ def test_degrees_of_a_section_of_the_trainer_are_no_layout() -> None:
     policy = "trainer.actor.megatron.tensor_model_parallel_size=4"
     reading = _script(f"torchrun --nproc-per-node 8 train.py {policy}\n")
     assert "tensor_parallel" not in reading.facts
-    assert "trainer.actor.megatron.tensor_model_parallel_size" in _named(reading)
+    assert "trainer.actor.megatron.tensor_model_parallel_size" in unread_of(reading)
     own = _script(
         "torchrun --nproc-per-node 8 train.py trainer.strategy.tensor_model_parallel_size=4\n"
     )
@@ -61,7 +58,7 @@ def test_degrees_of_a_section_of_the_trainer_are_no_layout() -> None:
 def test_words_that_override_a_file_name_it(flag: str) -> None:
     # NVIDIA/NeMo-Aligner tests/functional/sft.sh: the batch is in Hydra's file
     reading = _script(f"torchrun --nproc-per-node 8 train.py {flag} {DEGREES}\n")
-    assert flag.split()[0] in _named(reading)
+    assert flag.split()[0] in unread_of(reading)
     assert not _script(f"torchrun --nproc-per-node 8 train.py {DEGREES}\n").unread
 
 
@@ -72,9 +69,9 @@ def test_sizes_in_no_section_are_named(word: str) -> None:
     """
     command, array = f"torchrun train.py {DEGREES} {{}}\n", f"WORDS=()\nWORDS+=({DEGREES} {{}})\n"
     for text in (command, array):
-        assert word in _named(_script(text.format(word)))
+        assert word in unread_of(_script(text.format(word)))
         assert not _script(text.format("lr=1e-4")).unread
-        assert "model=" in _named(_script(text.format("model=mine/8b")))
+        assert "model=" in unread_of(_script(text.format("model=mine/8b")))
 
 
 def test_words_of_nemo_leave_the_rest_to_their_configuration() -> None:
@@ -88,7 +85,9 @@ def test_words_of_nemo_leave_the_rest_to_their_configuration() -> None:
 
 def test_a_program_named_for_video_is_named() -> None:
     # AI-Hypercomputer/gpu-recipes: recipes/wan/pretrain_wan.py
-    assert "pretrain_wan.py" in _named(_script(f"torchrun recipes/wan/pretrain_wan.py {DEGREES}\n"))
+    assert "pretrain_wan.py" in unread_of(
+        _script(f"torchrun recipes/wan/pretrain_wan.py {DEGREES}\n")
+    )
     assert not _script(f"torchrun recipes/wan/pretrain_gpt.py {DEGREES}\n").unread
 
 
@@ -130,8 +129,8 @@ def test_the_format_of_loaded_weights_counts_where_nothing_casts_them(
 
 
 def test_weights_loaded_in_another_format_than_they_run_in_are_named() -> None:
-    assert "torch_dtype" in _named(_script(TRAINS))  # products of 32 bits
-    assert "torch_dtype" in _named(_script(TRAINS + "--fp16"))
+    assert "torch_dtype" in unread_of(_script(TRAINS))  # products of 32 bits
+    assert "torch_dtype" in unread_of(_script(TRAINS + "--fp16"))
 
 
 MEGATRON_DEEPSPEED = """\
@@ -166,7 +165,7 @@ def test_a_deepspeed_configuration_that_the_script_writes_is_read(
     assert reading.facts["zero_stage"].value == stage
     found = reading.facts.get("optimizer_offload")
     assert (found and found.value) == offload
-    assert named in _named(reading)
+    assert named in unread_of(reading)
     assert bool(named) == bool(reading.unread)
 
 
@@ -207,5 +206,5 @@ tensor_parallel_degree = 2
 )
 def test_keys_beside_a_flavor_are_named(more: str, named: str) -> None:
     reading = read_config(TITAN.format(more=more), "train.toml")
-    assert named in _named(reading)
+    assert named in unread_of(reading)
     assert bool(named) == bool(reading.unread)

@@ -4,6 +4,7 @@ Each case is the few lines of a file that decided it, with the repository it was
 """
 
 import pytest
+from unread import unread_of
 
 from meshplan.executor.frameworks import read_config, recognise
 from meshplan.hardware_profiles.load_models import load_model_config
@@ -37,10 +38,6 @@ def _yaml(text: str) -> Reading:
     return read_config(text, "train.yaml", None, NONE)
 
 
-def _named(reading: Reading) -> str:
-    return ", ".join(str(fact.value) for fact in reading.unread)
-
-
 @pytest.mark.parametrize(
     ("text", "precision", "said"),
     [
@@ -68,8 +65,8 @@ def test_precision_where_no_switch_is_on(text: str, precision: str, said: str) -
 
 def test_quantised_weights_beside_products_of_32_bits_are_named() -> None:
     """Of QLoRA without bf16; with it nothing is."""
-    assert "fp32" in _named(_yaml(AXOLOTL + QLORA + "bf16: false\n"))
-    assert not _named(_yaml(AXOLOTL + QLORA + "bf16: true\n"))
+    assert "fp32" in unread_of(_yaml(AXOLOTL + QLORA + "bf16: false\n"))
+    assert not unread_of(_yaml(AXOLOTL + QLORA + "bf16: true\n"))
 
 
 def test_axolotl_loads_weights_of_16_bits_by_its_default_too() -> None:
@@ -126,7 +123,7 @@ def test_torchtitan_of_2024(degree: str, pipeline: int, dp: int | None, named: s
     reading = read_config(TITAN % (degree, pipeline), "llama3_8b.toml")
     stated = reading.facts.get("data_parallel")
     assert (stated.value if stated else None) == dp
-    assert named in _named(reading) if named else not _named(reading)
+    assert named in unread_of(reading) if named else not unread_of(reading)
 
 
 FAULTS = """\
@@ -157,16 +154,16 @@ def dev() -> FluxTrainer.Config:
 def test_a_model_that_trains_beside_encoders_is_named_in_python_too() -> None:
     """In each function of the file, by the field that holds them."""
     first = read_config(FLUX, "config_registry.py")
-    assert [_named(reading) for reading in (first, *first.others)] == [
+    assert [unread_of(reading) for reading in (first, *first.others)] == [
         "encoder (models beside the one that is read)"
     ] * 2
-    assert not _named(read_config(FLUX.replace("encoder=", "decoder="), "config_registry.py"))
+    assert not unread_of(read_config(FLUX.replace("encoder=", "decoder="), "config_registry.py"))
 
 
 def test_steps_that_exchange_nothing_are_named_in_python_too() -> None:
     """AlbedoWang/torchtitan experiments/torchft/llama3/config_registry.py."""
-    assert "semi_sync_method" in _named(read_config(FAULTS % "True", "config_registry.py"))
-    assert not _named(read_config(FAULTS % "False", "config_registry.py"))
+    assert "semi_sync_method" in unread_of(read_config(FAULTS % "True", "config_registry.py"))
+    assert not unread_of(read_config(FAULTS % "False", "config_registry.py"))
 
 
 BRIDGE = "model:\n  tensor_model_parallel_size: 8\n  seq_length: 8192\ntrain:\n"
@@ -176,8 +173,8 @@ BATCH = "  global_batch_size: 16\n  micro_batch_size: 1\n"
 def test_a_recipe_that_freezes_no_tower_has_one() -> None:
     """GeodesicResearch/geodesic-megatron examples/models/vlm/nemotron_vl: only these say it."""
     frozen = BRIDGE.replace("model:\n", "model:\n  freeze_vision_model: false\n")
-    assert "freeze_vision_model" in _named(read_config(frozen + BATCH, "override.yaml"))
-    assert not _named(read_config(BRIDGE + BATCH, "override.yaml"))
+    assert "freeze_vision_model" in unread_of(read_config(frozen + BATCH, "override.yaml"))
+    assert not unread_of(read_config(BRIDGE + BATCH, "override.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +196,7 @@ def test_a_recipe_that_freezes_no_tower_has_one() -> None:
 )  # fmt: skip
 def test_llama_factory_says_what_changes_nothing(text: str, named: str) -> None:
     """Only what changes memory or time is named."""
-    found = _named(_yaml(FACTORY + "bf16: true\n" + text))
+    found = unread_of(_yaml(FACTORY + "bf16: true\n" + text))
     assert named in found if named else not found
 
 
@@ -213,7 +210,7 @@ def test_llama_factory_says_what_changes_nothing(text: str, named: str) -> None:
 def test_a_tower_that_is_there_stays_named(model: str, named: str) -> None:
     """okeeper/LLaMA-Factory qwen/qwen3_full_pt_sft3.yaml names a folder of its own."""
     text = FACTORY.replace("Qwen/Qwen3-8B", model) + FULL + "bf16: true\n"
-    assert _named(_yaml(text + "freeze_vision_tower: true\n")).partition(" ")[0] == named
+    assert unread_of(_yaml(text + "freeze_vision_tower: true\n")).partition(" ")[0] == named
 
 
 def test_what_only_evaluates_trains_nothing() -> None:
@@ -224,8 +221,8 @@ def test_what_only_evaluates_trains_nothing() -> None:
 
 def test_names_of_loggers_are_known_by_how_they_begin() -> None:
     """mwill20/CLI-Tuner configs/axolotl_config.yaml has `wandb_run_name`."""
-    assert not _named(_yaml(AXOLOTL + QLORA + "bf16: true\nwandb_run_name: first\n"))
-    assert "wandering" in _named(_yaml(AXOLOTL + QLORA + "bf16: true\nwandering: first\n"))
+    assert not unread_of(_yaml(AXOLOTL + QLORA + "bf16: true\nwandb_run_name: first\n"))
+    assert "wandering" in unread_of(_yaml(AXOLOTL + QLORA + "bf16: true\nwandering: first\n"))
 
 
 COMMAND = """\
@@ -239,7 +236,7 @@ def test_llamafactory_cli_starts_torchrun_which_shards_nothing() -> None:
     """eit-nlp-industry/LLaMA-Factory fixed_training_script.sh: no Accelerate file can shard it."""
     reading = read_config(COMMAND, "train.sh")
     assert reading.facts["zero_stage"].value == 0
-    assert not _named(reading)
+    assert not unread_of(reading)
 
 
 MEGATRON = """\
@@ -252,7 +249,7 @@ python pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 32 --hidden-s
 
 def test_where_a_rank_is_changes_nothing() -> None:
     """HYGON-AI/Megatron-LM-das examples/llama3/train_llama3_70B.sh, started by MPI."""
-    assert not _named(read_config(MEGATRON, "train.sh"))
+    assert not unread_of(read_config(MEGATRON, "train.sh"))
 
 
 # of each model's own config.json: hidden, intermediate, layers, heads, kv heads, vocabulary, tied
@@ -350,5 +347,5 @@ def test_products_of_8_bit_beside_weights_of_32_are_named(
     priced as weights of 16 bits.
     """
     reading = read_config(NEMO % (precision, fp8), "conf.yaml")
-    assert _named(reading).partition(" (")[0] == named
+    assert unread_of(reading).partition(" (")[0] == named
     assert reading.facts["precision"].value == ("fp8" if fp8 == "true" else "fp32")

@@ -309,6 +309,49 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
         ),
         # OpenRLHF/OpenRLHF examples/scripts/train_sft.sh (Apache-2.0)
         ("OpenRLHF", "sft.sh", "read -r command <<EOF\nopenrlhf.cli.train_sft \\\nEOF\n"),
+        # Lightning-AI/litgpt config_hub/pretrain/tinyllama.yaml: was priced as Megatron-Bridge
+        (
+            "LitGPT",
+            "a.yaml",
+            "model_name: tiny\ntrain:\n  global_batch_size: 512\n"
+            "  micro_batch_size: 4\nprecision: bf16-mixed\n",
+        ),
+        # NVIDIA-NeMo/RL examples/configs/recipes/llm
+        ("NeMo RL", "a.yaml", "policy:\n  megatron_cfg:\n    tensor_model_parallel_size: 2\n"),
+        # nebius/ml-cookbook slurm/verl/grpo_multinode.sh
+        (
+            "verl",
+            "a.sh",
+            "python3 -m verl.trainer.main_ppo \\\n"
+            "  actor_rollout_ref.rollout.tensor_model_parallel_size=2\n",
+        ),
+        (
+            "verl",
+            "a.yaml",
+            "actor_rollout_ref:\n  actor:\n    megatron:\n      tensor_model_parallel_size: 2\n",
+        ),
+        # InternLM/InternEvo configs/7B_sft.py
+        ("InternEvo", "a.py", "JOB_NAME = 'x'\nparallel = dict(\n    zero1=dict(size=8),\n)\n"),
+        # PaddlePaddle/PaddleNLP llm/config/llama/pretrain_argument.json
+        (
+            "PaddleNLP",
+            "a.json",
+            '{"per_device_train_batch_size": 4,\n'
+            ' "tensor_parallel_degree": 2,\n "output_dir": "o"}\n',
+        ),
+        # oumi-ai/oumi configs/recipes, and the jobs beside them
+        (
+            "Oumi",
+            "a.yaml",
+            "model:\n  model_name: Qwen/Qwen3-8B\ntraining:\n"
+            "  trainer_type: TRL_SFT\n  per_device_train_batch_size: 2\n",
+        ),
+        ("Oumi", "a.sh", "oumi distributed torchrun \\\n  -m oumi train -c sft.yaml\n"),
+        (
+            "ms-swift",
+            "args.json",
+            '{"output_dir": "o",\n "per_device_train_batch_size": 1,\n "swift_version": "3.8"}\n',
+        ),
     ],
 )
 def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> None:

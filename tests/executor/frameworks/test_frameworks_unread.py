@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unread import unread_of
 
 from meshplan.executor.frameworks import read_config, recognise
 from meshplan.executor.frameworks.keys import lists
@@ -62,15 +63,11 @@ enable = true
 def test_torchtitan_names_what_it_does_not_price(line: str, named: str, noted: str) -> None:
     """Of the sections that decide memory and time every key is read, noted, named or harmless."""
     reading = read_config(TITAN % line, "train.toml")
-    assert named in _named(reading)
+    assert named in unread_of(reading)
     assert bool(named) == bool(reading.unread)
     notes = " ".join(reading.notes)
     assert noted in notes
     assert bool(noted) == bool(notes)
-
-
-def _named(reading: Reading) -> str:
-    return ", ".join(str(fact.value) for fact in reading.unread)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +97,7 @@ def _named(reading: Reading) -> str:
 )
 def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
     """A flag that changes layout, memory or shape and is not read is named with its reason."""
-    assert named in _named(_read(flags))
+    assert named in unread_of(_read(flags))
     assert not _read("--attention-backend flash --transformer-impl transformer_engine").unread
 
 
@@ -163,7 +160,7 @@ def test_the_list_of_flags_is_closed(flag: str) -> None:
     reading = _read(f"--{flag} 3")
     name = flag.replace("-", "_")
     if name not in classes and name in reading.ignored:
-        assert f"--{flag} " in _named(reading)
+        assert f"--{flag} " in unread_of(reading)
 
 
 def test_each_flag_is_in_one_list() -> None:
@@ -185,7 +182,7 @@ def test_a_flag_that_changes_the_time_is_noted() -> None:
 
 def test_logits_of_other_bytes_are_named() -> None:
     """The loss of training reads them: `megatron/core/models/gpt/gpt_model.py`, `output_dtype`."""
-    assert "--output-logit-dtype" in _named(_read("--output-logit-dtype fp32"))
+    assert "--output-logit-dtype" in unread_of(_read("--output-logit-dtype fp32"))
     assert not _read("--output-logit-dtype bf16").unread
 
 
@@ -212,7 +209,7 @@ def test_experts_that_megatron_multiplies_one_by_one_are_said(flags: str, said: 
 def test_an_optimizer_of_a_fork_is_not_understood() -> None:
     """Another release may have it, so it is not illegal; how many bytes it keeps, nothing says."""
     reading = _read("--optimizer adamw-bnb")
-    assert _named(reading).startswith("--optimizer 'adamw-bnb'")
+    assert unread_of(reading).startswith("--optimizer 'adamw-bnb'")
     assert "optimizer" not in reading.facts
 
 
@@ -222,7 +219,7 @@ def test_two_lengths_of_megatron_bridge_are_named() -> None:
         "model: {{seq_length: 4096, tensor_model_parallel_size: 2}}\ndataset: {{seq_length: {}}}"
     )
     assert not read_config(lengths.format(4096), "a.yaml", "bridge").unread
-    named = _named(read_config(lengths.format(2048), "a.yaml", "bridge"))
+    named = unread_of(read_config(lengths.format(2048), "a.yaml", "bridge"))
     assert named.startswith("dataset.seq_length 2048 (the model's sequences have 4096")
 
 
@@ -338,7 +335,7 @@ def test_a_key_of_deepspeed_that_only_explains_says_nothing(key: str, named: boo
 @pytest.mark.parametrize("kind", ["OneBitAdam", "Lion", "ZeroOneAdam"])
 def test_an_optimizer_of_deepspeed_that_is_not_priced_is_legal(kind: str) -> None:
     """DeepSpeed runs it: it is named as not modelled, and is not called illegal."""
-    assert kind in _named(read_config(DEEPSPEED % kind, "ds.json"))
+    assert kind in unread_of(read_config(DEEPSPEED % kind, "ds.json"))
     assert not read_config(DEEPSPEED % "AdamW", "ds.json").unread
 
 
@@ -365,4 +362,4 @@ def test_an_optimizer_of_deepspeed_that_is_not_priced_is_legal(kind: str) -> Non
 def test_what_lies_elsewhere_in_the_file_is_named(text: str, named: str) -> None:
     """A degree that is not where it is looked for is named, not taken as 1."""
     reading = read_config(text, "a.sh" if text.startswith("python") else "a.yaml", "bridge")
-    assert named in _named(reading)
+    assert named in unread_of(reading)

@@ -3,10 +3,10 @@
 import time
 
 import pytest
+from unread import unread_of
 
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.reading import (
-    Reading,
     Recompute,
     UnreadableConfig,
 )
@@ -36,10 +36,6 @@ model:
   fp8_hybrid: true
   optim: {name: mcore_distributed_optim}
 """
-
-
-def _named(reading: Reading) -> str:
-    return ", ".join(str(fact.value) for fact in reading.unread)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +101,7 @@ def test_nemo() -> None:
 )
 def test_a_key_of_nemo_that_is_not_understood_is_named(old: str, new: str, named: str) -> None:
     """What NeMo's YAML states and nobody reads is named."""
-    assert named in _named(read_config(NEMO.replace(old, new), "a.yaml"))
+    assert named in unread_of(read_config(NEMO.replace(old, new), "a.yaml"))
 
 
 def test_an_unfused_optimizer_shards_nothing() -> None:

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
+from called import executed
 from random_plans import plan_of
 from tiny_runs import DP2, tiny_plan
-from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.training import Lora, Training
-from meshplan.executor.cli.execute import execute
 from meshplan.executor.frameworks import framework_named, read_config
 from meshplan.executor.frameworks.hugging_face.script import MODEL, SCRIPT
 from meshplan.executor.launch.hugging_face_run import ENGINES, command_of, ready_for
@@ -24,8 +22,6 @@ from meshplan.executor.launch.preflight import CannotRun, RankPlacement
 from meshplan.executor.launch.run import RunSettings
 from meshplan.planner.case.plan_file import Plan, write_plan
 
-APP = typer.Typer()
-APP.command()(execute)
 STAGES = (Stage(8),)
 TRAINING = Training(seq_len=64, global_batch_size=4, precision="fp32")
 SETTINGS = RunSettings(placement=RankPlacement(2, 1), steps=3, warmup=1)
@@ -55,7 +51,7 @@ def test_two_processes_train(plan: Plan, tmp_path: Path) -> None:
             pytest.skip(f"{package} is not installed: {home.install}")
     write_plan(plan, tmp_path / "plan.yaml")
     asked = [str(tmp_path / "plan.yaml"), "--steps", "2", "--warmup", "1"]
-    answer = CliRunner().invoke(APP, asked)
+    answer = executed(asked)
     assert answer.exit_code == 0, answer.output
     assert "resident (not compared)" in answer.output
     out = tmp_path / "plan.run"
@@ -131,7 +127,7 @@ def test_a_missing_package_exits_2(
     """One line with pip's words, for a plan for CPUs too, and no folder is left."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     write_plan(_plan(engine, data_parallel=2, zero_stage=3), tmp_path / "plan.yaml")
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml")])
+    answer = executed([str(tmp_path / "plan.yaml")])
     assert answer.exit_code == 2
     assert f"error: {engine} is not installed; install it with: {HOMES[engine].install}" in (
         answer.output

@@ -4,12 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
+from called import executed
 from tiny_runs import CLUSTER, DP2, tiny_plan, tiny_prediction
-from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout
-from meshplan.executor.cli.execute import execute
 from meshplan.executor.engine.step.legality import check_engine_layout
 from meshplan.executor.launch.plan_engine import engine_of, for_engine, repriced_line
 from meshplan.executor.launch.preflight import CannotRun
@@ -18,9 +16,6 @@ from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.resolve import Case, model_from_config
 from meshplan.planner.space.exchange_rules import with_kinds_of
-
-APP = typer.Typer()
-APP.command()(execute)
 
 
 def _made_for(engine: str) -> Plan:
@@ -115,7 +110,7 @@ def test_a_layout_that_the_engine_does_not_run_is_refused() -> None:
 def test_an_engine_that_cannot_start_exits_2(tmp_path: Path, engine: str, said: str) -> None:
     """One line that names --engine native, and nothing is started."""
     write_plan(_made_for(engine), tmp_path / "plan.yaml")
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml")])
+    answer = executed([str(tmp_path / "plan.yaml")])
     assert answer.exit_code == 2
     assert answer.output.startswith(f"error: {said}")
     assert "--engine native" in answer.output
@@ -130,7 +125,7 @@ def test_the_run_of_another_engine_says_so(tmp_path: Path) -> None:
     write_plan(_made_for("megatron-bridge"), tmp_path / "plan.yaml")
     starter = ["--launcher", "skypilot", "--set", "setup=true"]  # writes the run, starts nothing
     asked = [str(tmp_path / "plan.yaml"), "--engine", "native", *starter]
-    answer = CliRunner().invoke(APP, asked)
+    answer = executed(asked)
     assert answer.exit_code == 0, answer.output
     assert "planned for megatron-bridge, run by native: priced anew, " in answer.output
     assert "where megatron-bridge takes 7 s" in answer.output

@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
+from called import executed
 from parse_with import MISSING
 from tiny_runs import DP2, tiny_plan, tiny_prediction
-from typer.testing import CliRunner
 
-from meshplan.executor.cli.execute import execute
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.launch.written import file_text
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster
 from meshplan.planner.case.plan_file import Plan, PlanCluster, write_plan
 
-APP = typer.Typer()
-APP.command()(execute)
 PYTHONS = os.environ.get("MESHPLAN_FRAMEWORKS_PYTHON", sys.executable).split(os.pathsep)
 PARSE = Path(__file__).parents[2] / "support" / "parse_with.py"
 SKYPILOT = ("--launcher", "skypilot", "--set", "setup=pip install 'a b[torch]'")
@@ -41,7 +37,7 @@ def _gpu_plan() -> Plan:
 
 def _said(folder: Path, plan: Plan, *options: str) -> tuple[int, str]:
     write_plan(plan, folder / "plan.yaml")
-    answer = CliRunner().invoke(APP, [str(folder / "plan.yaml"), *options])
+    answer = executed([str(folder / "plan.yaml"), *options])
     return answer.exit_code, answer.output
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import typer
+from called import executed
 from tiny_runs import CPU, PP2, tiny_plan
-from typer.testing import CliRunner
 
 from benchmarks.engine import one_rank as benchmark
 from benchmarks.engine.one_rank_layouts import DENSE, EVERY
@@ -23,7 +22,6 @@ from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB
-from meshplan.executor.cli.execute import execute
 from meshplan.executor.dryrun.dry_run import shortened
 from meshplan.executor.engine.step.engine import Job
 from meshplan.executor.onerank import command, line
@@ -39,8 +37,6 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, write_plan
 
 ROOT = Path(__file__).parents[3]
-APP = typer.Typer()
-APP.command()(execute)
 DGX = load_cluster("dgx-h100")
 BY_FORMULA = DGX.model_copy(update={"node": DGX.node.model_copy(update={"collective_fits": ()})})
 LOCAL = Wire(load_cluster("local-cpu:2"))
@@ -332,7 +328,7 @@ def test_one_rank_by_the_command(tmp_path: Path) -> None:
     """
     write_plan(tiny_plan(PP2), tmp_path / "plan.yaml")
     arguments = ["--one-rank", "--rank", "1", "--steps", "1", "--warmup", "0", "--json"]
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), *arguments])
+    answer = executed([str(tmp_path / "plan.yaml"), *arguments])
     assert answer.exit_code == 0, answer.output
     said = json.loads(answer.stdout)
     (rank,) = said["ranks"]
@@ -381,7 +377,7 @@ def large_plan() -> Plan:
 def test_what_cannot_run_is_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
     """Exit 2 before anything is built."""
     write_plan(large_plan(), tmp_path / "plan.yaml")
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--one-rank", *arguments])
+    answer = executed([str(tmp_path / "plan.yaml"), "--one-rank", *arguments])
     assert answer.exit_code == 2
     assert said in answer.stderr
     assert answer.stderr.count("\n") == 1
@@ -389,6 +385,6 @@ def test_what_cannot_run_is_one_line(arguments: list[str], said: str, tmp_path: 
 
 def test_options_of_one_rank_need_it(tmp_path: Path) -> None:
     """--device alone would be ignored: exit 2 says so."""
-    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--device", "cpu"])
+    answer = executed([str(tmp_path / "plan.yaml"), "--device", "cpu"])
     assert answer.exit_code == 2
     assert "belong to --one-rank" in answer.stderr

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from called import run
 from tiny_runs import CPU
-from typer.testing import CliRunner, Result
 
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config
@@ -14,7 +14,6 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.case.trained import trained_line
-from meshplan.planner.cli.main import app
 
 ONE = ("plan", "llama-3.1-8b", "--gpus", "1", "--cluster", "dgx-h100", "--global-batch", "8")
 AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
@@ -40,11 +39,6 @@ bf16: true
 
 
 AUTOMODEL = ("--engine", "automodel", "--optimizer-states", "bf16")
-
-
-def run(*arguments: str) -> Result:
-    """The command with these arguments, in this process."""
-    return CliRunner().invoke(app, arguments)
 
 
 def test_lora_from_a_question_to_an_export(tmp_path: Path) -> None:

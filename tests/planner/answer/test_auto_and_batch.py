@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from called import run
 
 from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.better_batch import LEAST_GAIN, faster, fastest, neighbours, ways
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds
-from meshplan.planner.cli.main import app
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.footprint import minimum_gpus
 from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
@@ -23,11 +22,6 @@ from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.sweep.auto import sizes_from
 
 JOB = ("llama-3.1-8b", "--cluster", "dgx-h100", "--global-batch", "32", "--pp", "1", "--cp", "1")
-
-
-def run(*arguments: str) -> Result:
-    """The command with these arguments, in this process."""
-    return CliRunner().invoke(app, arguments)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from called import run
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.training import Images
@@ -12,7 +12,6 @@ from meshplan.executor.frameworks.export_notes import training_unsaid
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.trained import trained_parameters, whole_parameters
-from meshplan.planner.cli.main import app
 
 VISION, JOINER, TEXT = 576_388_336, 160_496_896, 8_190_735_360
 """Parameters of Qwen3-VL-8B's tower with its joiners; of these 4 x (4608 x 4608 + 4608 x 4096 +
@@ -97,10 +96,6 @@ def test_sound_is_priced_as_images_are(tmp_path: Path) -> None:
         asked(model=str(path), audio_tokens="375")
     with pytest.raises(BadQuestion, match="takes --audio-tokens only"):
         asked(model=str(path), engine="automodel", image_tokens="375")
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_a_plan_with_images_is_written_read_and_checked(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from called import run
+from typer.testing import CliRunner
 
 import meshplan.planner.cli.progress
 import meshplan.planner.search.progress
@@ -18,11 +19,6 @@ from meshplan.planner.cli.main import EXIT_CODES, app, exit_code
 
 TINY = ("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--global-batch", "16")
 SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
-
-
-def run(*arguments: str) -> Result:
-    """The command with these arguments, in this process."""
-    return CliRunner().invoke(app, arguments)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from meshplan.planner.cli.main import app
-
-
-def run(*arguments: str) -> Result:
-    """The command with these arguments, in this process."""
-    return CliRunner().invoke(app, arguments)
+from called import run
 
 
 def test_a_smaller_number_that_fits_is_named() -> None:

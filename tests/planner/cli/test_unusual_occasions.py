@@ -11,23 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from called import run
 
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.case.seal import sealed
-from meshplan.planner.cli.main import app
 from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated import Simulated
 
 SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
-
-
-def run(*arguments: str) -> Result:
-    """The command with these arguments, in this process."""
-    return CliRunner().invoke(app, arguments)
 
 
 def test_refused_config_is_named(tmp_path: Path) -> None:

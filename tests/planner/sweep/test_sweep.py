@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from called import run
 from rich.console import Console
-from sweeps import JOB, SMALL, Planner, counted_planner, run, swept
+from sweeps import JOB, SMALL, Planner, counted_planner, swept
 
 import meshplan.planner.cli.sweep
 import meshplan.planner.report.picture

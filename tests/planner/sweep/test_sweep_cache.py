@@ -6,7 +6,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from sweeps import JOB, SMALL, Planner, counted_planner, run, swept
+from called import run
+from sweeps import JOB, SMALL, Planner, counted_planner, swept
 
 import meshplan.planner.sweep.cache
 from meshplan.hardware_profiles.load import load_cluster, save_cluster

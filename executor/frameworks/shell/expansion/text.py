@@ -43,7 +43,7 @@ def computed(words: list[str]) -> str | None:
     if name == "expr":
         try:
             decimal = re.sub(r"\b0+(?=\d)", "", " ".join(rest))  # `expr 010 + 1` is 11
-            return str(evaluate(decimal, _no_name, lambda _name, _value: None))
+            return str(evaluate(decimal, no_name, lambda _name, _value: None))
         except NotArithmetic:
             return None
     return None
@@ -98,7 +98,8 @@ def _filled(match: re.Match[str], left: list[str]) -> str:
     return f"%{match[1]}" % (text if match[1].endswith("s") else int(text or "0", 0))
 
 
-def _no_name(name: str) -> int:
+def no_name(name: str) -> int:
+    """The value of a name where none is set."""
     raise NotArithmetic(f"{name} is not set")
 
 

@@ -1,0 +1,17 @@
+"""meshplan as it is called: its errors are one line and an exit code."""
+
+from collections.abc import Sequence
+
+from typer.testing import CliRunner, Result
+
+from meshplan.planner.cli.main import app
+
+
+def run(*arguments: str) -> Result:
+    """The command with these arguments, in this process."""
+    return CliRunner().invoke(app, arguments)
+
+
+def executed(words: Sequence[str]) -> Result:
+    """What `meshplan execute` with these words said, and its exit code."""
+    return run("execute", *words)
