@@ -8,7 +8,7 @@ may cut anywhere:
 
     may_fit   by the least that ranks need: what fails fits in no cut and no mix
     a plan    each cut in a mix that fits by every moment
-              (`planner.search.held_memory.counted_ranks`), to the byte what `check` says; of a list
+              (`planner.search.simulation.counted_ranks`), to the byte what `check` says; of a list
               without such a cut, any cut that fits by its price
 
 What neither refuses nor has a plan is not settled: a rank has too many mixes, a layout too many
@@ -33,13 +33,8 @@ from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.cuts.path_cuts import first_cut
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
-from meshplan.planner.search.held_memory.counted_memory import ENDLESS_KIB
 from meshplan.planner.search.held_memory.counted_paths import CountedIntervals
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks
-from meshplan.planner.search.held_memory.less_than_priced import (
-    counting_empty_stages,
-    memory_is_a_bound,
-)
+from meshplan.planner.search.held_memory.less_than_priced import counting_empty_stages
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.least_held import LeastHeld, rows_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, rows_of_kinds_may_fit
@@ -49,6 +44,11 @@ from meshplan.planner.search.rows.priced_space import (
     may_hold,
     price_space,
     space_of,
+)
+from meshplan.planner.search.simulation.counted_ranks import (
+    ENDLESS_KIB,
+    CountedRanks,
+    memory_is_a_bound,
 )
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.stage_splits import lists_all

@@ -17,7 +17,8 @@ from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.stage_problem import stage_problem
 from meshplan.planner.search.closed_form.first_plans import FirstPlans
-from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound, rows_beyond
+from meshplan.planner.search.held_memory.less_than_priced import rows_beyond
+from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 from meshplan.planner.stages.any_cut import any_cut

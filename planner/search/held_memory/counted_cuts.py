@@ -1,6 +1,6 @@
 """One cut with several chunks per rank, where every moment is counted: its fastest mix that fits.
 
-Each rank has some ways that fit (`planner.search.held_memory.counted_ranks`). A step lasts at least
+Each rank has some ways that fit (`planner.search.simulation.counted_ranks`). A step lasts at least
 as long as where each chunk is as fast as in the rank's fastest way for that chunk alone. From there
 ranks are decided one after the other: each way of the next rank makes a case with a bound of its
 own, the case with the smallest bound goes on, and one in which all ranks are decided is a plan.
@@ -22,7 +22,7 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.known_chains import Shape, actions_of, shape_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks, RankWays
+from meshplan.planner.search.simulation.counted_ranks import CountedRanks, RankWays
 from meshplan.planner.search.simulation.cut_mixes import ranks_it_pays
 
 MOST_PLAYED = 64  # steps of a cut

@@ -11,7 +11,7 @@ that is not above what ranks hold:
     one      chunk per rank: each stage in its fastest mix that fits by every moment, so each cut
              has one, and the fastest is found as ever (`planner.cuts.path_cuts`)
     several  cut by cut: the ways in which each rank fits
-             (`planner.search.held_memory.counted_ranks`), and the fastest of these together
+             (`planner.search.simulation.counted_ranks`), and the fastest of these together
              (`planner.search.held_memory.counted_cuts`)
 
 Rows of one pipeline rank come first: they are soon settled, and a better plan leaves less to bound.
@@ -50,8 +50,8 @@ from meshplan.planner.problem.stage_problem import (
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.held_memory.counted_cuts import MOST_PLAYED, CountedCut
 from meshplan.planner.search.held_memory.counted_paths import CountedIntervals
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks
 from meshplan.planner.search.rows.least_held import LeastHeld
+from meshplan.planner.search.simulation.counted_ranks import BYTES, ENDLESS_KIB, CountedRanks
 from meshplan.planner.search.simulation.cut_mixes import CutMixes
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.simulation.path_search import PathSearch
@@ -64,8 +64,7 @@ the two once more as long as the gap is wide. The least where nothing fits by th
 """
 FEWEST_WORK, BEYOND_WORK = 1_000_000, 3_000_000  # for rows that fit by every moment alone
 LONGER = 16  # times as many steps of a cut, where there is budget at the end
-LAYOUT, CUT, BYTES = 50_000, 3_000, 10  # units of one that is begun; bytes of ways for one unit
-ENDLESS_KIB = 2**50
+LAYOUT, CUT = 50_000, 3_000  # units of one that is begun
 
 
 def taken_out(proof: Simulated) -> Ints:

@@ -1,7 +1,7 @@
 """One chunk per rank, where every moment is counted: each stage in its fastest mix that fits."""
 
 from meshplan.planner.problem.stage_problem import StageProblem
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks
+from meshplan.planner.search.simulation.counted_ranks import CountedRanks
 from meshplan.planner.stages.path import Interval, Intervals, Price
 
 

@@ -18,13 +18,13 @@ from meshplan.planner.cuts.simulated_cuts import cuts_below
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.held_memory.counted_memory import (
-    BYTES,
     CUT,
     LEAST_WORK,
     MOST_WORK,
     CountedMemory,
 )
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
+from meshplan.planner.search.simulation.counted_ranks import BYTES
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 

@@ -14,14 +14,8 @@ from meshplan.planner.search.rows.least_of_kinds import (
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Given, Source
+from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.space.legal_layouts import Space
-
-
-def memory_is_a_bound(setting: Setting) -> bool:
-    """Whether what is priced may be more than a rank needs: passes are counted, or what stages hold
-    is of several kinds.
-    """
-    return setting.engine.kernels.counts_passes or setting.has_several_kinds
 
 
 def counting_empty_stages(question: Question) -> Question:

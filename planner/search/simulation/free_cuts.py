@@ -40,14 +40,14 @@ from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.found import SETTLED
-from meshplan.planner.search.held_memory.less_than_priced import memory_is_a_bound
-from meshplan.planner.search.held_memory.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
+from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
 from meshplan.planner.search.simulation.pace import WorkPace
+from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.simulation.shaken_cuts import near_the_fastest
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant

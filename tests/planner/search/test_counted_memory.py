@@ -37,12 +37,12 @@ from meshplan.planner.problem.stage_problem import (
     starts_of,
 )
 from meshplan.planner.search.held_memory.counted_cuts import CountedCut
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks, RankWays
-from meshplan.planner.search.held_memory.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.row_layout import layers_of
 from meshplan.planner.search.rows.least_held import LeastHeld
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.simulation.counted_ranks import CountedRanks, RankWays
+from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.space.stage_splits import MOST_WAYS, lists_all, splits
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.held_mixes import HeldMixes
 from meshplan.costmodels.step.mix_memory import MixMemory, Span
 from meshplan.costmodels.step.stages import StageModel
@@ -24,12 +25,23 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StageProblem
 
+BYTES = 10  # bytes of ways for one unit of work
+ENDLESS_KIB = 2**50
 FOUND = 20_000  # bytes in moments of ways, of a rank that is looked at
 MOST_BYTES, MOST_WAYS = 300_000, 256  # of the ways of a rank that are begun at once; that stay
 MOST_COMPARED = 40  # mixes of a chunk, each with each
 PRICED_MOMENTS, PRICES = 6, 12
 MORE = 1.1  # times as long: often enough for the next cuts, too
 _EVENLY = np.arange(PRICES)
+
+
+def memory_is_a_bound(setting: Setting) -> bool:
+    """Whether what is priced may be more than a rank needs: passes are counted, or what stages hold
+    is of several kinds.
+    """
+    return setting.engine.kernels.counts_passes or setting.has_several_kinds
+
+
 ROUNDING = 1e-12
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from meshplan.costmodels.step.mix_memory import Span
 from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.problem.stage_problem import least_recomputed
-from meshplan.planner.search.held_memory.counted_memory import BYTES, ENDLESS_KIB
-from meshplan.planner.search.held_memory.counted_ranks import CountedRanks
+from meshplan.planner.search.simulation.counted_ranks import BYTES, ENDLESS_KIB, CountedRanks
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
