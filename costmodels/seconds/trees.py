@@ -21,18 +21,20 @@ a fraction of 2 (n-1)/n:
     V100, EFA     1 x 100       7.5              15.0         1.07   nccl-tests issue 22
     GPUs, RoCE    2 x 25        5.6              9.0 or 5.3   0.86   nccl issue 330
     A100, EFA     4 x 100       31.8, 3 nodes    57.2         0.96   nccl issue 527
-    H100, TCPXO   8 x 200       188.5, gathers   338.8        0.96   gcp-a3-mega.toml; create-a3mega
+    H100, TCPXO   8 x 200       188.5, gathers   338.8        0.96   gcp-a3-mega.toml; A3 Mega below
     H100, EFA     32 x 100      166, gathers     332          1.07   55 jobs of runs.csv, medians
     H100, EFA     32 x 100      206, 4 nodes     428          1.11   66 jobs, bandwidth-by-nodes.csv
     H100, NVLS    8 x 400       320, 4 nodes     430                 nccl issue 1221
     H100, no NVLS 8 x 400       320, 4 nodes     330                 nccl issue 1221
 
+A3 Mega's two nodes: lessizzmore/create-a3mega-ztan-fork@02dd8f45 ztan-NCCL-test-result.
+
 How many accelerators share a card makes no difference. In the last three the links inside are the
 limit: 15/16 of 458, of 475 and of 361 are 429, 445 and 338. Four GH200 of Alps with a card each
 reach 0.81 of their cards in a tree (the slope from 64 to 128 MiB: eth-cscs/cscs-docs@80abed1
-docs/software/communication/nccl.md). Those of Polaris (2 for 4 A100), of Delta (1 for 4) and of 8
-A100 with 2 (nccl issue 837) are used to 0.42, 0.39 and 0.61 by a tree; nobody measured a ring
-there, and a ring uses those of the third line to 0.6. Why 16 V100 with one card each node were no
+docs/software/communication/nccl.md). Those of Polaris (2 for 4 A100) and Delta (1 for 4; both in
+perlmutter.toml) and of 8 A100 with 2 (nccl issue 837) are used to 0.42, 0.39 and 0.61 by a tree;
+nobody measured a ring there, and a ring uses those of the third line to 0.6. Why 16 V100 with one card each node were no
 faster than 32 of four nodes (Oneflow-Inc/DLPerf) is not known.
 
 RCCL gives trees of two nodes of MI300X 0.11 of a ring's bandwidth (ROCm/rccl@0cbce2a7
