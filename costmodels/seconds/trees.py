@@ -34,8 +34,8 @@ limit: 15/16 of 458, of 475 and of 361 are 429, 445 and 338. Four GH200 of Alps 
 reach 0.81 of their cards in a tree (the slope from 64 to 128 MiB: eth-cscs/cscs-docs@80abed1
 docs/software/communication/nccl.md). Those of Polaris (2 for 4 A100) and Delta (1 for 4; both in
 perlmutter.toml) and of 8 A100 with 2 (nccl issue 837) are used to 0.42, 0.39 and 0.61 by a tree;
-nobody measured a ring there, and a ring uses those of the third line to 0.6. Why 16 V100 with one card each node were no
-faster than 32 of four nodes (Oneflow-Inc/DLPerf) is not known.
+nobody measured a ring there, and a ring uses those of the third line to 0.6. Why 16 V100 of two
+nodes with one card each were no faster than 32 of four (Oneflow-Inc/DLPerf) is not known.
 
 RCCL gives trees of two nodes of MI300X 0.11 of a ring's bandwidth (ROCm/rccl@0cbce2a7
 src/graph/tuning.cc, tuning_model_5), and on MI350X rings won a sweep from 128 MB on
