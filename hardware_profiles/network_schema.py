@@ -61,7 +61,7 @@ class Link(Frozen):
       in `network` all_reduce, all_gather, reduce_scatter: what one whole node moves through all its
                    network cards (a ring crosses each node's boundary once), so a group with r of a
                    node's g ranks gets r/g of it. Of a ring: what an all_reduce of two nodes prints
-                   may be a tree's (`costmodels.seconds.collectives.ring_rate`).
+                   may be a tree's (`costmodels.seconds.trees.ring_rate`).
                    all_to_all, send: what one rank moves through its own card, whatever r is
     collective_fits  what groups inside one node took on links of this kind, where others measured
                    them: they win over the formula (built-in files name a file of `links`)

@@ -12,10 +12,7 @@
            accelerators of a node share its network cards, and never more than inside a node, or
            than the links between pods leave (`pods`). Where each two accelerators of a node have a
            link of their own (`Link.meshed`), r of them use the r - 1 that lead to each other.
-           Of two nodes NCCL's all_reduce has more (`tree_gain`): it takes a tree, "which can indeed
-           go beyond the network bottleneck" (its author in NVIDIA/nccl-tests issue 196, 2024).
-           55 jobs of 16 H100 on EFA measured 332e9 in the median where all_gather had 166e9, 96 of
-           32 measured 161e9 and 99e9 (hardware_profiles/published/runs.csv)
+           Of two nodes NCCL's all_reduce may have more: it takes a tree (`trees`)
     node, nic
            one accelerator's bandwidth inside its node, and its share of the network
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
@@ -71,9 +68,10 @@ from meshplan.costmodels.operations.kinds import Axis, Routing
 from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.trees import tree_bandwidth
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.network_schema import CollectiveKind, CurveFit, Link
-from meshplan.hardware_profiles.schema import Cluster, Gpu
+from meshplan.hardware_profiles.schema import Cluster
 
 Found = TypeVar("Found")
 PEER_LATENCY = 0.08
@@ -234,34 +232,10 @@ def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Numbe
     if cluster.pod:
         share = minimum(share, uplink_cards(cluster.pod, group) / cluster.gpus_per_node)
     across = _link_rate(cluster.network, kind) * share * _bandwidth_left(cluster, nodes)
+    reached = minimum(inside, across)
     if kind == "all_reduce":
-        across = across * tree_gain(cluster.gpu, group)
-    return where(nodes > 1, minimum(inside, across), inside)
-
-
-def tree_gain(gpu: Gpu, group: Group) -> Number:
-    """By how much a tree of two nodes beats a ring of their ranks: the sum goes up once and down
-    once, so that a card sends `size` and not 2 (n-1)/n of it. A tree of more nodes sends as much as
-    a ring does.
-
-    NCCL takes it since 2.4, over NVLink for every size: of two nodes it counts the bandwidth inside
-    them, and NVLSTree's as twice the network's (NVIDIA/nccl@5067397c src/graph/tuning.cc; v2.4.8
-    src/init.cc ncclTreeThreshold). RCCL gives trees of two nodes of MI300X 0.11 of a ring's
-    bandwidth (ROCm/rccl@0cbce2a7 src/graph/tuning.cc, tuning_model_5), and on MI350X rings won a
-    sweep from 128 MB on (ROCm/rocm-systems pull request 9406); of MI250X trees get 0.99 to 1.75 by
-    how its cards are attached, which no profile says: a ring is priced. gloo takes rings
-    (pytorch/gloo gloo/allreduce.cc).
-    """
-    gain = 2.0 * (group.size - 1) / group.size if gpu.vendor == "nvidia" else 1.0
-    return where(group.nodes == 2, gain, 1.0)
-
-
-def ring_rate(gpu: Gpu, group: Group, reduced: float, gathered: float = 0.0) -> float:
-    """What `BusBandwidth.all_reduce` is between nodes, where whole nodes, `group`, measured a bus
-    bandwidth of `reduced`: less where that was a tree's, but no less than the ring of their
-    all_gather had, `gathered` (a tree may have been held to the bandwidth inside a node).
-    """
-    return min(reduced, max(reduced / float(tree_gain(gpu, group)), gathered))
+        reached = maximum(reached, tree_bandwidth(cluster.gpu, group, inside, across))
+    return where(nodes > 1, reached, inside)
 
 
 def send_s(

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import harmonic_mean, mean, median
 
-from meshplan.costmodels.seconds.collectives import ring_rate
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.trees import ring_rate
 from meshplan.executor.profile.health import slow_links, slow_ranks, told
 from meshplan.executor.profile.record import Quantity, Record, Result
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves

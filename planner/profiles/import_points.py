@@ -19,8 +19,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from meshplan.costmodels.seconds.collectives import ring_rate
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.trees import ring_rate
 from meshplan.costmodels.units import GB, TFLOPS
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves

@@ -3,8 +3,8 @@
 import re
 from dataclasses import asdict
 
-from meshplan.costmodels.seconds.collectives import tree_gain
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.trees import tree_gain
 from meshplan.costmodels.units import GB
 from meshplan.hardware_profiles.load import compose_cluster, usual_cluster
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link

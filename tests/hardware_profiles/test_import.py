@@ -95,13 +95,14 @@ def test_a_whole_node_sets_the_node_and_whole_nodes_the_network(tmp_path: Path) 
 
 
 def test_an_imported_message_takes_what_was_measured(tmp_path: Path) -> None:
-    """A tree of two nodes is counted once: 1 GiB takes its 4 ms, 2 x 31/32 of that on four."""
-    two = read_measurements(written(tmp_path, "all_reduce_2.log", nccl_log(nodes=2)))
+    """A tree of two nodes is counted once: 1 GiB takes its 8 ms, 2 x 31/32 of that on four."""
+    log = nccl_log(nodes=2, rows=ROWS.replace("4000.0", "8000.0"))
+    two = read_measurements(written(tmp_path, "all_reduce_2.log", log))
     mine = with_measurements(load_cluster("dgx-h100"), [two], "mine")
     seconds = [
         collective_s(mine, "all_reduce", 2.0**30, Group(8.0 * nodes, 8.0)) for nodes in (2, 4)
     ]
-    assert seconds == pytest.approx([4e-3, 2 * 31 / 32 * 4e-3], rel=0.1)
+    assert seconds == pytest.approx([8e-3, 2 * 31 / 32 * 8e-3], rel=0.03)
 
 
 def test_a_tree_that_links_inside_held_is_no_measure_of_the_ring(tmp_path: Path) -> None:
