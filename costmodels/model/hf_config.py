@@ -23,6 +23,7 @@ from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
 from meshplan.costmodels.model.text_parts import (
     THINKER,
+    beside_text,
     has_flat_tower,
     has_text_section,
     sees_its_prompt,
@@ -63,8 +64,6 @@ NOT_PRICED = {
     "its layers attend to the sums of earlier ones": ("inkling2_text",),
     "its attention has convolutions and learnt relative positions": ("zaya",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
-    "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
-    "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),
     "a norm that reads the time of a sound": ("voxtral_realtime_text",),
     "it denoises tokens, of a block or all, with attention to later ones": (
         *("diffusion_gemma_text", "Dream", "dream", "llada", "llada_moe", "sdar", "sdar_moe"),
@@ -154,6 +153,7 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     ]
     if has_flat_tower(config):
         parts.append("vision tower")
+    parts += beside_text(config)
     if THINKER in config:
         parts.append("part that speaks")
     if sees_its_prompt(config):

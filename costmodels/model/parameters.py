@@ -137,7 +137,8 @@ def active_parameters(model: Model) -> ParameterCount:
 
 
 def _active_layer(model: Model, kind: Layer) -> ParameterCount:
-    count = layer_parameters(model, kind)
+    experts = kind.experts and replace(kind.experts, of_images=0)  # it is a token of text
+    count = layer_parameters(model, replace(kind, experts=experts))
     if kind.ngrams:
         unread = kind.ngrams.table - kind.ngrams.width
         count = replace(count, embedding=count.embedding - unread)
@@ -351,8 +352,8 @@ def _dense_ffn(model: Model, kind: Layer) -> _Weights:
 
 
 def _routed(model: Model, experts: Experts) -> _Weights:
-    cut, whole = _feed_forward(model, experts.ffn, experts.bias, experts.latent)
-    return _Weights(over_etp=experts.experts * cut, over_ep=experts.experts * whole)
+    cut, whole = _feed_forward(model, experts.ffn + experts.of_images, experts.bias, experts.latent)
+    return _Weights(over_etp=experts.experts * cut, over_ep=experts.sets * experts.experts * whole)
 
 
 def _shared(model: Model, experts: Experts) -> _Weights:
@@ -364,7 +365,7 @@ def _shared(model: Model, experts: Experts) -> _Weights:
 
 
 def _router(model: Model, experts: Experts) -> _Weights:
-    scores = experts.experts * (model.hidden + experts.router_bias)
+    scores = experts.sets * experts.experts * (model.hidden + experts.router_bias)
     scores += experts.scored_shared * model.hidden
     return _Weights(whole=scores + 2 * model.hidden * experts.latent)
 

@@ -128,6 +128,8 @@ class Experts:
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
     bias             biases in the experts' matrices, and gate and up in turns and clamped (gpt-oss)
+    of_images        width of each of as many experts again, with a router of their own, that
+                     tokens of images alone visit (ERNIE 4.5 VL): held, and idle in text; 0: none
     latent           width that tokens are projected to before they are sent to experts, and back
                      from after them (LatentMoE, Nemotron 3 Super); 0: the hidden size, unprojected
     """
@@ -140,7 +142,13 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    of_images: int = 0
     latent: int = 0
+
+    @property
+    def sets(self) -> int:
+        """Sets of routed experts, each with a router: of text, and where they have any, of images."""
+        return 2 if self.of_images else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
