@@ -147,7 +147,7 @@ class Experts:
 
     @property
     def sets(self) -> int:
-        """Sets of routed experts, each with a router: of text, and where they have any, of images."""
+        """Of text, and of images where those have experts, each with a router of its own."""
         return 2 if self.of_images else 1
 
 
