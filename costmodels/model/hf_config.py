@@ -65,9 +65,9 @@ NOT_PRICED = {
     "its attention has convolutions and learnt relative positions": ("zaya",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
     "a norm that reads the time of a sound": ("voxtral_realtime_text",),
-    "it denoises tokens, of a block or all, with attention to later ones": (
-        *("diffusion_gemma_text", "Dream", "dream", "llada", "llada_moe", "sdar", "sdar_moe"),
-        *("llada2_moe", "llada2_moe_veomni"),
+    "it denoises blocks of tokens, or tokens by experts; LLaDA and Dream are read": (
+        *("diffusion_gemma_text", "llada_moe", "sdar", "sdar_moe", "llada2_moe"),
+        *("llada2_moe_veomni",),
     ),
     "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
     "a dense feed-forward beside the experts of each layer": ("arctic", "Grok1ForCausalLM"),
@@ -174,7 +174,7 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
 
 _OF_CLASS = re.compile(r"(?:For[A-Z].*|LMHeadModel|Model|LM)$")
 """What transformers adds to a family's name in the names of its classes."""
-_CLASSES = {"nemotron-nas": "decilm"}
+_CLASSES = {"nemotron-nas": "decilm", "llada": "lladamodel"}
 """Families whose class has another name than their `model_type`, in published files."""
 
 

@@ -60,7 +60,7 @@ class Attention:
                        numbers of each head's query that make a bias for each of the so many nearest
                        keys, in place of rotary positions; 0: none
     own_values         False: the values are the keys, unprojected (Gemma 4)
-    causal             False: tokens attend to later ones too (vision towers)
+    causal             False: tokens attend to later ones too (towers, LLaDA)
     """
 
     heads: int

@@ -164,6 +164,10 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         ),
     ),
     "molmo2_text": names("rope_scaling_layers"),
+    "llada": names(
+        "alibi_bias_max attention_layer_norm_with_affine flash_attention init_cutoff_factor "
+        "init_fn mlp_ratio precision rope_full_precision scale_logits"
+    ),
     "phi4mm": names("audio_processor embd_layer img_processor speech_lora vision_lora"),
     **dict.fromkeys(
         ("inkling_text", "inkling_mm_model", "inkling_model"),
@@ -216,6 +220,15 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     **{name: {"reorder_and_qk_norm": True} for name in ("exaone4", "exaone4_5_text")},
     "ernie4_5_moe": {"moe_use_aux_free": True, "moe_gate": "topk"},
     "ernie4_5_vl_moe_text": {"moe_use_aux_free": True, "moe_gate": "topk", "use_rmsnorm": True},
+    "llada": {
+        "activation_type": "silu",
+        "alibi": False,
+        "block_group_size": 1,
+        "block_type": "llama",
+        "layer_norm_type": "rms",
+        "layer_norm_with_affine": True,
+        "rope": True,
+    },
     "hunyuan_v1_moe": HUNYUAN,
     "hunyuan": HUNYUAN,
     "qwen": {"no_bias": True},

@@ -12,8 +12,9 @@ openPangu-Embedded, modeling_openpangu_dense.py as wujing215/OpenPangu7B-on-NVID
 comes after attention and the feed-forward has biases), TeleChat3, a Llama; the language models of
 dots.ocr (a Qwen2), Keye-VL and LLaVA-OneVision-1.5 (Qwen3), modelscope/ms-swift
 swift/model/models/{mllm,llava}.py; Phi-4-multimodal, whose language model is Phi-4-mini's,
-2503.01743; Megatron-LM's experts without a gate, which no file of Hugging Face describes
-(`executor.frameworks.megatron.plain_experts`).
+2503.01743; two that denoise whole sequences, Dream (a Qwen2), 2508.15487, and LLaDA, 2502.09992
+section 2 and modeling_llada.py (its block of type llama); Megatron-LM's experts without a gate,
+which no file of Hugging Face describes (`executor.frameworks.megatron.plain_experts`).
 """
 
 from dataclasses import replace
@@ -74,6 +75,15 @@ REMOTE: dict[str, Family] = {
     ),
     "telechat3": LLAMA,
     "phi4mm": MISTRAL,
+    **dict.fromkeys(("Dream", "dream"), replace(QWEN2, adjust=rules.sees_later_tokens)),
+    "llada": Family(
+        kv_heads=("n_kv_heads",),
+        qkv_bias=("include_qkv_bias", False),
+        out_bias=False,
+        ffn=("mlp_hidden_size",),
+        vocab=("embedding_size", "vocab_size"),
+        adjust=rules.llada,
+    ),
     "dots_ocr": replace(QWEN2, qkv_bias=("attention_bias", True)),
     **dict.fromkeys(("Keye", "KeyeVL1_5", "LLaVAOneVision1_5_text"), QWEN3),
     "megatron_plain_experts": Family(
