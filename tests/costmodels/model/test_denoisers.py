@@ -48,8 +48,10 @@ LLADA: dict[str, Any] = {
     ],
 )
 def test_every_parameter_of_llada(changed: dict[str, Any], parameters: int) -> None:
-    """To the last one, and nothing unexplained."""
-    assert model_parameters(model_from_config(LLADA | changed, "l")).total == parameters
+    """To the last one, and nothing unexplained; no layer has a causal mask."""
+    model = model_from_config(LLADA | changed, "l")
+    assert model_parameters(model).total == parameters
+    assert rare_parts(model) == ("attention to later tokens",)
     assert left_out(LLADA | changed) == ()
 
 
