@@ -122,6 +122,8 @@ def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
 def why_no_tower(config: Mapping[str, object], model: Model) -> str:
     """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
     tower, why = _tower(thinker(Fields(config, "")), model.hidden)
+    beside = ", ".join(beside_text(config))
+    why = why or (f"not priced: {beside}" if beside else "")
     return "" if tower else why or "its configuration has no vision or audio tower"
 
 

@@ -58,11 +58,17 @@ LLAVA = {
 }  # fmt: skip
 """Types of LLaVA's own code, and of their language models (haotian-liu/LLaVA
 llava/model/language_model, LLaVA-VL/LLaVA-NEXT llava/model/language_model)."""
+DEEPSEEK_VL = "deepseek_vl_v2"
+"""DeepSeek-VL2's and DeepSeek-OCR's files, whose section `language_config` is a DeepSeek-V2, with
+latent attention or without (deepseek-ai/DeepSeek-OCR modeling_deepseekv2.py, `use_mla`)."""
+OF_LATENTS = names("kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim")
+NO_LATENTS = "deepseek_ocr2_text"
 ERNIE_VL = "ernie4_5_moe_vl"
 """ERNIE 4.5 VL's files of its own code: where a field lists text's and images', both agree or the
 layers of either count (huggingface/transformers
 src/transformers/models/ernie4_5_vl_moe/convert_ernie4_5_vl_moe_to_hf.py)."""
 BESIDE_TEXT = {
+    "phi3_v": {"img_processor": "vision tower"},
     "phi4mm": {
         "embd_layer": "vision and audio towers",
         "speech_lora": "adapters for sound", "vision_lora": "adapters for images",
@@ -93,6 +99,8 @@ def text_part(outer: Fields) -> Fields:
         return _of_llm_config(outer)
     if outer.config.get("model_type") == ERNIE_VL:
         return _of_ernie(outer)
+    if outer.config.get("model_type") == DEEPSEEK_VL:
+        return _of_deepseek(outer)
     text = outer.section("text_config")
     if text is None:
         return _beside_images(outer) if has_flat_tower(outer.config) else outer
@@ -146,6 +154,22 @@ def _of_ernie(outer: Fields) -> Fields:
         if layers:
             told[field] = of_either(layers)
     return outer.changed(told)
+
+
+def _of_deepseek(outer: Fields) -> Fields:
+    """The language model of DeepSeek-VL2's files: without latents their fields are 0 or null."""
+    text = outer.section("language_config")
+    if text is None:
+        raise outer.refuse("the section 'language_config', its language model, is missing")
+    latent = text.flag("use_mla", True)
+    given = {
+        key: value for key, value in text.config.items()
+        if latent or value or key not in OF_LATENTS
+    }  # fmt: skip
+    if given.pop("lm_head", True) is not True:
+        raise outer.refuse("language_config.lm_head is not true: a model without a head")
+    given.pop("use_mla", None)
+    return Fields(given | {"model_type": "deepseek_v2" if latent else NO_LATENTS}, outer.name)
 
 
 def _of_llm_config(outer: Fields) -> Fields:

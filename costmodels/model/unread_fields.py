@@ -168,6 +168,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         "alibi_bias_max attention_layer_norm_with_affine flash_attention init_cutoff_factor "
         "init_fn mlp_ratio precision rope_full_precision scale_logits"
     ),
+    "phi3_v": names("embd_layer img_processor"),
     "phi4mm": names("audio_processor embd_layer img_processor speech_lora vision_lora"),
     **dict.fromkeys(
         ("inkling_text", "inkling_mm_model", "inkling_model"),

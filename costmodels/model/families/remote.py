@@ -11,10 +11,11 @@ openPangu-Embedded, modeling_openpangu_dense.py as wujing215/OpenPangu7B-on-NVID
 (`bias` is of attention alone); TeleChat and TeleChat2, vllm-project/vllm telechat2.py (only what
 comes after attention and the feed-forward has biases), TeleChat3, a Llama; the language models of
 dots.ocr (a Qwen2), Keye-VL and LLaVA-OneVision-1.5 (Qwen3), modelscope/ms-swift
-swift/model/models/{mllm,llava}.py; Phi-4-multimodal, whose language model is Phi-4-mini's,
-2503.01743; two that denoise whole sequences, Dream (a Qwen2), 2508.15487, and LLaDA, 2502.09992
-section 2 and modeling_llada.py (its block of type llama); Megatron-LM's experts without a gate,
-which no file of Hugging Face describes (`executor.frameworks.megatron.plain_experts`).
+swift/model/models/{mllm,llava}.py; Phi-3-vision and Phi-4-multimodal, whose language models are
+Phi-3-mini's, 2404.14219, and Phi-4-mini's, 2503.01743; two that denoise whole sequences,
+Dream (a Qwen2), 2508.15487, and LLaDA, 2502.09992 and modeling_llada.py (its block of
+type llama); Megatron-LM's experts without a gate, which no file of Hugging Face describes
+(`executor.frameworks.megatron.plain_experts`).
 """
 
 from dataclasses import replace
@@ -74,7 +75,7 @@ REMOTE: dict[str, Family] = {
         numbers=rules.bias_of_output,
     ),
     "telechat3": LLAMA,
-    "phi4mm": MISTRAL,
+    **dict.fromkeys(("phi3_v", "phi4mm"), MISTRAL),
     **dict.fromkeys(("Dream", "dream"), replace(QWEN2, adjust=rules.sees_later_tokens)),
     "llada": Family(
         kv_heads=("n_kv_heads",),

@@ -1,5 +1,5 @@
-"""Text of models whose layers have parts for images or sound: ERNIE 4.5 VL's second experts, Phi-4
-multimodal's adapters.
+"""Text of models that read images or sound too: ERNIE 4.5 VL and its second experts, Phi-4
+multimodal and its adapters, Phi-3-vision, DeepSeek-VL2 and DeepSeek-OCR.
 
 That every parameter and product is counted, `test_families.py` holds against transformers' modules
 (of Phi-4, which has towers there, less them).
@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.models.families import our_flops
 from meshplan.costmodels.model.config_fields import UnsupportedModel
-from meshplan.costmodels.model.hf_config import left_out, model_from_config
+from meshplan.costmodels.model.hf_config import left_out, model_from_config, why_no_tower
 from meshplan.costmodels.model.parameters import (
     active_parameters,
     layer_parameters_per_rank,
@@ -39,6 +39,18 @@ PHI: dict[str, Any] = {
     "partial_rotary_factor": 0.75, "sliding_window": 262144, "tie_word_embeddings": True,
     "audio_processor": {"name": "cascades"}, "embd_layer": {"embedding_cls": "image_audio"},
     "speech_lora": {"r": 320}, "vision_lora": {"r": 256},
+}  # fmt: skip
+DEEPSEEK_OCR: dict[str, Any] = {
+    "model_type": "deepseek_vl_v2", "architectures": ["DeepseekOCRForCausalLM"], "use_mla": False,
+    "vision_config": {"image_size": 1024}, "projector_config": {"n_embed": 1280},
+    "language_config": {
+        "vocab_size": 129280, "hidden_size": 1280, "intermediate_size": 6848, "lm_head": True,
+        "moe_intermediate_size": 896, "num_hidden_layers": 12, "num_attention_heads": 10,
+        "num_key_value_heads": 10, "n_routed_experts": 64, "num_experts_per_tok": 6, "n_group": 1,
+        "n_shared_experts": 2, "first_k_dense_replace": 1, "topk_group": 1, "rm_head": False,
+        "topk_method": "greedy", "use_mla": False, "kv_lora_rank": None, "q_lora_rank": None,
+        "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0,
+    },
 }  # fmt: skip
 OF_IMAGES = 8 * (3 * 64 * 32 + 64 + 1)
 """Numbers of 8 experts of width 32, of their router, and of its corrections."""
@@ -105,3 +117,59 @@ def test_the_text_of_phi_4_multimodal_as_transformers_builds_it() -> None:
     weights, attention, _ = our_flops(model)
     assert (weights, attention) == (entry["weight_flops"], entry["other_flops"])
     assert set(left_out(entry["config"])) == {"vision tower", "audio tower"}
+
+
+def test_images_of_phi_are_refused_with_what_is_missing() -> None:
+    model = model_from_config(PHI, "p")
+    assert why_no_tower(PHI, model).startswith("not priced: vision and audio towers, adapters")
+
+
+def test_the_text_of_phi_3_vision_is_phi_3_mini() -> None:
+    """3,821,079,552 parameters: 32 layers of four products of 3072 x 3072 and three of 8192."""
+    fields = ("hidden_size", "intermediate_size", "num_hidden_layers")
+    config = {key: PHI[key] for key in fields} | {
+        "model_type": "phi3_v", "num_attention_heads": 32, "num_key_value_heads": 32,
+        "vocab_size": 32064, "sliding_window": 131072, "img_processor": {"num_img_tokens": 144},
+        "embd_layer": {"embedding_cls": "image"},
+    }  # fmt: skip
+    layer = 4 * 3072**2 + 3 * 3072 * 8192 + 2 * 3072
+    assert 32 * layer + 2 * 32064 * 3072 + 3072 == 3_821_079_552
+    assert model_parameters(model_from_config(config, "p")).total == 3_821_079_552
+    assert left_out(config) == ("vision tower",)
+
+
+def test_the_text_of_deepseek_ocr() -> None:
+    """12 layers of ten heads of 128, the first dense, and no latents; head and table apart."""
+    expert = 3 * 1280 * 896
+    layer = 4 * 1280**2 + 2 * 1280
+    sparse = layer + (64 + 2) * expert + 64 * 1280
+    total = 11 * sparse + layer + 3 * 1280 * 6848 + 2 * 129280 * 1280 + 1280
+    model = model_from_config(DEEPSEEK_OCR, "d")
+    assert model_parameters(model).total == total
+    assert active_parameters(model).total == total - 11 * 58 * expert
+    assert left_out(DEEPSEEK_OCR) == ("vision tower",)
+
+
+def test_the_text_of_deepseek_vl2_has_latents_where_its_file_says_so() -> None:
+    """The same fields as a DeepSeek-V2 of its own."""
+    of_latents = {"kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128,
+                  "qk_rope_head_dim": 64, "v_head_dim": 128}  # fmt: skip
+    text = DEEPSEEK_OCR["language_config"] | of_latents | {"lm_head": True}
+    whole = DEEPSEEK_OCR | {"language_config": text | {"use_mla": True}}
+    alone = {key: value for key, value in text.items() if key not in ("use_mla", "lm_head")}
+    deepseek = model_from_config(alone | {"model_type": "deepseek_v2"}, "d")
+    assert model_from_config(whole, "d") == deepseek
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"language_config": None}, "the section 'language_config', its language model, is"),
+        ({"language_config": {"lm_head": False}}, "lm_head is not true"),
+        ({"language_config": DEEPSEEK_OCR["language_config"] | {"kv_lora_rank": 8}}, "kv_lora_ra"),
+    ],
+)
+def test_other_files_of_deepseek_vl_are_refused(changed: dict[str, Any], why: str) -> None:
+    """No section, no head, latents that the file says are not there."""
+    with pytest.raises(UnsupportedModel, match=why):
+        model_from_config(DEEPSEEK_OCR | changed, "d")
