@@ -146,9 +146,9 @@ class Experts:
     latent: int = 0
 
     @property
-    def sets(self) -> int:
-        """Of text, and of images where those have experts, each with a router of its own."""
-        return 2 if self.of_images else 1
+    def widths(self) -> tuple[int, ...]:
+        """Of text's experts, and of images' where they have some: each set has its own router."""
+        return (self.ffn, self.of_images) if self.of_images else (self.ffn,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
