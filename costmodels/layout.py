@@ -297,9 +297,9 @@ def _check_experts(layout: Layout, model: Model) -> None:
         )
     if ep > 1 and model.num_experts % ep:
         raise InvalidLayout(f"{model.num_experts} experts do not divide by expert_parallel {ep}")
-    for kind in model.kinds:
-        if kind.experts and kind.experts.ffn % etp:
+    experts = (kind.experts for kind in model.kinds if kind.experts)
+    for width in (width for each in experts for width in each.widths):
+        if width % etp:
             raise InvalidLayout(
-                f"the experts' ffn {kind.experts.ffn} does not divide by expert_tensor_parallel "
-                f"{etp}"
+                f"the experts' ffn {width} does not divide by expert_tensor_parallel {etp}"
             )

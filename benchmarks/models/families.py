@@ -39,7 +39,7 @@ TOKENS = 64
 WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten._grouped_mm")
 OTHERS = ("aten.bmm", "aten.baddbmm")
 NOT_SIZES = ("id2label", "label2id", "transformers_version", "architectures", "_name_or_path")
-WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
+WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize", "phi4_multimodal")
 """Multimodal: the towers are counted by transformers and left out by us."""
 WHOLE_FILES = ("llama4", "gemma3", "qwen2_vl", "qwen2_5_vl", "minimax_m3_vl", "step3p7")
 """Whose text parts are families of their own."""

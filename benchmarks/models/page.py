@@ -13,6 +13,13 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.text_parts import (
+    BESIDE_TEXT,
+    DEEPSEEK_VL,
+    ERNIE_VL,
+    LLAVA,
+    WITH_LLM,
+)
 from meshplan.costmodels.model.towers.audio import AUDIO_TOWERS
 from meshplan.costmodels.model.towers.parameters import tower_parameters
 from meshplan.costmodels.model.towers.vision import TOWERS
@@ -45,6 +52,15 @@ the file is read as the transformers that wrote it reads it (`transformers_versi
 where its two readings differ and nothing says which.
 
 Of a model that speaks (`qwen2_5_omni`, `qwen3_omni_moe`) the thinker is read: its text, its images.
+Of files of code beside their weights the language model is, be it a section ({sections}) or between
+fields of images ({flat}).
+
+Text alone may pass less than a model holds. ERNIE 4.5 VL's experts of images are held, with
+gradients and optimizer states like any weight, and idle; an optimizer that makes its states at the
+first gradient keeps less. Phi-4 multimodal's adapters are left out: its code turns them off there.
+
+LLaDA and Dream denoise: each token attends to all of its document, and the head and the loss are
+priced over all tokens, though only masked ones are trained on. Making the noise is not priced.
 
 Not modelled: video, other audio towers (the Omni models', Gemma 3n's), a vision and an audio tower
 together, towers on ranks of their own, their recomputation, images that fall unevenly on
@@ -75,10 +91,12 @@ def page() -> str:
     followed = sum("weight_flops" in counted[name] for name in set(exact) - set(GATES_IN_BLOCKS))
     towers = ", ".join(f"`{name}`" for name in sorted((*TOWERS, "fuyu")))
     heard = ", ".join(f"`{name}`" for name in sorted(AUDIO_TOWERS))
+    sections = ", ".join(f"`{name}`" for name in sorted((*WITH_LLM, DEEPSEEK_VL)))
+    flat = ", ".join(f"`{name}`" for name in sorted((*LLAVA, *BESIDE_TEXT, ERNIE_VL)))
     without = without_a_file()
     stored = len(FAMILIES) - len(without)
     lines = [
-        HEAD.format(towers=towers, heard=heard),
+        HEAD.format(towers=towers, heard=heard, sections=sections, flat=flat),
         f"## {len(FAMILIES)} families\n",
         f"{len(names)} of them are held, with {len(counted)} configurations, against the modules",
         "that transformers 5.24 builds on the meta device",

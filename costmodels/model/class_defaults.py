@@ -44,7 +44,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         64: "nemotron_h",
     },
     "moe_num_shared_experts": {
-        2: "aria_text ernie4_5_moe",
+        2: "aria_text ernie4_5_moe ernie4_5_vl_moe_text",
     },
     "moe_shared_expert_intermediate_size": {
         7688: "nemotron_h",
@@ -73,14 +73,14 @@ BY_FIELD: dict[str, dict[int, str]] = {
             "ernie4_5_moe flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa "
             "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text "
             "qwen3_moe sarvam_moe smollm3 vaultgemma "
-            "granite_docling_text qwen2_5_omni_text qwen3_omni_moe_text"
+            "granite_docling_text qwen2_5_omni_text qwen3_omni_moe_text ernie4_5_vl_moe_text"
         ),
         5: "bitnet",
         8: (
             "beam cwm exaone falcon_h1 glm4_moe gpt_oss hy_v3 iquestcoder jamba laguna lfm2 "
             "llama4_text minimax minimax_m2 ministral3 mistral mixtral nemotron_h phimoe "
             "seed_oss solar_open bamba emu3_text_model glm4v_moe_text lfm2_moe ministral "
-            "qwen2_5_vl_text qwen2_vl_text "
+            "qwen2_5_vl_text qwen2_vl_text phi4_multimodal "
             "cosmos3_edge_text glm_ocr_text molmo2_text step3p5 step3p7 inkling_text"
         ),
         16: "gemma qwen2_moe qwen3_vl_moe_text muse_spark_text",

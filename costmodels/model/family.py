@@ -44,6 +44,7 @@ class Routed:
     """The experts of a family.
 
     experts, top_k, ffn   the fields of their number, of those that a token visits, of their width
+    of_images     the width is a list of two: of experts of text, and of as many of images
     dense_ffn     the fields of the width of this model's layers without experts
     layers        which layers have them, where no `mlp_layer_types` lists it
     shared        number of shared experts, each as wide as a routed one
@@ -59,6 +60,7 @@ class Routed:
     experts: Names = ("n_routed_experts", "num_experts", "num_local_experts")
     top_k: Names = ("num_experts_per_tok", "num_experts_per_token")
     ffn: Names = ("moe_intermediate_size",)
+    of_images: bool = False
     layers: Pattern = AFTER_LEADING
     dense_ffn: Names = ("intermediate_size",)
     shared: Names = ()
@@ -359,7 +361,7 @@ def _dense_width(family: Family, f: Fields) -> int:
 def _experts(family: Family, f: Fields) -> Experts:
     routed = family.experts
     assert routed is not None
-    ffn = f.count(*routed.ffn)
+    ffn, of_images = _expert_widths(routed, f)
     number = f.count(*routed.shared, default=0, least=0) if routed.shared else 0
     shared = ffn * number
     if routed.shared_width:
@@ -372,9 +374,19 @@ def _experts(family: Family, f: Fields) -> Experts:
         experts=experts, top_k=top_k, ffn=ffn,
         shared_ffn=ffn if routed.shared_is_ffn else shared,
         shared_gate=routed.shared_gate,
-        router_bias=routed.router_bias, bias=routed.bias,
+        router_bias=routed.router_bias, bias=routed.bias, of_images=of_images,
         latent=f.count(*routed.latent, default=0, least=0) if routed.latent else 0,
     )  # fmt: skip
+
+
+def _expert_widths(routed: Routed, f: Fields) -> tuple[int, int]:
+    """Of the experts of text and of those of images, 0: there are none."""
+    if not routed.of_images:
+        return f.count(*routed.ffn), 0
+    widths = f.counts(*routed.ffn) or ()
+    if len(widths) != 2 or 0 in widths:
+        raise f.refuse(f"{routed.ffn[0]} does not list two widths, of text's and images' experts")
+    return widths[0], widths[1]
 
 
 def _tied(family: Family, f: Fields) -> bool:

@@ -23,6 +23,7 @@ from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
 from meshplan.costmodels.model.text_parts import (
     THINKER,
+    beside_text,
     has_flat_tower,
     has_text_section,
     sees_its_prompt,
@@ -63,12 +64,10 @@ NOT_PRICED = {
     "its layers attend to the sums of earlier ones": ("inkling2_text",),
     "its attention has convolutions and learnt relative positions": ("zaya",),
     "its embedding adds those of n-grams of tokens": ("longcat_flash_ngram",),
-    "image tokens have experts of their own": ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"),
-    "adapters in each layer for images and sound": ("phi4_multimodal", "phi4mm"),
     "a norm that reads the time of a sound": ("voxtral_realtime_text",),
-    "it denoises tokens, of a block or all, with attention to later ones": (
-        *("diffusion_gemma_text", "Dream", "dream", "llada", "llada_moe", "sdar", "sdar_moe"),
-        *("llada2_moe", "llada2_moe_veomni"),
+    "it denoises blocks of tokens, or tokens by experts; LLaDA and Dream are read": (
+        *("diffusion_gemma_text", "llada_moe", "sdar", "sdar_moe", "llada2_moe"),
+        *("llada2_moe_veomni",),
     ),
     "a mixer of its own generation; RWKV-4 and RWKV-7 are read": ("rwkv5", "rwkv6", "rwkv6_qwen2"),
     "a dense feed-forward beside the experts of each layer": ("arctic", "Grok1ForCausalLM"),
@@ -123,6 +122,8 @@ def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
 def why_no_tower(config: Mapping[str, object], model: Model) -> str:
     """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
     tower, why = _tower(thinker(Fields(config, "")), model.hidden)
+    beside = ", ".join(beside_text(config))
+    why = why or (f"not priced: {beside}" if beside else "")
     return "" if tower else why or "its configuration has no vision or audio tower"
 
 
@@ -154,6 +155,7 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     ]
     if has_flat_tower(config):
         parts.append("vision tower")
+    parts += beside_text(config)
     if THINKER in config:
         parts.append("part that speaks")
     if sees_its_prompt(config):
@@ -174,7 +176,7 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
 
 _OF_CLASS = re.compile(r"(?:For[A-Z].*|LMHeadModel|Model|LM)$")
 """What transformers adds to a family's name in the names of its classes."""
-_CLASSES = {"nemotron-nas": "decilm"}
+_CLASSES = {"nemotron-nas": "decilm", "llada": "lladamodel"}
 """Families whose class has another name than their `model_type`, in published files."""
 
 

@@ -279,6 +279,7 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     "afmoe": _scaled("route_scale"),
     "minimax_m2": lambda _f: _corrected("sigmoid"),
     "ernie4_5_moe": lambda _f: _corrected("softmax"),
+    "ernie4_5_vl_moe_text": lambda _f: _corrected("softmax"),
     "jamba": lambda _f: Router(score="softmax", normalised=False),
     **dict.fromkeys(
         ("mixtral", "gpt_oss", "gemma4", "gemma4_text", "gemma4_unified_text", "phimoe",

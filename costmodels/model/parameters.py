@@ -137,14 +137,14 @@ def active_parameters(model: Model) -> ParameterCount:
 
 
 def _active_layer(model: Model, kind: Layer) -> ParameterCount:
-    count = layer_parameters(model, kind)
+    experts = kind.experts and replace(kind.experts, of_images=0)  # it is a token of text
+    count = layer_parameters(model, replace(kind, experts=experts))
     if kind.ngrams:
         unread = kind.ngrams.table - kind.ngrams.width
         count = replace(count, embedding=count.embedding - unread)
-    if kind.experts is None:
+    if experts is None:
         return count
-    one_expert = count.routed_experts // kind.experts.experts
-    return replace(count, routed_experts=one_expert * kind.experts.top_k)
+    return replace(count, routed_experts=count.routed_experts // experts.experts * experts.top_k)
 
 
 def layer_parameters_per_rank(
@@ -351,7 +351,8 @@ def _dense_ffn(model: Model, kind: Layer) -> _Weights:
 
 
 def _routed(model: Model, experts: Experts) -> _Weights:
-    cut, whole = _feed_forward(model, experts.ffn, experts.bias, experts.latent)
+    cut, whole = _feed_forward(model, sum(experts.widths), experts.bias, experts.latent)
+    whole *= len(experts.widths)
     return _Weights(over_etp=experts.experts * cut, over_ep=experts.experts * whole)
 
 
@@ -364,7 +365,7 @@ def _shared(model: Model, experts: Experts) -> _Weights:
 
 
 def _router(model: Model, experts: Experts) -> _Weights:
-    scores = experts.experts * (model.hidden + experts.router_bias)
+    scores = len(experts.widths) * experts.experts * (model.hidden + experts.router_bias)
     scores += experts.scored_shared * model.hidden
     return _Weights(whole=scores + 2 * model.hidden * experts.latent)
 

@@ -22,6 +22,8 @@ def _of_attention(kind: Layer) -> dict[str, bool]:
     at, experts = kind.attention, kind.experts
     return {
         "experts in a latent width": experts is not None and experts.latent > 0,
+        "experts that tokens of images alone visit": experts is not None and experts.of_images > 0,
+        "attention to later tokens": not at.causal,
         "a gate on the attention's output": at.gate != "none",
         "sparse attention with an indexer": at.indexer is not None,
         "compressed keys": at.compression is not None,

@@ -58,6 +58,25 @@ LLAVA = {
 }  # fmt: skip
 """Types of LLaVA's own code, and of their language models (haotian-liu/LLaVA
 llava/model/language_model, LLaVA-VL/LLaVA-NEXT llava/model/language_model)."""
+DEEPSEEK_VL = "deepseek_vl_v2"
+"""DeepSeek-VL2's and DeepSeek-OCR's files, whose section `language_config` is a DeepSeek-V2, with
+latent attention or without (deepseek-ai/DeepSeek-OCR modeling_deepseekv2.py, `use_mla`)."""
+OF_LATENTS = names("kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim")
+NO_LATENTS = "deepseek_ocr2_text"
+ERNIE_VL = "ernie4_5_moe_vl"
+"""ERNIE 4.5 VL's files of its own code: where a field lists text's and images', both agree or the
+layers of either count (huggingface/transformers
+src/transformers/models/ernie4_5_vl_moe/convert_ernie4_5_vl_moe_to_hf.py)."""
+BESIDE_TEXT = {
+    "phi3_v": {"img_processor": "vision tower"},
+    "phi4mm": {
+        "embd_layer": "vision and audio towers",
+        "speech_lora": "adapters for sound", "vision_lora": "adapters for images",
+    },
+}  # fmt: skip
+"""Fields of flat files that hold what text alone does not pass, and what that is. Phi-4 multimodal
+turns the adapters off where there is no image and no sound (microsoft/Phi-4-multimodal-instruct
+modeling_phi4mm.py, `input_mode`)."""
 OF_IMAGES = re.compile(r"(^|_)(mm|image|vision|video|frames|faster)(_|$)|^tokenizer_")
 
 
@@ -78,6 +97,10 @@ def text_part(outer: Fields) -> Fields:
     """The language model of a multimodal configuration; a flat one is returned as it is."""
     if str(outer.config.get("model_type")) in WITH_LLM:
         return _of_llm_config(outer)
+    if outer.config.get("model_type") == ERNIE_VL:
+        return _of_ernie(outer)
+    if outer.config.get("model_type") == DEEPSEEK_VL:
+        return _of_deepseek(outer)
     text = outer.section("text_config")
     if text is None:
         return _beside_images(outer) if has_flat_tower(outer.config) else outer
@@ -112,6 +135,41 @@ def _beside_images(outer: Fields) -> Fields:
     """The language model of LLaVA's own files, without their fields of images."""
     text = {key: value for key, value in outer.config.items() if not OF_IMAGES.search(str(key))}
     return Fields(text | {"model_type": LLAVA[str(outer.config["model_type"])]}, outer.name)
+
+
+def beside_text(config: Mapping[str, object]) -> tuple[str, ...]:
+    """What a flat file holds beside its language model, in words."""
+    known = BESIDE_TEXT.get(str(config.get("model_type")), {})
+    return tuple(words for field, words in known.items() if config.get(field))
+
+
+def _of_ernie(outer: Fields) -> Fields:
+    """The language model of ERNIE 4.5 VL's own files, as transformers' converter reads them."""
+    number = set(outer.counts("moe_num_experts") or ())
+    if len(number) != 1:
+        raise outer.refuse("moe_num_experts does not list one number twice, for text and images")
+    told = {"moe_num_experts": number.pop(), "model_type": "ernie4_5_vl_moe_text"}
+    for field, of_either in (("moe_layer_start_index", min), ("moe_layer_end_index", max)):
+        layers = outer.counts(field)
+        if layers:
+            told[field] = of_either(layers)
+    return outer.changed(told)
+
+
+def _of_deepseek(outer: Fields) -> Fields:
+    """The language model of DeepSeek-VL2's files: without latents their fields are 0 or null."""
+    text = outer.section("language_config")
+    if text is None:
+        raise outer.refuse("the section 'language_config', its language model, is missing")
+    latent = text.flag("use_mla", True)
+    given = {
+        key: value for key, value in text.config.items()
+        if latent or value or key not in OF_LATENTS
+    }  # fmt: skip
+    if given.pop("lm_head", True) is not True:
+        raise outer.refuse("language_config.lm_head is not true: a model without a head")
+    given.pop("use_mla", None)
+    return Fields(given | {"model_type": "deepseek_v2" if latent else NO_LATENTS}, outer.name)
 
 
 def _of_llm_config(outer: Fields) -> Fields:

@@ -60,7 +60,7 @@ class Attention:
                        numbers of each head's query that make a bias for each of the so many nearest
                        keys, in place of rotary positions; 0: none
     own_values         False: the values are the keys, unprojected (Gemma 4)
-    causal             False: tokens attend to later ones too (vision towers)
+    causal             False: tokens attend to later ones too (towers, LLaDA)
     """
 
     heads: int
@@ -128,6 +128,8 @@ class Experts:
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
     bias             biases in the experts' matrices, and gate and up in turns and clamped (gpt-oss)
+    of_images        width of each of as many experts again, with a router of their own, that
+                     tokens of images alone visit (ERNIE 4.5 VL): held, and idle in text; 0: none
     latent           width that tokens are projected to before they are sent to experts, and back
                      from after them (LatentMoE, Nemotron 3 Super); 0: the hidden size, unprojected
     """
@@ -140,7 +142,13 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    of_images: int = 0
     latent: int = 0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of text's experts, and of images' where they have some: each set has its own router."""
+        return (self.ffn, self.of_images) if self.of_images else (self.ffn,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,10 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     ),
     # of inference and of positions: transformers drops no token
     "ernie4_5_moe": names("moe_capacity compression_ratio"),
+    "ernie4_5_vl_moe_text": names(  # and of images, in files of its own code
+        "moe_capacity compression_ratio moe_multimodal_dispatch_use_allgather pixel_hidden_size "
+        "rope_3d freq_allocation spatial_conv_size temporal_conv_size moe_group"
+    ),
     "ernie4_5": names("compression_ratio"),
     "hunyuan_v1_moe": names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
     **dict.fromkeys(
@@ -160,6 +164,12 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         ),
     ),
     "molmo2_text": names("rope_scaling_layers"),
+    "llada": names(
+        "alibi_bias_max attention_layer_norm_with_affine flash_attention init_cutoff_factor "
+        "init_fn mlp_ratio precision rope_full_precision scale_logits"
+    ),
+    "phi3_v": names("embd_layer img_processor"),
+    "phi4mm": names("audio_processor embd_layer img_processor speech_lora vision_lora"),
     **dict.fromkeys(
         ("inkling_text", "inkling_mm_model", "inkling_model"),
         names(
@@ -206,10 +216,20 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     **{name: INKLING for name in ("inkling_text", "inkling_mm_model", "inkling_model")},
     "glm5_next_text": {"mhc": True, "index_kpool_compress": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
-    "phi3": {"full_attn_mod": 1, "interpolate_factor": 1},  # of Phi-4-mini
+    **{name: {"full_attn_mod": 1, "interpolate_factor": 1} for name in ("phi3", "phi4mm")},
     **{name: {"qk_norm": True} for name in ("apertus", "apertus1p5_text")},
     **{name: {"reorder_and_qk_norm": True} for name in ("exaone4", "exaone4_5_text")},
     "ernie4_5_moe": {"moe_use_aux_free": True, "moe_gate": "topk"},
+    "ernie4_5_vl_moe_text": {"moe_use_aux_free": True, "moe_gate": "topk", "use_rmsnorm": True},
+    "llada": {
+        "activation_type": "silu",
+        "alibi": False,
+        "block_group_size": 1,
+        "block_type": "llama",
+        "layer_norm_type": "rms",
+        "layer_norm_with_affine": True,
+        "rope": True,
+    },
     "hunyuan_v1_moe": HUNYUAN,
     "hunyuan": HUNYUAN,
     "qwen": {"no_bias": True},

@@ -199,7 +199,7 @@ def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
     funnel.multiply("expert_tensor_parallel", np.array(within, np.int64))
     funnel.keep_pinned("expert_tensor_parallel")
     tp, etp = funnel["tensor_parallel"], funnel["expert_tensor_parallel"]
-    widths = [kind.experts.ffn for kind in model.kinds if kind.experts]
+    widths = [width for kind in model.kinds if kind.experts for width in kind.experts.widths]
     legal = tp % etp == 0
     legal &= math.gcd(*widths) % etp == 0
     funnel.keep(legal, "expert_tensor_parallel does not divide tensor_parallel or the experts' ffn")

@@ -27,10 +27,15 @@ def test_a_middle_stage_holds_a_layer() -> None:
         check_layout(layout(2, 0, 2), MODEL, TRAINING)
 
 
+@pytest.mark.parametrize("of_images", [0, 1])
 @pytest.mark.parametrize(("ffn", "etp", "legal"), [(96, 3, True), (64, 2, True), (64, 3, False)])
-def test_expert_tensor_parallel_divides_the_experts_ffn(ffn: int, etp: int, legal: bool) -> None:
-    """64 columns are no three equal parts."""
+def test_expert_tensor_parallel_divides_the_experts_ffn(
+    ffn: int, etp: int, legal: bool, of_images: int
+) -> None:
+    """64 columns are no three equal parts, be they of text's experts or of images'."""
     experts = Experts(experts=4, top_k=2, ffn=ffn)
+    if of_images:
+        experts = replace(experts, ffn=96 * etp, of_images=ffn)
     attention = replace(ATTENTION, heads=6, kv_heads=6)
     model = replace(MODEL, kinds=(Layer(attention=attention, experts=experts),))
     cut = replace(layout(4), tensor_parallel=6, expert_tensor_parallel=etp)

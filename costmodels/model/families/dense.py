@@ -110,6 +110,7 @@ DENSE: dict[str, Family] = {
     "ministral": replace(MISTRAL, qkv_bias=False, out_bias=False),
     "ministral3": replace(MISTRAL, qkv_bias=False, out_bias=False),
     "phi3": MISTRAL,
+    "phi4_multimodal": MISTRAL,
     "qwen2": QWEN2,
     "mimo": replace(QWEN2, qkv_bias=("attention_bias", True), modules=MODULES),
     "qwen2_vl_text": QWEN2,

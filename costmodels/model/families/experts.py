@@ -193,6 +193,18 @@ EXPERTS: dict[str, Family] = {
         modules=("num_nextn_predict_layers",),
         adjust=text_parts.dense_modules,
     ),
+    "ernie4_5_vl_moe_text": replace(
+        PLAIN,
+        tied=True,
+        experts=Routed(
+            experts=("moe_num_experts",),
+            top_k=("moe_k",),
+            of_images=True,
+            router_bias=True,
+            shared=("moe_num_shared_experts",),
+            layers=layers.ernie_sparse,
+        ),
+    ),
     "hunyuan_v1_moe": Family(
         qk_norm="head",
         experts=Routed(

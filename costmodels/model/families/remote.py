@@ -11,8 +11,11 @@ openPangu-Embedded, modeling_openpangu_dense.py as wujing215/OpenPangu7B-on-NVID
 (`bias` is of attention alone); TeleChat and TeleChat2, vllm-project/vllm telechat2.py (only what
 comes after attention and the feed-forward has biases), TeleChat3, a Llama; the language models of
 dots.ocr (a Qwen2), Keye-VL and LLaVA-OneVision-1.5 (Qwen3), modelscope/ms-swift
-swift/model/models/{mllm,llava}.py; Megatron-LM's experts without a gate, which no file of Hugging
-Face describes (`executor.frameworks.megatron.plain_experts`).
+swift/model/models/{mllm,llava}.py; Phi-3-vision and Phi-4-multimodal, whose language models are
+Phi-3-mini's, 2404.14219, and Phi-4-mini's, 2503.01743; two that denoise whole sequences,
+Dream (a Qwen2), 2508.15487, and LLaDA, 2502.09992 and modeling_llada.py (its block of
+type llama); Megatron-LM's experts without a gate, which no file of Hugging Face describes
+(`executor.frameworks.megatron.plain_experts`).
 """
 
 from dataclasses import replace
@@ -21,7 +24,7 @@ from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import recurrent_kinds as recurrent
 from meshplan.costmodels.model.families.dense import QWEN2, QWEN3
 from meshplan.costmodels.model.families.experts import EXPERTS
-from meshplan.costmodels.model.families.parts import LLAMA, PLAIN
+from meshplan.costmodels.model.families.parts import LLAMA, MISTRAL, PLAIN
 from meshplan.costmodels.model.families.recurrent import RECURRENT
 from meshplan.costmodels.model.family import Family, Routed
 from meshplan.costmodels.model.rules import family as family_rules
@@ -72,6 +75,16 @@ REMOTE: dict[str, Family] = {
         numbers=rules.bias_of_output,
     ),
     "telechat3": LLAMA,
+    **dict.fromkeys(("phi3_v", "phi4mm"), MISTRAL),
+    **dict.fromkeys(("Dream", "dream"), replace(QWEN2, adjust=rules.sees_later_tokens)),
+    "llada": Family(
+        kv_heads=("n_kv_heads",),
+        qkv_bias=("include_qkv_bias", False),
+        out_bias=False,
+        ffn=("mlp_hidden_size",),
+        vocab=("embedding_size", "vocab_size"),
+        adjust=rules.llada,
+    ),
     "dots_ocr": replace(QWEN2, qkv_bias=("attention_bias", True)),
     **dict.fromkeys(("Keye", "KeyeVL1_5", "LLaVAOneVision1_5_text"), QWEN3),
     "megatron_plain_experts": Family(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.layer_patterns import Words, by_rule
-from meshplan.costmodels.model.rules.family import layers_of, of_layers
+from meshplan.costmodels.model.rules.family import layers_of, of_layers, with_attention
 from meshplan.costmodels.model.transformer import Model
 
 
@@ -79,3 +79,16 @@ def qwen(f: Fields, model: Model) -> Model:
 def bias_of_output(f: Fields) -> int:
     """Of the feed-forward's last product, whose others have none (TeleChat)."""
     return f.hidden
+
+
+def sees_later_tokens(f: Fields, model: Model) -> Model:
+    """A denoiser of whole sequences: each token attends to all of them."""
+    return with_attention(model, causal=False)
+
+
+def llada(f: Fields, model: Model) -> Model:
+    """The same, by fields that OLMo's first code has: one key head, or as many as are stated."""
+    one = f.flag("multi_query_attention", False) and not f.present("n_kv_heads")
+    kv_heads = 1 if one else model.kinds[0].attention.kv_heads
+    tied = f.flag("weight_tying", True)
+    return with_attention(replace(model, tied=tied), kv_heads=kv_heads, causal=False)

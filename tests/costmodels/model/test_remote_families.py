@@ -126,7 +126,7 @@ def test_the_first_layer_mixes_no_values_in() -> None:
         (MINIMAX, {"shared_intermediate_size": 512}, "shared_intermediate_size"),
         (HUNYUAN, {"num_shared_expert": 2}, "num_shared_expert"),
         (QWEN, {"no_bias": False}, "no_bias"),
-        (QWEN, {"model_type": "Dream"}, "denoises"),
+        (QWEN, {"model_type": "sdar"}, "denoises blocks"),
         (QWEN, {"model_type": "minicpmv"}, "its version says which language model"),
         (QWEN, {"model_type": "llada2_moe"}, "denoises"),
         (QWEN, {"model_type": "longcat_flash_ngram"}, "n-grams"),
