@@ -8,6 +8,7 @@ from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_n
 from meshplan.executor.frameworks.refused_scripts import BY
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
+from meshplan.executor.frameworks.verl_sft import claims as is_sft
 from meshplan.executor.frameworks.verl_sft_keys import plan_fields as fields_of_verl_sft
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
@@ -15,7 +16,7 @@ _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
 _RECIPES = "NeMo 2 or Megatron-Bridge recipe in Python"
-_SFT = "verl's SFT trainer"
+_SFT = "verl's SFT trainer before its engines"
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -118,7 +119,8 @@ def claims(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
     ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
     title = _refused(text) if name.endswith(ends) else None
-    return title is not None and not (title == _RECIPES and is_recipe(name, text))
+    read = (title == _RECIPES and is_recipe(name, text)) or (title == _SFT and is_sft(name, text))
+    return title is not None and not read
 
 
 def _refused(text: str) -> str | None:

@@ -113,6 +113,7 @@ def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
         global_batch_size=q.training.global_batch_size,
         micro_batch_size=None if stated & BATCH == {"num_micro_batches"} else 1,
         precision=q.training.precision,
+        packed_mean_length=q.training.packed_mean_length,
     )
     case = resolve(reading, Settings(), near, model=q.model)
     training = replace(case.training, expert_imbalance=q.training.expert_imbalance)
