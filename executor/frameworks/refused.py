@@ -16,7 +16,7 @@ _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
 """Variables that a command line sets before its command."""
 
 _RECIPES = "NeMo 2 or Megatron-Bridge recipe in Python"
-_SFT = "verl's SFT trainer before its engines"
+_SFT = "verl's SFT trainer"
 _OWN_NAMES = "its names are its own; check a plan of the same layout"
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -50,8 +50,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                           r"(?:dist_config|kernel_config|peft_config|sample_backend):"),
                          _OWN_NAMES),
     _SFT: ((r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.(?:fsdp_)?sft_trainer\b",),
-           "how many tokens a step has follows from the lengths of its documents, which a script "
-           "does not say; check a plan of the same layout"),
+           "`-m verl.trainer.sft_trainer` on its FSDP engine is, without another program around "
+           "it; check a plan of the same layout"),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
               r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),

@@ -15,7 +15,7 @@
 
 How long documents are is said by the data alone: `--packed-mean-length`. Gradients of a step's
 micro-batches add up whole since July 2026 (2423f801); releases before reduced each micro-batch's.
-Its other engines are refused by name (`verl_sft_keys`).
+Its other engines, and programs around it that start it, are refused by name (`verl_sft_keys`).
 
 Source: verl-project/verl@1dda039b verl/trainer/sft_trainer.py, verl/trainer/config
 (sft_trainer_engine.yaml, engine/fsdp.yaml, model/hf_model.yaml), verl/workers/engine/utils.py
@@ -50,7 +50,7 @@ from meshplan.planner.case.reading import (
     UnreadableConfig,
 )
 
-_COMMAND = re.compile(r"^[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.sft_trainer\b", re.M)
+_COMMAND = re.compile(r"^[^#\n]*-m[ \t]+verl\.trainer\.sft_trainer\b", re.M)
 _OPTION = re.compile(r"\+{0,2}([A-Za-z_][\w.@/]*)=(.*)", re.S)
 _LISTS = ("verl_sft_keys.toml",)
 _ENGINES = {"fsdp": "verl-fsdp", "fsdp2": "verl-fsdp2"}
@@ -86,17 +86,24 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = next(at for at, word in enumerate(words) if word.value == MODULE)
     stated, unread = _stated(words[at + 1 :])
     values = _Options(needed(stated, start, _SAID_BY), script.waits)
-    engine = values.get("engine") or Fact("fsdp", words[at].line)
-    if engine.value != "fsdp":
+    if other := _another(values.get("engine"), words[at - 1]):
         raise UnreadableConfig(
-            f"verl's SFT trainer on {shown(engine.value)}: not read (of its engines FSDP's is; "
-            f"check a plan of the same layout; {plan_fields(text, path)})", engine.line,
-        )  # fmt: skip
+            f"verl's SFT trainer {other}: not read (of its engines FSDP's is, without a program "
+            f"around it; check a plan of the same layout; {plan_fields(text, path)})",
+            words[at].line,
+        )
     reading = _reading(values, path)
     gpus = gpus_of(Values(launcher_arguments(words[:at])), text)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
     notes = (*script.notes, *left_open([words[at:]]), *reading.notes)
     return replace(reading, facts=_sharded(facts), notes=notes, unread=(*unread, *reading.unread))
+
+
+def _another(engine: Fact | None, before: Fact) -> str:
+    """How the trainer runs, where it is not started itself on FSDP."""
+    if before.value not in ("-m", "--module"):
+        return f"started by {shown(before.value)}"
+    return f"on {shown(engine.value)}" if engine and engine.value != "fsdp" else ""
 
 
 def _stated(words: list[Fact]) -> tuple[dict[str, Fact], list[Fact]]:

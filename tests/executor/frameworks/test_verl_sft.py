@@ -128,7 +128,7 @@ def refusal(trainer: str, options: str = "", prefix: str = "engine.") -> list[st
     text = SCRIPT.format(trainer=trainer, options=options, prefix=prefix)
     with pytest.raises(UnreadableConfig) as refused:
         read_config(text, "run.sh")
-    assert str(refused.value).startswith("verl's SFT trainer ")
+    assert str(refused.value).startswith("verl's SFT trainer")
     return str(refused.value).rstrip(")").split("; ")
 
 
@@ -147,6 +147,14 @@ def test_other_engines_are_refused_with_what_goes_into_a_plan() -> None:
     ]
     counted = refusal("sft_trainer", "engine=megatron data.use_dynamic_bsz=False")
     assert counted[-1] == "micro_batch_size: data.micro_batch_size_per_gpu=4"
+
+
+def test_a_program_around_it_is_refused() -> None:
+    """It may register an engine of its own."""
+    text = "START='-m a.launch'\ntorchrun $START verl.trainer.sft_trainer engine=fsdp\n"
+    around = text + 'echo "python -m verl.trainer.sft_trainer"\n'
+    with pytest.raises(UnreadableConfig, match=r"started by 'a\.launch': not read"):
+        read_config(around, "run.sh")
 
 
 def test_the_trainer_before_says_what_it_states() -> None:
