@@ -7,6 +7,7 @@
     data.train_batch_size (256)                   documents
     data.max_token_len_per_gpu (8192)             tokens_at_once: x Ulysses degree, of a replica
     data.micro_batch_size_per_gpu (4)             documents_at_once, if data.use_dynamic_bsz is off
+    data.max_length (1024)                        longest_document
     engine.ulysses_sequence_parallel_size (1)     context_parallel
     engine.fsdp_size (-1: all)                    shard_group
     engine.reshard_after_forward (True)           zero_stage 3, else 2
@@ -23,6 +24,7 @@ Source: verl-project/verl@1dda039b verl/trainer/sft_trainer.py, verl/trainer/con
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown
@@ -57,7 +59,8 @@ _ENGINES = {"fsdp": "verl-fsdp", "fsdp2": "verl-fsdp2"}
 _OPTIMIZERS = {"AdamW": "adamw"}
 _BATCH, _MOST = "data.train_batch_size", "data.max_token_len_per_gpu"
 _EACH, _ULYSSES = "data.micro_batch_size_per_gpu", "engine.ulysses_sequence_parallel_size"
-_DEFAULTS = {_BATCH: 256, _MOST: 8192, _EACH: 4, _ULYSSES: 1}
+_LONGEST = "data.max_length"
+_DEFAULTS = {_BATCH: 256, _MOST: 8192, _EACH: 4, _ULYSSES: 1, _LONGEST: 1024}
 _SAID_BY = {"model.path": "model"}
 
 
@@ -134,7 +137,7 @@ def _reading(values: Values, path: str) -> Reading:
         framework="verl-sft", engine=strategy.value if strategy else "verl-fsdp", path=path,
         facts=facts, unknown_model=unknown, recompute=Recompute("full" if full else "none"),
         defers_sums=True, ignored=values.ignored(), unread=(*unread, *not_understood),
-        notes=(*_by_default(values), *noted, _SUMS),
+        notes=(*_by_default(values), *_too_long(facts), *noted, _SUMS),
     )  # fmt: skip
 
 
@@ -147,7 +150,11 @@ def _sizes(values: Values) -> dict[str, Fact]:
     degree = _count(values, _ULYSSES)
     packs = _on(values, "data.use_dynamic_bsz")
     most, each = values.count(_MOST), values.count(_EACH)
-    facts = {"precision": Fact("bf16", 1), "documents": _count(values, _BATCH)}
+    facts = {
+        "precision": Fact("bf16", 1),
+        "documents": _count(values, _BATCH),
+        "longest_document": _count(values, _LONGEST),
+    }
     if packs:
         most = most or Fact(_DEFAULTS[_MOST], 1)
         facts["tokens_at_once"] = Fact(most.value * degree.value, most.line)
@@ -174,8 +181,20 @@ def _on(values: Values, name: str) -> bool:
 def _by_default(values: Values) -> list[str]:
     """A note of the sizes that the script leaves to verl."""
     counts = _MOST if _on(values, "data.use_dynamic_bsz") else _EACH
-    left = [f"{name}={_DEFAULTS[name]}" for name in (_BATCH, counts) if name not in values.found]
+    names = (_BATCH, counts, _LONGEST)
+    left = [f"{name}={_DEFAULTS[name]}" for name in names if name not in values.found]
     return [f"not stated, so verl's default: {', '.join(left)}"] if left else []
+
+
+def _too_long(facts: Mapping[str, Fact]) -> list[str]:
+    """A note where a document may be longer than a micro-batch, at which verl stops
+    (verl/utils/seqlen_balancing.py, rearrange_micro_batches).
+    """
+    longest, most = facts["longest_document"], facts.get("tokens_at_once")
+    if most is None or longest.value <= most.value:
+        return []
+    return [f"line {longest.line}: a document of more than the {most.value:,} tokens of a "
+            f"micro-batch stops the run; {_LONGEST} lets {longest.value:,} in"]  # fmt: skip
 
 
 def _sharded(facts: dict[str, Fact]) -> dict[str, Fact]:

@@ -4,6 +4,7 @@
     documents_at_once   of a replica's micro-batch, one behind the other without padding
     tokens_at_once      or the most tokens of one: a replica's documents are dealt out to as few
                         micro-batches as hold them
+    longest_document    the most tokens of a document, if there is a most
     packed_mean_length  tokens of a document, which only the data says
 
 A micro-batch is then one sequence of documents that attend to themselves alone.
@@ -38,6 +39,12 @@ def check_options(reading: Reading, given: Settings) -> None:
 def as_sequences(facts: Mapping[str, Fact], dp: int, cp: int) -> dict[str, Fact]:
     """The facts with a micro-batch of one sequence; raises `IllegalConfig`."""
     mean = int(facts["packed_mean_length"].value)
+    longest = facts.get("longest_document")
+    if longest is not None and mean > longest.value:
+        raise IllegalConfig(
+            f"documents of {mean:,} tokens, where the longest may have {longest.value:,}",
+            longest.line,
+        )
     share, line = int(facts["documents"].value) // dp, facts["documents"].line
     if not share:
         raise IllegalConfig(

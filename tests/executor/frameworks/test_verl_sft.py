@@ -4,7 +4,7 @@ import pytest
 
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.missing import MissingFacts
-from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.reading import IllegalConfig, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 
@@ -110,9 +110,19 @@ def test_documents_have_the_length_that_the_data_has() -> None:
 
 def test_sizes_left_to_verl_are_said() -> None:
     """The batch is the script's, the tokens of a micro-batch are verl's."""
-    said = "not stated, so verl's default: data.max_token_len_per_gpu=8192"
+    said = "not stated, so verl's default: data.max_token_len_per_gpu=8192, data.max_length=1024"
     assert said in reading().notes
     assert any(note.startswith(SUMS) for note in reading().notes)
+
+
+def test_no_document_is_longer_than_the_longest() -> None:
+    """1,024 tokens by default; one that is longer than a micro-batch, 2 x 8,192, stops the run."""
+    with pytest.raises(IllegalConfig, match="documents of 1,025 tokens, where the longest may"):
+        case(mean=1025)
+    said = "a document of more than the 16,384 tokens of a micro-batch stops the run"
+    noted = [any(said in note for note in reading(f"data.max_length={length}").notes)
+             for length in (16384, 16385)]  # fmt: skip
+    assert noted == [False, True]
 
 
 def test_an_option_left_to_the_start_is_named() -> None:
