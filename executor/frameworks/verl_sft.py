@@ -12,6 +12,7 @@
     engine.fsdp_size (-1: all)                    shard_group
     engine.reshard_after_forward (True)           zero_stage 3, else 2
     engine.strategy (fsdp)                        the engine: fsdp, fsdp2
+    engine.model_dtype (fp32)                     optimizer_states
     model.enable_gradient_checkpointing (True)    recompute full
 
 How long documents are is said by the data alone: `--packed-mean-length`. Gradients of a step's
@@ -57,6 +58,8 @@ _OPTION = re.compile(r"\+{0,2}([A-Za-z_][\w.@/]*)=(.*)", re.S)
 _LISTS = ("verl_sft_keys.toml",)
 _ENGINES = {"fsdp": "verl-fsdp", "fsdp2": "verl-fsdp2"}
 _OPTIMIZERS = {"AdamW": "adamw"}
+_STATES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32", "null": "fp32"}
+"""By the format of the weights, which AdamW's states have too (verl/utils/torch_dtypes.py)."""
 _BATCH, _MOST = "data.train_batch_size", "data.max_token_len_per_gpu"
 _EACH, _ULYSSES = "data.micro_batch_size_per_gpu", "engine.ulysses_sequence_parallel_size"
 _LONGEST = "data.max_length"
@@ -163,9 +166,17 @@ def _sizes(values: Values) -> dict[str, Fact]:
     facts["zero_stage"] = Fact(3 if _on(values, "engine.reshard_after_forward") else 2, 1)
     if degree.value > 1:
         facts |= {"context_parallel": degree, "context_kind": Fact("all_to_all", degree.line)}
-    group = values.count("engine.fsdp_size", least=-1)
-    put(facts, shard_group=group if group and group.value > 0 else None)
+    states = values.word(_STATES, "engine.model_dtype")
+    put(facts, shard_group=_group(values), optimizer_states=states)
     return facts
+
+
+def _group(values: Values) -> Fact | None:
+    """GPUs that share one copy of the states; None: all (a negative number)."""
+    name = "engine.fsdp_size"
+    stated = values.found.get(name)
+    values.asked.add(name)
+    return None if stated and str(stated.value).startswith("-") else values.count(name)
 
 
 def _count(values: Values, name: str) -> Fact:

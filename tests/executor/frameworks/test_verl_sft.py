@@ -4,6 +4,7 @@ import pytest
 
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.missing import MissingFacts
+from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import IllegalConfig, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
@@ -67,7 +68,7 @@ def test_gradients_wait_whole_for_the_last_micro_batch(strategy: str, sums: floa
 @pytest.mark.parametrize(
     "option",
     [
-        "model.lora_rank=32", "engine.param_offload=True", "engine.model_dtype=bf16",
+        "model.lora_rank=32", "engine.param_offload=True", "engine.model_dtype=fp16",
         "engine.strategy=fsdp_turbo", "data.pad_mode=right", "model.use_remove_padding=False",
         "model.override_config.attn_implementation=eager", "optim.optimizer=AdamW8bit",
         "engine.mixed_precision.reduce_dtype=bf16", "engine.new_switch=3", "~engine.seed",
@@ -82,7 +83,7 @@ def test_what_is_not_modelled_is_named(option: str) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "engine.param_offload=False", "model.lora_rank=0", "engine.model_dtype=fp32",
+        "engine.param_offload=False", "model.lora_rank=0", 
         "data.pad_mode=no_padding", "engine.fsdp_size=8", "engine.fsdp_size=-1",
         "+model.override_config.attn_implementation=flash_attention_2", "engine=fsdp",
     ],
@@ -99,6 +100,14 @@ def test_shards_in_groups_and_without_recompute() -> None:
     kept = "engine.reshard_after_forward=False model.enable_gradient_checkpointing=False"
     layout = case(kept).layout
     assert (layout.zero_stage, layout.recompute) == (2, "none")
+
+
+def test_weights_of_16_bits_have_states_of_16() -> None:
+    """2 of the weight, 4 of the moments, instead of 4 and 8."""
+    whole, half = (
+        predicted(case(f"engine.model_dtype={word}")).memory[0] for word in ("fp32", "bf16")
+    )
+    assert half.optimizer == whole.optimizer / 2
 
 
 def test_documents_have_the_length_that_the_data_has() -> None:
