@@ -33,12 +33,7 @@ from meshplan.planner.case.reading import (
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stated_layout import stated_layout
 from meshplan.planner.case.trained import not_priced
-from meshplan.planner.space.engine_rules import (
-    check_engine,
-    check_packed,
-    check_precision,
-    unpriced,
-)
+from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
 from meshplan.planner.space.exchange_rules import check_exchanges, levels_unpriced
 
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
@@ -217,7 +212,6 @@ def check_case(case: Case) -> None:
     check_engine(case.layout, case.model, case.training, case.engine)
     check_exchanges(case.layout, case.model, case.training, case.engine, case.cluster)
     check_precision(case.training, case.cluster.gpu, case.engine)
-    check_packed(case.training, case.engine)
     unfitted = Setting(case.model, case.training, case.cluster, case.engine, Tuning())
     check_host(unfitted, case.layout)
 
@@ -282,7 +276,7 @@ def _filling(near: Settings, reading: Reading) -> dict[str, Fact]:
 def _check_missing(
     facts: dict[str, Fact], reading: Reading, settings: Settings, *, has_model: bool
 ) -> None:
-    missing: list[str] = []
+    missing = []
     if "model" not in facts and not has_model:
         if reading.model_config is None:
             missing.append("model")
