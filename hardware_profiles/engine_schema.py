@@ -150,6 +150,7 @@ class State(Frozen):
     sums_before_reducing
                     gradients add up whole over the micro-batches of a step, in the reduction's
                     format, and are scattered after the last (no_sync of FSDP)
+    sum_bytes           of a number of such a sum, 0: as `reduce_bytes`
     experts_shard_over_tensor
                         routed experts are sharded over all that hold them, tensor-parallel ones too
     copies_each_micro_batch
@@ -215,6 +216,7 @@ class State(Frozen):
     pipeline_shards_gradients: bool = False
     pipeline_keeps_gradients: bool = False
     sums_before_reducing: bool = False
+    sum_bytes: float = Field(default=0.0, ge=0)
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)

@@ -159,7 +159,7 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     waits = (zero >= 2) & (sharding.pipelined > 0) & state.pipeline_keeps_gradients
     each = where(waits, max(state.gradient_bytes, state.reduce_bytes), state.gradient_bytes)
     if state.sums_before_reducing:
-        each = where(zero >= 2, state.reduce_bytes, each)
+        each = where(zero >= 2, state.sum_bytes or state.reduce_bytes, each)
     return Memory(
         weights=weights * parameters,
         gradients=(each * (1 - sent) / over_gradients + beside) * parameters,

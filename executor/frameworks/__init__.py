@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from meshplan.executor.frameworks import calling, config_map, jobs, refused, refused_scripts
+from meshplan.executor.frameworks import (
+    calling,
+    config_map,
+    jobs,
+    refused,
+    refused_scripts,
+    verl_sft,
+)
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
@@ -75,6 +82,7 @@ def whole(read: Callable[[str, str], Reading]) -> Read:
 
 _READERS: dict[str, tuple[Claims, Read]] = {
     "ms-swift": (swift.claims, swift.read),
+    "verl-sft": (verl_sft.claims, verl_sft.read),
     "gpt-neox": (neox.claims, neox.read),
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
@@ -107,6 +115,10 @@ FRAMEWORKS = {
     )
 }  # fmt: skip
 
+FORMATS: tuple[Format, ...] = (
+    READ_ONLY["verl-sft"], *FRAMEWORKS.values(), *READ_ONLY.values()
+)  # fmt: skip
+"""All that are read, in the order of asking: verl's options look like Megatron-Bridge's."""
 
 VARIANTS: dict[str, Callable[[Plan, int], Exported]] = {
     "torchtitan-0.2": partial(torchtitan.export, version="0.2"),
@@ -141,8 +153,7 @@ def _reader(name: str, text: str) -> Read | None:
     """The reader of the format that is read and claims a file."""
     if refused.claims(name, text):
         return None
-    formats: tuple[Format, ...] = (*FRAMEWORKS.values(), *READ_ONLY.values())
-    return next((each.read for each in formats if each.claims(name, text)), None)
+    return next((each.read for each in FORMATS if each.claims(name, text)), None)
 
 
 LEVELS = 3  # of scripts that only call the next one, as far as they are followed
@@ -190,15 +201,12 @@ CONFIG_MAP = Format(
 
 def _in_map(name: str, text: str) -> Format | None:
     """The format of a file in a ConfigMap, which is no document of a job."""
-    formats: tuple[Format, ...] = (REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values())
-    return next((each for each in formats if each.claims(name, text)), None)
+    return next((each for each in (REFUSED, *FORMATS) if each.claims(name, text)), None)
 
 
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
-    every: tuple[Format, ...] = (
-        CONFIG_MAP, REFUSED, *FRAMEWORKS.values(), *READ_ONLY.values(), CALLING, JOB, SCRIPT
-    )  # fmt: skip
+    every = (CONFIG_MAP, REFUSED, *FORMATS, CALLING, JOB, SCRIPT)
     return next((each for each in every if each.claims(name, text)), None)
 
 

@@ -8,6 +8,7 @@ from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_n
 from meshplan.executor.frameworks.refused_scripts import BY
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.executor.frameworks.verl_keys import plan_fields
+from meshplan.executor.frameworks.verl_sft import claims as is_sft
 from meshplan.executor.frameworks.verl_sft_keys import plan_fields as fields_of_verl_sft
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
@@ -49,8 +50,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                           r"(?:dist_config|kernel_config|peft_config|sample_backend):"),
                          _OWN_NAMES),
     _SFT: ((r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.(?:fsdp_)?sft_trainer\b",),
-           "how many tokens a step has follows from the lengths of its documents, which a script "
-           "does not say; check a plan of the same layout"),
+           "`-m verl.trainer.sft_trainer` on its FSDP engine is, without another program around "
+           "it; check a plan of the same layout"),
     "verl": ((r"(?:[ \t]*_target_:[ \t]*verl\.|[^#\n]*\bactor_rollout_ref[.:]|"
               r"[^#\n]*-m[ \t]+(?:[\w.]+[ \t]+)?verl\.trainer\.)",),
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
@@ -118,7 +119,8 @@ def claims(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
     ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
     title = _refused(text) if name.endswith(ends) else None
-    return title is not None and not (title == _RECIPES and is_recipe(name, text))
+    read = (title == _RECIPES and is_recipe(name, text)) or (title == _SFT and is_sft(name, text))
+    return title is not None and not read
 
 
 def _refused(text: str) -> str | None:

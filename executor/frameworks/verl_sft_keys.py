@@ -1,4 +1,5 @@
-"""The options of a script of verl's SFT trainers that go into a plan, by the plan's names.
+"""The options of verl's SFT trainers that go into a plan, by its names, where no reader takes them:
+those of the trainer before, and of the engines but FSDP's (`verl_sft` reads that one).
 
 The script is followed, so variables and arrays have their values; of a key that is stated twice the
 last one counts. What the script leaves out is the trainer's default. Micro-batches are packed up to
@@ -20,10 +21,9 @@ MODULE, BEFORE = "verl.trainer.sft_trainer", "verl.trainer.fsdp_sft_trainer"
 _KEY = r"(?:data|engine|model)(?:\.\w+)*|ulysses_sequence_parallel_size"
 _OPTION = re.compile(rf"\+{{0,2}}({_KEY})=(.*)", re.S)
 _DEFAULTS = {
-    "engine": "fsdp", "data.train_batch_size": "256", "data.max_token_len_per_gpu": "8192",
+    "data.train_batch_size": "256", "data.max_token_len_per_gpu": "8192",
     "data.micro_batch_size_per_gpu": "4", "data.max_length": "1024",
 }  # fmt: skip
-_OF_FSDP = {"engine.model_dtype": "fp32", "model.enable_gradient_checkpointing": "True"}
 _FIELDS = (
     ("model", "model.path"),
     ("model", "model.partial_pretrain"),
@@ -54,9 +54,7 @@ def plan_fields(text: str, path: str) -> str:
 
 
 def _with_defaults(stated: Mapping[str, str]) -> dict[str, str]:
-    fsdp = stated.get("engine", _DEFAULTS["engine"]) == "fsdp"
-    default = _DEFAULTS | _OF_FSDP if fsdp else _DEFAULTS
-    return {key: f"{value} by default" for key, value in default.items()} | dict(stated)
+    return {key: f"{value} by default" for key, value in _DEFAULTS.items()} | dict(stated)
 
 
 def _started(text: str, path: str) -> tuple[str, dict[str, str]]:

@@ -31,6 +31,7 @@ from meshplan.planner.answer.explain import (
     lost_by,
     priced,
 )
+from meshplan.planner.case.packed import is_packed
 from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, check_levels, resolve
@@ -113,6 +114,7 @@ def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
         global_batch_size=q.training.global_batch_size,
         micro_batch_size=None if stated & BATCH == {"num_micro_batches"} else 1,
         precision=q.training.precision,
+        packed_mean_length=q.training.packed_mean_length,
     )
     case = resolve(reading, Settings(), near, model=q.model)
     training = replace(case.training, expert_imbalance=q.training.expert_imbalance)
@@ -138,11 +140,12 @@ def yours_of_plan(question: Question, path: str, case: Case) -> Yours:
 
 def _switched(engine: Engine, own: Engine) -> Engine:
     """`engine` with what a config has replicas exchange beside nothing, as in its `own`, and with
-    gradients of its bytes.
+    gradients of its bytes, added up as long.
     """
     names = ("data_reduce", "weight_gather")
     shown = {name: min(getattr(each.overlap, name) for each in (engine, own)) for name in names}
-    sizes = {name: getattr(own.state, name) for name in ("gradient_bytes", "reduce_bytes")}
+    kept = ("gradient_bytes", "reduce_bytes", "sums_before_reducing")
+    sizes = {name: getattr(own.state, name) for name in kept}
     overlap = engine.overlap.model_copy(update=shown)
     state = engine.state.model_copy(update=sizes)
     return engine.model_copy(update={"overlap": overlap, "state": state})
@@ -158,6 +161,9 @@ def _assumed(case: Case, reading: Reading) -> Iterator[str]:
         yield f"the model {case.model.name}"
     if not stated & {"gpus", "data_parallel"}:
         yield counted(case.layout.world_size, "GPU")
+    if is_packed(reading.facts):
+        yield f"documents of {training.packed_mean_length:,} tokens"
+        stated |= {"seq_len", *BATCH}
     if "seq_len" not in stated:
         yield f"sequences of {training.seq_len:,} tokens"
     batch = stated & BATCH

@@ -27,6 +27,7 @@ MOST: Mapping[str, float] = {
     "gpus": 2**20,  # the largest cluster announced has some 500,000
     "gpus_per_node": 1024,
     "seq_len": MOST_SEQ_LEN,
+    "packed_mean_length": MOST_SEQ_LEN,
     "global_batch_size": MOST_SEQUENCES,
     "micro_batch_size": 2**20,
     "vocab_size": 2**27,

@@ -23,6 +23,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.host_memory import check_host
 from meshplan.planner.case.missing import FLAGS, MissingFacts
+from meshplan.planner.case.packed import check_options, is_packed, packed_note
 from meshplan.planner.case.reading import (
     Fact,
     Reading,
@@ -84,6 +85,7 @@ def resolve(
     file nor the settings name one.
     """
     reading, counted = _without_count(reading, given)
+    check_options(reading, given)
     facts = {**_filling(near, reading), **reading.facts, **_facts(given)}
     settings = given.fill(near)
     if model is None and near.model and "model" not in facts:
@@ -107,7 +109,7 @@ def resolve(
         assumed=_assumed(reading, given, model, layout),
         notes=(
             *_replaced(given, reading), *_other_model(reading, given, model),
-            *_recounted(counted, layout, training), *said,
+            *_recounted(counted, layout, training), *packed_note(facts, layout, training), *said,
             *_precision_assumed(facts, training),
             *reading.notes, *_not_priced(facts, model, training),
             *unpriced(layout, engine),
@@ -252,7 +254,8 @@ def _recompute(
 
 
 def _facts(settings: Settings) -> dict[str, Fact]:
-    names = ("gpus", "model", "seq_len", "global_batch_size", "micro_batch_size", "precision")
+    names = ("gpus", "model", "seq_len", "global_batch_size", "micro_batch_size", "precision",
+             "packed_mean_length")  # fmt: skip
     return {name: Fact(getattr(settings, name), 1) for name in names if getattr(settings, name)}
 
 
@@ -283,12 +286,18 @@ def _check_missing(
         missing.append("cluster")
     if not facts.keys() & {"gpus", "data_parallel"}:
         missing.append("gpus")
-    if "seq_len" not in facts:
-        missing.append("seq_len")
-    batch = [name for name in _BATCH if name in facts]
-    missing += [name for name in _BATCH[:2] if name not in facts][: max(0, 2 - len(batch))]
+    missing += _missing_sizes(facts)
     if missing or reading.unread:
         raise MissingFacts(tuple(missing), reading.unread, reading.unknown_model)
+
+
+def _missing_sizes(facts: dict[str, Fact]) -> list[str]:
+    """What of a step's tokens nobody says."""
+    if is_packed(facts):
+        return [] if "packed_mean_length" in facts else ["packed_mean_length"]
+    missing = [] if "seq_len" in facts else ["seq_len"]
+    batch = [name for name in _BATCH if name in facts]
+    return missing + [name for name in _BATCH[:2] if name not in facts][: max(0, 2 - len(batch))]
 
 
 def _model(

@@ -39,6 +39,7 @@ class Settings(Frozen):
     seq_len: int | None = Field(default=None, gt=0, le=MOST["seq_len"])
     global_batch_size: int | None = Field(default=None, gt=0, le=MOST["global_batch_size"])
     micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
+    packed_mean_length: int | None = Field(default=None, gt=0, le=MOST["packed_mean_length"])
     vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
     precision: Precision | None = None
     recompute: Mode | None = None

@@ -10,6 +10,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.planner.case.missing import MissingFacts
+from meshplan.planner.case.packed import as_sequences, is_packed
 from meshplan.planner.case.reading import Fact, IllegalConfig, Reading, check_dividing
 from meshplan.planner.case.stage_rules import stage_layers
 
@@ -30,6 +31,7 @@ def stated_layout(
 
     tp, cp, pp = (count(f"{axis}_parallel") for axis in ("tensor", "context", "pipeline"))
     dp = _data_parallel(facts, tp * cp * pp)
+    facts = as_sequences(facts, dp, cp) if is_packed(facts) else facts
     mbs = _micro_batch(facts, dp)
     if reading.micro_batch_is_most and "global_batch_size" in facts:
         mbs = _within_share(facts, mbs, dp)
@@ -66,6 +68,7 @@ def _training(facts: dict[str, Fact], seq_len: int, global_batch_size: int) -> T
         optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
         optimizer_states=facts.get("optimizer_states", Fact(None, 1)).value,
         lora=facts.get("lora", Fact(None, 1)).value,
+        packed_mean_length=facts.get("packed_mean_length", Fact(None, 1)).value,
     )
 
 

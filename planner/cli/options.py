@@ -82,6 +82,13 @@ ModelName = Annotated[str | None, fact(help="Built-in model, or the path of a co
 SeqLen = Annotated[
     int | None, fact(parser=_tokens, metavar="N", help="Tokens per sequence: 8192, 32k.")
 ]
+PackedMean = Annotated[
+    int | None,
+    fact(
+        "--packed-mean-length", parser=_tokens, metavar="N",
+        help="Mean tokens of documents packed in a sequence, each attending to itself.",
+    ),
+]  # fmt: skip
 GlobalBatch = Annotated[
     int | None,
     fact("--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."),

@@ -25,6 +25,7 @@ class Arguments(Values):
     """
 
     dash = "_"  # as its parser writes a name's words apart
+    before = "--"  # and what it writes before a name
 
     def __init__(self, found: Mapping[str, Fact], waits: tuple[str, ...] = ()) -> None:
         super().__init__(found)
@@ -34,9 +35,10 @@ class Arguments(Values):
         fact = super().get(*names)
         if fact is not None and "$" in str(fact.value):
             name = next(name for name in names if self.found.get(name) is fact)
-            option, how = name.replace("_", self.dash), started_with(str(fact.value), self.waits)
+            option = self.before + name.replace("_", self.dash)
+            how = started_with(str(fact.value), self.waits)
             raise UnreadableConfig(
-                f"--{option} is {shown(fact.value)}, which the script does not set; {how}",
+                f"{option} is {shown(fact.value)}, which the script does not set; {how}",
                 fact.line,
             )
         return fact

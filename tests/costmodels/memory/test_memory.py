@@ -382,3 +382,11 @@ def test_gradients_that_are_summed_before_they_are_reduced(zero_stage: int, giga
     state = ZERO.model_copy(update={"gradient_bytes": 4.0, "sums_before_reducing": True})
     held = state_memory(state, RankParameters(dense=1e9), sharding(zero_stage, 8.0))
     assert float(held.gradients) == gigabytes * 1e9
+
+
+def test_sums_that_wait_may_have_a_format_of_their_own() -> None:
+    """FSDP1 reduces in 4 bytes and adds up in the 2 of what computed: 2 x 1e9."""
+    said = {"gradient_bytes": 4.0, "reduce_bytes": 4.0, "sums_before_reducing": True}
+    state = ZERO.model_copy(update=said | {"sum_bytes": 2.0})
+    held = state_memory(state, RankParameters(dense=1e9), sharding(3, 8.0))
+    assert float(held.gradients) == 2e9

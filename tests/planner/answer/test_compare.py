@@ -158,6 +158,19 @@ def test_a_config_is_priced_with_its_own_switches(flags: str, hidden: float) -> 
     assert same_question(question, half).engine == question.engine
 
 
+def test_a_config_that_counts_documents_has_the_plan_s_length_and_its_own_sums() -> None:
+    """8 replicas of 32 documents of 512 tokens, 2 micro-batches of at most 8,192."""
+    script = "torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B\n"
+    arguments = Arguments(model="qwen3-8b", gpus=8, cluster="dgx-h100", seq_len="8192",
+                          global_batch=16, packed_mean_length="512",
+                          engine="verl-fsdp")  # fmt: skip
+    found = yours_of(ask(arguments).question, "dgx-h100", read_config(script, "a.sh"))
+    assert (found.case.training.seq_len, found.case.training.global_batch_size) == (8192, 16)
+    assert "documents of 512 tokens" in found.assumed
+    assert not any("sequence" in said for said in found.assumed)
+    assert found.case.engine.state.sums_before_reducing
+
+
 def test_another_engine_is_another_question() -> None:
     """A config of another engine is set beside the best layout on its own engine."""
     text = "[training]\nlocal_batch_size = 1\nglobal_batch_size = 64\nseq_len = 4096\n"
