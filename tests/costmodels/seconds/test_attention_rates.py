@@ -8,7 +8,7 @@ from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.attention_kernels import sdpa_kernel
 from meshplan.costmodels.seconds.kernels import Device, attention_s
-from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.engines import HERE, VARIANTS, load_engine
 from meshplan.hardware_profiles.load import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 
@@ -210,3 +210,13 @@ def test_cudnns_kernel_takes_16_bits_alone() -> None:
         for release in ("2.13", "")
     )  # fmt: skip
     assert attention_s(first, core, backward=True) == attention_s(last, core, backward=True)
+
+
+def test_todays_order_is_of_engines_that_run_todays_pytorch() -> None:
+    """None that is based on one of them, and trained with a kernel of its own, takes it over."""
+    asks = set()
+    for path in (*HERE.glob("*.toml"), *VARIANTS.glob("*.toml")):
+        kernels = load_engine(path.stem).kernels
+        if kernels.attention == "flash2" and kernels.uses_sdpa and kernels.sdpa_order[:1].isdigit():
+            asks.add(path.stem)
+    assert asks == {"accelerate", "accelerate-chunked-loss", "generic", "transformers"}
