@@ -45,7 +45,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
-from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, plan_of
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, looked_at, plan_of
 from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.simulation.shaken_cuts import near_the_fastest
@@ -66,7 +66,6 @@ USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
 FOLDED = 16  # layouts of a V shape that are bounded at once
 NEAR = 1e-4  # of a bound: so near its limits are told apart
 MANY = 5_000  # layouts: first those that leave the gap wide
-MOST_ROWS = 32_768  # that are looked at
 
 
 class EveryCut(NamedTuple):
@@ -111,7 +110,7 @@ class FreeCutBounds:
         bounds, space = self.proof.open.row_bounds, self.proof.space
         rows = space.listed(np.flatnonzero(self._some & (bounds < self.limit_s)))
         rows = rows[~dominated(space, self.proof.passes, self.proof.open.prices, rows)]
-        taken = self._taken(rows)
+        taken = looked_at(self.proof, rows)
         rest = np.sort(rows)
         left = bounds[np.delete(rest, np.searchsorted(rest, taken))].min(initial=math.inf)
         self.found_s = self.aim_s = self._rest_s = min(self.limit_s, float(left))
@@ -126,16 +125,6 @@ class FreeCutBounds:
     @property
     def _least_s(self) -> float:
         return min([self.found_s, *(float(each.bounds.min()) for each in self._alike)])
-
-    def _taken(self, rows: Ints) -> Ints:
-        """Those with the smallest bounds: as many as memory allows, none once it is late, and none
-        that keeps activations on the host, whose memory is priced alone.
-        """
-        if self.proof.tally.late:
-            return rows[:0]
-        some = rows[self.proof.space.layouts.activation_offload[rows] == 0]
-        order = np.argsort(self.proof.open.row_bounds[some], kind="stable")
-        return np.sort(some[order[:MOST_ROWS]])
 
     def _settle(self) -> None:
         """The best layout first, for a part of the budget, then what has the smallest bound; at the

@@ -23,7 +23,19 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.stage_splits import lists_all
 
 BLOCK = 1_024  # rows whose memory is looked at together
+MOST_ROWS = 32_768  # that are looked at
 LET_GO, EACH = 15_000, 4  # units of work of layouts whose work is looked at, and of each rank
+
+
+def looked_at(proof: Simulated, rows: Ints) -> Ints:
+    """Those of `rows` with the smallest bounds: as many as memory allows, none once it is late, and
+    none that keeps activations on the host, whose memory is priced alone.
+    """
+    if proof.tally.late:
+        return rows[:0]
+    some = rows[proof.space.layouts.activation_offload[rows] == 0]
+    order = np.argsort(proof.open.row_bounds[some], kind="stable")
+    return np.sort(some[order[:MOST_ROWS]])
 
 
 class ListedLayouts:

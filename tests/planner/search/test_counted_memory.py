@@ -17,8 +17,6 @@ from small_cuts import cuts, every_layout, small_question
 
 from meshplan.costmodels.layout import Layout, Schedule, Stage
 from meshplan.costmodels.prices.prices import bytes_beside_one_layer
-from meshplan.costmodels.schedule.held_micro_batches import moments
-from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.step import StepModel
@@ -27,7 +25,6 @@ from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.problem.coefficients import KIB, NS_PER_S, Coefficients
-from meshplan.planner.problem.pipeline_shape import apart
 from meshplan.planner.problem.stage_problem import (
     StageProblem,
     chunk_times_ns,
@@ -233,32 +230,6 @@ def test_a_rank_of_one_layer_needs_hardly_more_than_that() -> None:
             assert all(least < alone[times.row] / need <= 1 for need in needs), layout
             schedules.add(layout.schedule)
     assert schedules == {"1f1b", "gpipe", "zb_h1"}
-
-
-@pytest.mark.parametrize("schedule", ["zb_v", "dualpipe_v"])
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 4), (3, 14), (4, 6), (4, 8), (5, 40)])
-def test_covers_of_v_shapes_are_what_ranks_hold(
-    schedule: Schedule, ranks: int, micro_batches: int
-) -> None:
-    """Each fullest vector when a backward begins and nothing is late; those that are late, with
-    what is held beside them, when an input gradient has ended or a weight gradient begins.
-    """
-    shape = (schedule, ranks, 2, micro_batches)
-    covers, own = apart(*shape), np.eye(2, dtype=int)
-    for rank, found in enumerate(moments(*shape)):
-        begun = {
-            tuple(each.held + own[each.chunk])
-            for each in found
-            if each.kind in "IB" and not any(each.deferred)
-        }
-        assert set(in_flight(*shape)[rank]) <= begun
-        late = {
-            (*each.held, *(each.deferred + own[each.chunk])) for each in found if each.kind in "IW"
-        }
-        for held, waits in zip(covers.held[-3:, rank], covers.late[-3:, rank], strict=True):
-            assert (*held, *waits) in late or (not any(waits) and tuple(held) in begun)
-    assert covers.late.sum() > 0
-    assert not covers.late[:-3].any()
 
 
 def test_covers_of_v_shapes_are_not_above_what_ranks_hold() -> None:
