@@ -6,11 +6,13 @@ ENOUGH_WORK = 400_000  # a pace is of so many units of work at least
 
 class WorkPace:
     """Of what many bounds lack together, `lack_s` with `left` units of work: that of the last
-    `window` units.
+    `window` units, which nothing is said of before `first` units are spent.
     """
 
-    def __init__(self, *known: tuple[int, float], window: int = ENOUGH_WORK) -> None:
-        self._were, self._window = list(known), window
+    def __init__(
+        self, *known: tuple[int, float], window: int = ENOUGH_WORK, first: int = ENOUGH_WORK
+    ) -> None:
+        self._were, self._window, self._first = list(known), window, first
 
     def is_enough(self, left: int, lack_s: float) -> bool:
         """Whether nothing lacks once that is spent; true of the first units of work."""
@@ -19,4 +21,4 @@ class WorkPace:
             self._were.pop(0)
         was_left, lacked_s = self._were[0]
         spent = was_left - left
-        return spent < ENOUGH_WORK or PACE * (lacked_s - lack_s) / spent * left >= lack_s
+        return spent < self._first or PACE * (lacked_s - lack_s) / spent * left >= lack_s

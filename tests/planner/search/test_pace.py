@@ -25,3 +25,10 @@ def test_work_long_ago_counts_in_a_wide_window() -> None:
     pace = WorkPace((10 * unit, 5.0), window=10 * unit)
     assert all(pace.is_enough((10 - n) * unit, 2.0) for n in (1, 2, 3))
     assert not pace.is_enough(unit, 2.0), "9 windows took 3: the last one takes half of one more"
+
+
+def test_the_first_work_may_be_longer() -> None:
+    """What is begun gains nothing at first: three windows are asked for, so two say nothing."""
+    unit = ENOUGH_WORK
+    pace = WorkPace((10 * unit, 5.0), window=9 * unit, first=3 * unit)
+    assert [pace.is_enough((10 - n) * unit, 5.0) for n in (1, 2, 3)] == [True, True, False]
