@@ -64,10 +64,10 @@ def network_notes(a: Arguments, cluster: Cluster) -> list[str]:
     """How a network is understood that was stated, or that goes with a GPU of which nothing is; and
     how many GPUs the last node gives, if not all.
     """
+    said = [_usual_said(a.gpu)] if a.gpu and a.gpus > 1 else []
     if a.network:
-        return [_network_said(a.network, cluster), *_part_of_a_node(a.gpus, cluster.gpus_per_node)]
-    usual = [_usual_said(a.gpu)] if a.gpu and a.gpus > 1 else []
-    return [*usual, *_part_of_a_node(a.gpus, cluster.gpus_per_node)]
+        said = [_network_said(a.network, cluster)]
+    return [*said, *_part_of_a_node(a.gpus, cluster.gpus_per_node)]
 
 
 def _part_of_a_node(gpus: int, per_node: int) -> list[str]:

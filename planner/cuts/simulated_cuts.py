@@ -2,7 +2,7 @@
 
 One chunk per rank: each stage in the mix that takes least time of those that fit
 (`planner.stages.path`), bounded by the chains through it (`planner.cuts.intervals`). Where of
-every virtual stage equally many of the first layers recompute, a cut has one mix, whatever its
+every virtual stage equally many of the first layers recompute, a cut comes in one mix, whatever its
 chunks: that of the fewest which fit (`planner.problem.first_layers`).
 
 Several chunks: the splits of the list. What a split takes with nothing recomputed is a bound, and

@@ -1,5 +1,5 @@
-"""The fewest first layers with which a cut fits, where every virtual stage recomputes equally many
-of its first layers in full (`Pipelines.first`).
+"""The mixes with which a cut fits where every virtual stage recomputes equally many of its first
+layers in full (`Pipelines.first`).
 
 Such a rule leaves one mix for each number k: stage j recomputes its first min(k, layers of j). A
 larger k makes no stage shorter, so of those that fit the least is the fastest, but where longer
@@ -17,7 +17,9 @@ from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 
 
 def fewest_first(problem: StageProblem, counts: tuple[int, ...]) -> tuple[Stage, ...] | None:
-    """The stages of `counts` layers in the fastest mix of the rule that fits, None if none does."""
+    """The stages of `counts` layers in the mix of the rule that recomputes least of those that fit,
+    None if none does.
+    """
     return next(mixes_that_fit(problem, counts), None)
 
 

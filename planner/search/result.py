@@ -32,6 +32,9 @@ ENDED = "the search ended before it found a layout that fits; with more time it 
 class SearchEnded(NoLayoutFits):
     """The time limit or Ctrl-C came before any layout was found; one may fit."""
 
+    def __init__(self, said: str = ENDED) -> None:
+        super().__init__(said, proved=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Solution:
@@ -113,7 +116,7 @@ def nothing_fits(
     settled = math.isinf(open_s) and run.settles_all and not run.space.ended
     settled &= not question.pins.offloads_activations  # their memory is a bound
     if not settled and deadline is not None and time.perf_counter() >= deadline:
-        return SearchEnded(ENDED)
+        return SearchEnded()
     which = "fits" if settled else "was found that fits"
     gpus = question.counted(question.gpus)
     return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}", proved=settled)

@@ -20,7 +20,6 @@ from meshplan.planner.search.closed_form.likely_seeds import seed_likely
 from meshplan.planner.search.held_memory.less_than_priced import counting_empty_stages, rows_beyond
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.result import (
-    ENDED,
     NoLayoutFits,
     SearchEnded,
     SearchResult,
@@ -66,7 +65,7 @@ def _begun(
     space = space_of(question, deadline=deadline)
     if not len(space.layouts):
         if space.ended:
-            raise SearchEnded(ENDED)
+            raise SearchEnded()
         gpus = question.counted(question.gpus)
         raise NoLayoutFits(f"no layout of {question.model.name} on {gpus} obeys every rule")
     coefficients = RowPrices(question, space, closed_form, busy_ns(question, space))
@@ -82,7 +81,7 @@ def _plan_first(run: FirstPlans, question: Question, deadline: float | None) -> 
     """
     finished = run.find(deadline)
     if not run.best and not finished:
-        raise SearchEnded(ENDED)
+        raise SearchEnded()
     if not run.best:
         settled = plan_unlisted(run, question.setting, deadline)
         run.settles_all = settled and not run.open

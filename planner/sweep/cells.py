@@ -9,7 +9,7 @@ that cell's answer.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import product
@@ -37,6 +37,7 @@ MOST_CELLS = 5_000
 PRICING = ("costmodels", "hardware_profiles", "planner")
 """The packages whose code and data decide what a plan is."""
 Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN", "REFUSED"]
+WITHOUT_PLAN = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "refused"}
 
 
 class Answer(Frozen):
@@ -46,12 +47,14 @@ class Answer(Frozen):
     INFEASIBLE  nothing was found that fits    UNKNOWN   the time limit came before any plan
     REFUSED     the combination is no question
 
+    may_fit        of what is infeasible: something that may fit was left open
     lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal,
                    or the time limit came before it was found
     ended_by_time  the search's time limit came before its work was done
     """
 
     status: Status
+    may_fit: bool = False
     plan: Plan | None = None
     reason: str = ""
     lacking_bytes: float | None = None
@@ -67,12 +70,17 @@ class Answer(Frozen):
     @property
     def proved(self) -> bool:
         """Whether nothing is faster, or nothing fits."""
-        return self.status in ("OPTIMAL", "INFEASIBLE")
+        return self.status == "OPTIMAL" or (self.status == "INFEASIBLE" and not self.may_fit)
+
+    @property
+    def verdict(self) -> str:
+        """What is said of a cell in place of a plan."""
+        return "nothing was found that fits" if self.may_fit else WITHOUT_PLAN[self.status]
 
     @property
     def final(self) -> bool:
         """Whether the same search would say the same again."""
-        answered = self.proved or self.plan is not None
+        answered = self.status in ("FEASIBLE", "INFEASIBLE")
         return self.status == "OPTIMAL" or (answered and not self.ended_by_time)
 
 
@@ -200,24 +208,25 @@ def answer(asked: Asked, time_limit_s: float | None) -> Answer:
     except SearchEnded as error:
         return Answer(status="UNKNOWN", reason=str(error))
     except NoLayoutFits as error:
-        return _refused(asked, str(error), time_limit_s)
+        return _refused(asked, error, time_limit_s)
     ended = time_limit_s is not None and result.wall_s >= time_limit_s
     return Answer(status=result.status, plan=plan_of(asked, result), ended_by_time=ended)
 
 
-def _refused(asked: Asked, error: str, time_limit_s: float | None) -> Answer:
+def _refused(asked: Asked, error: NoLayoutFits, time_limit_s: float | None) -> Answer:
     """Why there is no plan: what the nearest miss lacks, if that is found in as long again as the
     search was given.
     """
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
     found = done_by(lambda: nearest_miss(asked.question), deadline)
+    refused = partial(Answer, status="INFEASIBLE", may_fit=not error.proved)
     if found is None:
         said = f"{error} (the time limit left out what comes nearest)"
-        return Answer(status="INFEASIBLE", reason=said, ended_by_time=True)
+        return refused(reason=said, ended_by_time=True)
     if (miss := found.answer) is None:
-        return Answer(status="INFEASIBLE", reason=error)
+        return refused(reason=str(error))
     said, lacking = miss_line(miss, asked.question.cluster.gpu), miss.lacking_bytes
-    return Answer(status="INFEASIBLE", reason=said, lacking_bytes=lacking)
+    return refused(reason=said, lacking_bytes=lacking)
 
 
 def key_of(asked: Asked) -> str:

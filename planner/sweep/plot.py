@@ -13,7 +13,6 @@ import numpy as np
 from meshplan.planner.report.picture import check_plot, save
 from meshplan.planner.sweep.economics import RunCost, in_money
 from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front
-from meshplan.planner.sweep.report import WITHOUT
 
 COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#b8860b", "#1a9bb8", "#aa3377", "#777777", "#000000",
@@ -107,7 +106,7 @@ def _cell_text(row: SweepRow, value: float | None) -> str:
     if row.answer is None:
         return "not\nplanned"
     if row.answer.plan is None or value is None:
-        return WITHOUT[row.answer.status].replace(" ", "\n")
+        return row.answer.verdict.replace(" ", "\n")
     label = textwrap.fill(row.answer.plan.layout.label, LABEL_WIDTH, break_on_hyphens=True)
     mark = "" if row.answer.proved else " (not proved)"
     return f"{value:.1%}{mark}\n{label}"

@@ -22,8 +22,6 @@ from meshplan.planner.sweep.cells import Series
 from meshplan.planner.sweep.economics import RunCost, front, in_money
 from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front, record
 
-WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "refused"}
-"""What is said of a cell that has no plan."""
 LEAST_WIDTH = 90  # characters of a terminal for the layouts to stand beside the figures
 LEAST_LABEL = 24  # characters of a layout before its column wraps
 
@@ -118,10 +116,10 @@ def _layout(row: SweepRow, *, several: bool) -> str:
     found = row.answer
     if found is None:
         return "not planned: the sweep was ended"
-    if found.lacking_bytes is not None:
-        return f"nothing fits: a GPU lacks {format_bytes(found.lacking_bytes)}"
     if found.plan is None:
-        return f"{WITHOUT[found.status]}: {found.reason}"
+        lacks = found.lacking_bytes
+        why = found.reason if lacks is None else f"a GPU lacks {format_bytes(lacks)}"
+        return f"{found.verdict}: {why}"
     marks = [name for name in ("cheapest", "knee") if getattr(row, name)] * several
     marks += ["not proved"] * (not found.proved)
     return found.plan.layout.label + f" ({', '.join(marks)})" * bool(marks)

@@ -14,7 +14,7 @@ from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.economics import RunCost, Terms, run_cost
 from meshplan.planner.sweep.outcome import facts
-from meshplan.planner.sweep.report import WITHOUT, days_text, short_count
+from meshplan.planner.sweep.report import days_text, short_count
 from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.break_even import WIDEST, BreakEven, Point
 from meshplan.planner.whatif.tornado import Arm, Tornado, factor_of
@@ -98,7 +98,7 @@ def _layout(asking: Asking) -> str:
     if asking.answer is None:
         return "not planned"
     if asking.plan is None:
-        return WITHOUT[asking.answer.status]
+        return asking.answer.verdict
     return asking.plan.layout.full_label + " (not proved)" * (not asking.answer.proved)
 
 

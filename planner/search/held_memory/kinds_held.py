@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layout import Schedule, Stage
+from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.cuts import budget as costs
 from meshplan.planner.cuts.known_chains import Shape
-from meshplan.planner.cuts.simulated_cuts import cuts_below
+from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.held_memory.counted_memory import (
@@ -24,7 +25,8 @@ from meshplan.planner.search.held_memory.counted_memory import (
     CountedMemory,
 )
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
-from meshplan.planner.search.simulation.counted_ranks import BYTES
+from meshplan.planner.search.simulation.counted_ranks import BYTES, CountedRanks
+from meshplan.planner.search.simulation.cut_mixes import ranks_it_pays
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 
@@ -110,14 +112,21 @@ class KindsHeld(CountedMemory):
             self.tally.left -= CUT
             ranks = ranks or self._ranks(problem, proof.times_of(row, variant, cut.least), variant)
             before = ranks.work
-            stages = ranks.fastest_of_cut([stage.layers for stage in cut.least])
+            mixes = self._mixes(ranks, cut, proof.times_of(row, variant, cut.least))
             self.tally.left -= (ranks.work - before) // BYTES
-            if stages is None:
-                continue
-            self.tally.spend(proof.open.shape(row, variant))
-            if proof.times_of(row, variant, stages).step_s(stages) < self._limit_s:
-                self._offered_s(layout, ranks, stages)
+            for stages in mixes:
+                self.tally.spend(proof.open.shape(row, variant))
+                if proof.times_of(row, variant, stages).step_s(stages) < self._limit_s:
+                    self._offered_s(layout, ranks, stages)
         return math.inf
+
+    def _mixes(self, ranks: CountedRanks, cut: Cut, times: CutTimes) -> list[tuple[Stage, ...]]:
+        """Those of a cut that fit and of which one may be the fastest."""
+        problem, counts = ranks.problem, [stage.layers for stage in cut.least]
+        if problem.first and ranks_it_pays(cut.least, problem.modes, times, self._limit_s):
+            return list(ranks.mixes_that_fit(counts))
+        stages = ranks.fastest_of_cut(counts)
+        return [stages] if stages else []
 
 
 def look_beyond_priced(proof: Simulated) -> None:

@@ -9,8 +9,8 @@ takes no longer in any chunk, unless it may pay to take longer
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -123,12 +123,12 @@ class CountedRanks:
         return (int(full[best]), int(selective[best])) if fits[best] else None
 
     def fastest_of_cut(self, counts: Sequence[int]) -> tuple[Stage, ...] | None:
-        """The fastest mix that fits of a cut that has one for each rank, or one for each number of
-        first layers; None where none fits.
+        """The fastest mix that fits of a cut that has one for each rank, or of one for each number
+        of first layers that with the fewest; None where none fits.
         """
-        starts = [0, *accumulate(counts)]
         if self.problem.first:
-            return self._fewest_first(starts)
+            return next(self.mixes_that_fit(counts), None)
+        starts = [0, *accumulate(counts)]
         found = dict[int, tuple[int, int]]()
         for rank in self._killer_first():
             span = rank, starts[rank], starts[rank + 1]
@@ -146,21 +146,20 @@ class CountedRanks:
         """The ranks, of which the one that settled the cut before comes first."""
         return dict.fromkeys((self.killer, *range(self.problem.pp)))
 
-    def _fewest_first(self, starts: Sequence[int]) -> tuple[Stage, ...] | None:
-        """With the fewest first layers of all chunks in full with which all ranks fit: more make no
-        chunk shorter (`planner.problem.first_layers`).
+    def mixes_that_fit(self, counts: Sequence[int]) -> Iterator[tuple[Stage, ...]]:
+        """Every mix with which all ranks fit of those that recompute equally many first layers of
+        all chunks in full, the fewest first (`planner.problem.first_layers`).
         """
-        counts = [end - first for first, end in pairwise(starts)]
-        numbers = np.arange(max(counts) + 1)
+        starts, numbers = [0, *accumulate(counts)], np.arange(max(counts) + 1)
         fits = np.ones(len(numbers), bool)
         for rank in self._killer_first():
             own = self._fits_first(rank, self.spans(rank, starts))
             fits &= own[np.minimum(numbers, len(own) - 1)]
             if not fits.any():
                 self.killer = rank
-                return None
-        fewest = int(fits.argmax())
-        return tuple(Stage(n, full_layers=min(fewest, n)) for n in counts)
+                return
+        for number in np.flatnonzero(fits).tolist():
+            yield tuple(Stage(n, full_layers=min(number, n)) for n in counts)
 
     def _fits_first(self, rank: int, spans: Sequence[Span]) -> Bools:
         """[number] whether a rank fits with so many first layers of each of its chunks in full."""

@@ -43,7 +43,8 @@ def mixing(seeds: int) -> Iterator[tuple[int, Played, FreeCutProgram, float]]:
 def test_no_cut_and_mix_of_a_v_shape_is_faster_than_its_bounds() -> None:
     """Rank after rank, by the game over cuts and mixes, by lists of cuts, and by limits that are
     tried. Bounds of whole layers are nowhere below those of prices of memory, and often above; some
-    are the step. Lists say more than games of some, and too much for a list says nothing.
+    are the step. Lists say more than games of some, too much for a list says nothing, and a list of
+    cuts of which none fits is settled.
     """
     above, close, listed = 0, 0, 0
     for seed, (cuts, least_s, _), program, limit_s in mixing(cases(22, nightly=200)):
@@ -60,6 +61,8 @@ def test_no_cut_and_mix_of_a_v_shape_is_faster_than_its_bounds() -> None:
             game_s, list_s = paths.game(limit_s, 10)[0], paths.cuts_s(limit_s, by, 10)
             assert max(game_s, list_s) <= below_s * CLOSE, seed
             listed += list_s > game_s * 1.001
+            none_s = paths.cuts_s(limit_s, by, 10, lambda layers: np.zeros(len(layers), bool))
+            assert none_s == (limit_s if list_s else 0.0), seed
         whole = WholeLayers(program, limit_s, lambda work: False)
         found_s = folded_bound_s(whole)
         assert found_s <= below_s * CLOSE, seed

@@ -70,7 +70,9 @@ def test_the_farthest_off_come_first(tmp_path: Path, predicted: Predicted) -> No
     assert printed(tmp_path, rows, "--rows", "0")[0].strip().startswith("Error of")
 
 
-def test_a_skipped_run_is_named(tmp_path: Path) -> None:
-    """With its reason, so that it is found in a long file."""
-    lines = printed(tmp_path, [ROW, ROW | {"id": "odd", "dp": "7"}])
-    assert any(line.startswith("skipped 1 (odd): dp 7") for line in lines)
+def test_skipped_runs_are_named(tmp_path: Path) -> None:
+    """With their reason, so that they are found in a long file; of many the first three."""
+    odd = [ROW | {"id": f"odd{number}", "dp": "7"} for number in range(4)]
+    lines = printed(tmp_path, [ROW, ROW | {"id": "other", "dp": "5"}, *odd])
+    assert any(line.startswith("skipped 1 (other): dp 5") for line in lines)
+    assert any(line.startswith("skipped 4 (odd0, odd1, odd2, ...): dp 7") for line in lines)

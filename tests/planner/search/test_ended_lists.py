@@ -86,8 +86,9 @@ def test_an_ended_list_of_which_nothing_fits_is_not_a_refusal() -> None:
         gpus=16,
         pins=parse_pins({}),
     )
-    with pytest.raises(SearchEnded):
+    with pytest.raises(SearchEnded) as ended:
         solve(question, 1, time_limit_s=0.0)
+    assert not ended.value.proved
     with pytest.raises(NoLayoutFits) as refused:
         solve(question, 1)
     assert not isinstance(refused.value, SearchEnded)

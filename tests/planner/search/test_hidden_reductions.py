@@ -11,6 +11,8 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.search.rows.priced_space import Question
 
+FITTING = "meshplan.planner.search.simulation.cut_mixes.mixes_that_fit"
+HELD = "meshplan.planner.search.best_simulated.look_beyond_priced"
 EQUAL = 1 - 1.1e-6  # what the proof says of a step
 
 
@@ -71,4 +73,18 @@ def test_all_stages_recompute_as_many_first_layers(seed: int, first: int) -> Non
     for stage in best.layout.stages:
         assert (stage.full_layers, stage.selective_layers) == (min(first, stage.layers), 0)
     assert found.status == "OPTIMAL"
+    assert best.step_time_s == pytest.approx(fastest(question), rel=1.1e-6)
+
+
+@pytest.mark.parametrize(("place", "nothing"), [
+    pytest.param(FITTING, (), id="by what ranks hold of each kind of layer"),
+    pytest.param(HELD, None, id="by the priced memory"),
+])  # fmt: skip
+def test_whatever_says_what_fits_every_such_mix_is_looked_at(
+    place: str, nothing: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several kinds of layers one way to count memory finds what the other one leaves out."""
+    monkeypatch.setattr(place, lambda *_: nothing)
+    question = in_first_layers(0)
+    best = solve(question, 1).solutions[0]
     assert best.step_time_s == pytest.approx(fastest(question), rel=1.1e-6)

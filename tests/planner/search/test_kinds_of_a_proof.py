@@ -115,6 +115,8 @@ def test_a_kind_that_was_overtaken_is_bounded_too(
         return math.inf
 
     monkeypatch.setattr(KindCuts, "offered_s", offered_s)
+    settle_near_kinds(proof, 2, 0.5)  # then next to no kind is bounded any higher
+    assert not asked
     settle_near_kinds(proof, 2, 0.98)
     assert asked == [second, first]
     proof.tally.end()

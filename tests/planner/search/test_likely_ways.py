@@ -14,10 +14,13 @@ from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import evaluate, stage_problem
+from meshplan.planner.search import search
+from meshplan.planner.search.closed_form import first_plans
 from meshplan.planner.search.closed_form import likely_ways as likely
 from meshplan.planner.search.closed_form.first_plans import TOGETHER, FirstPlans
 from meshplan.planner.search.closed_form.likely_seeds import KINDS, WAYS, seed_likely
 from meshplan.planner.search.closed_form.likely_ways import likely_ways
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import (
     Pricer,
@@ -195,3 +198,21 @@ def test_where_no_kind_is_likely_rows_are_planned_in_order() -> None:
     assert run.find()
     assert {found.row for found in run.best.values()} <= set(run.rows[:TOGETHER].tolist())
     assert run.best
+
+
+@pytest.mark.parametrize(("least_ns", "settled", "proved"), [
+    pytest.param(None, True, True, id="no layout has a plan"),
+    pytest.param(0, True, False, id="one may have a plan that no rule of thumb finds"),
+    pytest.param(None, False, False, id="a cut that no list has may fit"),
+])  # fmt: skip
+def test_nothing_fits_is_proved_where_nothing_is_left_open(
+    least_ns: int | None, settled: bool, proved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no plan is found of any row."""
+    monkeypatch.setattr(first_plans, "first_plan", lambda _: (least_ns, None))
+    monkeypatch.setattr(search, "plan_unlisted", lambda *_: settled)
+    monkeypatch.setattr(search, "rows_beyond", lambda *_: ())
+    asked, run = begun(TIGHT)
+    with pytest.raises(NoLayoutFits) as refused:
+        search._plan_first(run, asked, None)
+    assert refused.value.proved == proved

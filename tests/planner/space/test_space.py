@@ -203,6 +203,17 @@ def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> No
     assert {1, 4} <= of_four
 
 
+def test_an_expert_tensor_degree_divides_the_experts_of_images_too(question: Questions) -> None:
+    """4 divides the experts' width of 2,048, and not the 2,046 of those that images have."""
+    asked = question((0, 1), 16, 16, expert_tensor_parallel=True)
+    kinds = tuple(
+        replace(kind, experts=replace(kind.experts, of_images=2046)) if kind.experts else kind
+        for kind in asked.model.kinds
+    )
+    both = replace(asked, model=replace(asked.model, kinds=kinds))
+    assert set(space_of(both).layouts.expert_tensor_parallel.tolist()) == {1, 2}
+
+
 def test_every_dropped_row_has_a_reason(question: Questions) -> None:
     """Four GPUs and a batch of eighteen, by hand: what each rule on the batch drops."""
     asked = question(

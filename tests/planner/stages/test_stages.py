@@ -139,6 +139,17 @@ def test_greedy_path_finds_the_least_bottleneck(problem: Problems) -> None:
         assert not cuts or slowest == min(cuts)
 
 
+def test_the_split_with_the_least_bound_need_not_be_the_best_of_a_list() -> None:
+    """Two layers of 2 x 50 KiB each and of 20 do not fit in 240 on rank 0: one is run again, in 400
+    ns, and X = 500 + 11. On rank 1 three layers of 50 and 20 KiB do, and X = 300 + 31.
+    """
+    case = by_hand(splits=((2, 2), (1, 3)), layer_ns=((100, 110, 400),), cap_kib=240)
+    bound, plan = first_plan(case)
+    assert plan is not None
+    assert plan.stages == (Stage(1), Stage(3))
+    assert bound == plan.objective
+
+
 def test_a_stage_leaves_the_next_a_layer_that_it_can_hold() -> None:
     """The first of three ranks, of 3, 2 and 1 micro-batches in flight, could hold two layers, 3 x 2
     x 10 of 60 KiB. The next would begin with the one of 40, of which it cannot hold 2; with one

@@ -15,6 +15,7 @@ from sweeps import JOB, SMALL, Planner, counted_planner, swept
 import meshplan.planner.cli.sweep
 import meshplan.planner.report.picture
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.sweep import cells
 
 
@@ -118,12 +119,29 @@ def test_a_time_limit_ends_why_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> 
     assert in_time.final
     monkeypatch.setattr(cells, "nearest_miss", lambda _: time.sleep(30))
     started = time.monotonic()
-    ended = cells._refused(asked, "nothing fits", 0.05)
+    ended = cells._refused(asked, NoLayoutFits("nothing fits"), 0.05)
     assert time.monotonic() - started < 10
     assert ended.status == "INFEASIBLE"
     assert ended.lacking_bytes is None
     assert ended.reason == "nothing fits (the time limit left out what comes nearest)"
     assert not ended.final
+
+
+def test_a_cell_without_a_plan_says_whether_nothing_fits() -> None:
+    """With activations on the host a bound of memory decides, so a layout may fit; the same search
+    would say the same again.
+    """
+    asked = ask(
+        Arguments(
+            model="llama-3.1-70b", gpus=1, cluster="dgx-h100", engine="megatron", global_batch=8,
+            pins={"activation_offload": "0,1"},
+        )
+    )  # fmt: skip
+    found = cells.answer(asked, None)
+    assert (found.status, found.proved, found.final) == ("INFEASIBLE", False, True)
+    assert found.verdict == "nothing was found that fits"
+    proved = cells._refused(asked, NoLayoutFits("no layout"), None)
+    assert (proved.verdict, proved.proved) == ("nothing fits", True)
 
 
 def test_nothing_fits_anywhere() -> None:
