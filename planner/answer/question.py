@@ -106,7 +106,7 @@ def ask(
     cluster, note = _with_headroom(a, profile, engine)
     notes += [note] if note else []
     more += _assumed(a, engine, cluster_name)
-    more += _release_assumed(engine, cluster)
+    more += _release_assumed(engine, cluster, model)
     engine = _taught(a, engine, cluster, more)
     check_formats(training.precision, cluster, engine)
     training = _trained(a, replace(training, images=images), model, engine, more)
@@ -217,10 +217,13 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     return assumed
 
 
-def _release_assumed(engine: Engine, cluster: Cluster) -> list[str]:
+def _release_assumed(engine: Engine, cluster: Cluster, model: Model) -> list[str]:
     """Which release of PyTorch is taken to run, where others run a slower attention."""
-    release = engine.kernels.sdpa_order
-    if not release[:1].isdigit() or sdpa_kernel(release, cluster.gpu.name, 128, 128) != "cudnn":
+    release = engine.kernels.kernel_order
+    if not release[:1].isdigit():
+        return []
+    widths = {(each.head_dim, each.v_head_dim) for each in (k.attention for k in model.kinds)}
+    if "cudnn" not in {sdpa_kernel(release, cluster.gpu.name, *each) for each in widths}:
         return []
     return [f"assumed: PyTorch {release}, whose attention here is cuDNN's (that of 2.10 is slower)"]
 

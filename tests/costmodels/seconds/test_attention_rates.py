@@ -143,7 +143,7 @@ def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) ->
     named = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel)
     own = replace(
         named, attention=habits.attention, uses_sdpa=habits.uses_sdpa,
-        sdpa_order=habits.sdpa_order,
+        kernel_order=habits.kernel_order,
     )  # fmt: skip
     for backward in (False, True):
         assert attention_s(own, core, backward=backward) == pytest.approx(
@@ -190,7 +190,7 @@ def test_a_release_is_priced_as_its_kernel(gpu: str, release: str, as_: str, lis
     named = Device(
         load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], as_, uses_sdpa=listed
     )
-    asked = replace(named, attention="flash2", uses_sdpa=True, sdpa_order=release)
+    asked = replace(named, attention="flash2", uses_sdpa=True, kernel_order=release)
     for backward in (False, True):
         told = attention_s(asked, core, backward=backward)
         assert told == attention_s(named, core, backward=backward)
@@ -205,7 +205,7 @@ def test_cudnns_kernel_takes_16_bits_alone() -> None:
     first, last = (
         Device(
             load_gpu("h200"), load_kernels("h200"), Tuning(), RECIPES["fp32"], "flash2",
-            uses_sdpa=True, sdpa_order=release,
+            uses_sdpa=True, kernel_order=release,
         )
         for release in ("2.13", "")
     )  # fmt: skip
@@ -214,9 +214,6 @@ def test_cudnns_kernel_takes_16_bits_alone() -> None:
 
 def test_todays_order_is_of_engines_that_run_todays_pytorch() -> None:
     """None that is based on one of them, and trained with a kernel of its own, takes it over."""
-    asks = set()
-    for path in (*HERE.glob("*.toml"), *VARIANTS.glob("*.toml")):
-        kernels = load_engine(path.stem).kernels
-        if kernels.attention == "flash2" and kernels.uses_sdpa and kernels.sdpa_order[:1].isdigit():
-            asks.add(path.stem)
+    names = [path.stem for path in (*HERE.glob("*.toml"), *VARIANTS.glob("*.toml"))]
+    asks = {name for name in names if load_engine(name).kernels.kernel_order[:1].isdigit()}
     assert asks == {"accelerate", "accelerate-chunked-loss", "generic", "transformers"}

@@ -135,15 +135,17 @@ def test_how_a_quantised_checkpoint_is_priced_is_said(
     assert note.endswith(said)
 
 
-@pytest.mark.parametrize(("cluster", "engine", "said"), [
-    ("dgx-h200", "accelerate", True), ("dgx-h200", "generic", True),
-    ("dgx-h200", "megatron-bridge", False), ("dgx-a100", "accelerate", False),
+@pytest.mark.parametrize(("model", "cluster", "engine", "said"), [
+    ("gpt3-125m", "dgx-h200", "accelerate", True), ("gpt3-125m", "dgx-h200", "generic", True),
+    ("gpt3-125m", "dgx-h200", "megatron-bridge", False),
+    ("gpt3-125m", "dgx-a100", "accelerate", False),
+    pytest.param("gpt3-125m", "dgx-h200", "hai-llm", False, id="a kernel of its own"),
+    pytest.param("gpt3-125m", "dgx-h200", "verl-fsdp", False, id="the flash-attn package"),
+    pytest.param("gemma-2-9b", "dgx-b200", "generic", False, id="heads of 256 on Blackwell"),
 ])  # fmt: skip
 def test_the_release_of_pytorch_that_chooses_the_attention_is_said(
-    cluster: str, engine: str, said: bool
+    model: str, cluster: str, engine: str, said: bool
 ) -> None:
     """Where a release before it runs another kernel; on an A100 all run FlashAttention-2."""
-    asked = ask(
-        Arguments(model="gpt3-125m", gpus=8, cluster=cluster, engine=engine, global_batch=64)
-    )
+    asked = ask(Arguments(model=model, gpus=8, cluster=cluster, engine=engine, global_batch=64))
     assert any(note.startswith("assumed: PyTorch 2.13, ") for note in asked.notes) is said
