@@ -32,7 +32,8 @@ class KernelHabits(Frozen):
                     and Blackwell a kernel of its own (`Kernels.sdpa_forward`)
     sdpa_order      the release of PyTorch whose order of kernels that keeps (`sdpa_kernel` of
                     costmodels/seconds/attention_kernels.py), or the framework's own: "cudnn" has
-                    cuDNN's first, empty has it so on Blackwell alone, "flash" nowhere
+                    cuDNN's first, empty has it so on Blackwell alone, "flash" nowhere; says nothing
+                    of an engine whose kernel is another (`kernel_order`)
     sdpa_by_assembly
                     on AMD's GPUs its backward is AITER's assembly (PyTorch 2.9 and later, as many
                     heads of keys as of queries, no dropout), not Triton's
@@ -159,7 +160,8 @@ class KernelHabits(Frozen):
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
-    dtensor         "" where a compiler runs DTensors, or tensor parallelism has none
+    dtensor         "" where a compiler runs DTensors, tensor parallelism has none, or its plan was
+                    not read (AutoModel, torchtune)
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
                     back under autocast, or without it adapters compute in fp32, "all"; "fused": no
                     kernel scales their wide output, as one does in all others
@@ -255,3 +257,8 @@ class KernelHabits(Frozen):
     fused_cross_entropy: bool
     chunked_loss: bool
     dropout: bool = False
+
+    @property
+    def kernel_order(self) -> str:
+        """`sdpa_order` where PyTorch picks the kernel of attention, else ""."""
+        return self.sdpa_order if self.uses_sdpa and self.attention == "flash2" else ""

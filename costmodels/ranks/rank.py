@@ -132,7 +132,7 @@ class Rank:
             kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
             kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
             weight_gradient_bytes(setting.engine), kernels.sdpa_by_assembly,
-            kernels.pads_products, kernels.loops_over_experts, kernels.sdpa_order,
+            kernels.pads_products, kernels.loops_over_experts, kernels.kernel_order,
         )  # fmt: skip
 
     @cached_property

@@ -40,9 +40,8 @@ Between two collectives the ranks of a group compute apart, and whoever is done 
 slowest, a straggler: for a fraction of what they compute that a profile of CPU processes measures
 (`straggler_fraction`).
 
-Leaves out: that 16 V100 of two nodes with one card each were no faster than 32 of four under
-NCCL of 2020 (Oneflow-Inc/DLPerf); two different axes on the network at once; waiting for the
-slowest on GPUs, which no profile has measured.
+Leaves out: two different axes on the network at once; waiting for the slowest on GPUs, which no
+profile has measured.
 """
 
 from collections import defaultdict

@@ -20,10 +20,12 @@ LAYER_S: dict[DTensorPlan, tuple[float, float]] = {
 }
 """By which a plan makes the host's forward and backward of a dense layer longer: processor-seconds
 with torch 2.13 and collectives that do nothing on an AMD EPYC (Zen 4), 2026-11-28
-(`python -m benchmarks.engine.dtensor_host`); of "kept" with norms of queries and keys, which its
-models have. With torch 2.9.1, before dispatch in C++, operators take twice and gathers half as
-long, plans 0.84 to 1.18 times. Other x86 hosts are taken to be as fast: a detach takes torch 2.9.1
-40 us there, and took 36 to 40 on a Skylake (pytorch/pytorch pull request 166371, before it).
+(`python -m benchmarks.engine.dtensor_host`); of "kept" with norms of queries and keys, as Qwen3 has
+them: Llama under torchtitan 0.3, without, takes a tenth less forward and a fifth less backward (one
+run on a busier machine), which is not counted. With torch 2.9.1, before dispatch in C++, operators
+take twice and gathers half as long, plans 0.84 to 1.18 times. Other x86 hosts are taken to be as
+fast: a detach takes torch 2.9.1 40 us there, and took 36 to 40 on a Skylake (pytorch/pytorch pull
+request 166371, before it).
 """
 
 

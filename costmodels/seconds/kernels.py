@@ -104,14 +104,13 @@ class Device:
     sdpa_by_assembly: bool = False
     pads_products: bool = False
     loops_over_experts: bool = False
-    sdpa_order: str = ""
+    kernel_order: str = ""
 
     def running(self, op: AttentionCore) -> "Device":
         """Itself, with the kernel that the release of PyTorch picks for `op` in 16 bits."""
-        asks = self.sdpa_order and self.uses_sdpa and self.attention == "flash2"
-        if not asks or self.recipe.other_dtype(self.gpu) == "fp32":
+        if not self.kernel_order or self.recipe.other_dtype(self.gpu) == "fp32":
             return self
-        kernel = sdpa_kernel(self.sdpa_order, self.gpu.name, op.head_dim, op.v_head_dim)
+        kernel = sdpa_kernel(self.kernel_order, self.gpu.name, op.head_dim, op.v_head_dim)
         return self._running[kernel] if kernel else self
 
     @cached_property

@@ -35,7 +35,8 @@ reach 0.81 of their cards in a tree (the slope from 64 to 128 MiB: eth-cscs/cscs
 docs/software/communication/nccl.md). Those of Polaris (2 for 4 A100) and Delta (1 for 4; both in
 perlmutter.toml) and of 8 A100 with 2 (nccl issue 837) are used to 0.42, 0.39 and 0.61 by a tree;
 nobody measured a ring there, and a ring uses those of the third line to 0.6. Why 16 V100 of two
-nodes with one card each were no faster than 32 of four (Oneflow-Inc/DLPerf) is not known.
+nodes with one card each were no faster than 32 of four under NCCL of 2020 (Oneflow-Inc/DLPerf) is
+not known.
 
 RCCL gives trees of two nodes of MI300X 0.11 of a ring's bandwidth (ROCm/rccl@0cbce2a7
 src/graph/tuning.cc, tuning_model_5), and on MI350X rings won a sweep from 128 MB on
@@ -49,7 +50,7 @@ from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.schema import Gpu
 
 
-def tree_gain(gpu: Gpu, group: Group) -> Number:
+def _tree_gain(gpu: Gpu, group: Group) -> Number:
     """By how much less a card sends for a tree of `group` than for a ring (1: none is taken)."""
     gain = 2.0 * (group.size - 1) / group.size if gpu.vendor == "nvidia" else 1.0
     return where(group.nodes == 2, gain, 1.0)
@@ -57,7 +58,7 @@ def tree_gain(gpu: Gpu, group: Group) -> Number:
 
 def tree_bandwidth(gpu: Gpu, group: Group, inside: Number, across: Number) -> Number:
     """Bus bandwidth of a tree of `group`; where none is taken, no more than a ring's."""
-    return tree_gain(gpu, group) * minimum(inside / 2, across)
+    return _tree_gain(gpu, group) * minimum(inside / 2, across)
 
 
 def ring_rate(gpu: Gpu, group: Group, reduced: float, gathered: float = 0.0) -> float:
@@ -65,4 +66,4 @@ def ring_rate(gpu: Gpu, group: Group, reduced: float, gathered: float = 0.0) -> 
     bandwidth of `reduced`: less where that was a tree's, but no less than the ring of their
     all_gather had, `gathered` (a tree may have been held to the bandwidth inside a node).
     """
-    return min(reduced, max(reduced / float(tree_gain(gpu, group)), gathered))
+    return min(reduced, max(reduced / float(_tree_gain(gpu, group)), gathered))

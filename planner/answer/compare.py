@@ -144,7 +144,7 @@ def _switched(engine: Engine, own: Engine) -> Engine:
     """
     names = ("data_reduce", "weight_gather")
     shown = {name: min(getattr(each.overlap, name) for each in (engine, own)) for name in names}
-    kept = ("gradient_bytes", "reduce_bytes", "sums_before_reducing")
+    kept = ("gradient_bytes", "reduce_bytes", "sums_before_reducing", "sum_bytes")
     sizes = {name: getattr(own.state, name) for name in kept}
     overlap = engine.overlap.model_copy(update=shown)
     state = engine.state.model_copy(update=sizes)

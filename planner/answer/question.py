@@ -219,7 +219,7 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
 
 def _release_assumed(model: Model, engine: Engine, cluster: Cluster) -> list[str]:
     """Which release of PyTorch is taken to run, where others run a slower attention."""
-    release, gpu = engine.kernels.sdpa_order, cluster.gpu.name
+    release, gpu = engine.kernels.kernel_order, cluster.gpu.name
     cores = [kind.attention for kind in model.kinds if kind.attention.heads]
     runs = (sdpa_kernel(release, gpu, each.head_dim, each.v_head_dim) for each in cores)
     if not release[:1].isdigit() or "cudnn" not in runs:

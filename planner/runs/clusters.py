@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict
 
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.costmodels.seconds.trees import tree_gain
+from meshplan.costmodels.seconds.trees import ring_rate
 from meshplan.costmodels.units import GB
 from meshplan.hardware_profiles.load import compose_cluster, usual_cluster
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
@@ -121,9 +121,7 @@ def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
     })  # fmt: skip
     if row.gpus <= per_node:
         return cluster.model_copy(update={"node": node})
-    world = Group(float(row.gpus), float(per_node))
-    gain = float(tree_gain(cluster.gpu, world))
-    network = _measured_network(cluster.network, row.world, row.gpus, gain)
+    network = _measured_network(cluster, row.world, row.gpus)
     return cluster.model_copy(update={"node": node, "network": network})
 
 
@@ -136,8 +134,9 @@ def _stated(measured: Bandwidths) -> dict[str, float]:
     return {kind: value for kind, value in asdict(measured).items() if value}
 
 
-def _measured_network(link: Link, measured: Bandwidths, ranks: int, gain: float) -> Link:
-    """`gain` of the tree that was measured, where all `ranks` are on two nodes."""
+def _measured_network(cluster: Cluster, measured: Bandwidths, ranks: int) -> Link:
+    """The network that `ranks` of all its nodes measured."""
+    link, world = cluster.network, Group(float(ranks), float(cluster.gpus_per_node))
     rates = _rates(link)
     latency_s, share = link.latency_s, (ranks - 1) / ranks
     stall_s = beside_s = 0.0
@@ -153,9 +152,11 @@ def _measured_network(link: Link, measured: Bandwidths, ranks: int, gain: float)
         moved = 2 * share * MEASURED_SIZE_BYTES
         left_s = moved / (measured.all_reduce * GB) - beside_s * (ranks - 1)
         if not stall_s:
-            rates["all_reduce"] = measured.all_reduce * GB / gain
-        elif left_s > moved / (rates["all_reduce"] * gain):
-            rates["all_reduce"] = moved / left_s / gain
+            gathered = (measured.all_gather or 0.0) * GB
+            rates["all_reduce"] = ring_rate(cluster.gpu, world, measured.all_reduce * GB, gathered)
+        elif left_s > 0:
+            beside = ring_rate(cluster.gpu, world, moved / left_s)
+            rates["all_reduce"] = min(rates["all_reduce"], beside)
     return Link(latency_s=latency_s, stall_s=stall_s, bus_bandwidth=BusBandwidth(**rates))
 
 

@@ -55,6 +55,12 @@ def test_every_parameter_of_llada(changed: dict[str, Any], parameters: int) -> N
     assert left_out(LLADA | changed) == ()
 
 
+def test_one_table_is_shared_where_no_field_says() -> None:
+    """As the class that LLaDA's is made from has it."""
+    unsaid = {key: value for key, value in LLADA.items() if key != "weight_tying"}
+    assert model_from_config(unsaid, "l").tied
+
+
 def test_dream_is_qwen2_that_sees_later_tokens() -> None:
     """The same weights and products with them; each token meets all keys, not half of them."""
     qwen = load_model_config("qwen2.5-7b")

@@ -6,6 +6,7 @@ That every parameter and product is counted, `test_families.py` holds against tr
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_experts_of_images_are_cut_as_those_of_text() -> None:
     for ep, etp in ((4, 1), (2, 2)):
         of_rank = layer_parameters_per_rank(model, kind, 1, ep=ep, etp=etp)
         assert of_rank.expert == 2 * 3 * 64 * (96 + 32)
+
+
+def test_both_kinds_of_experts_have_their_biases() -> None:
+    """As two layers with experts of either width alone."""
+    model = model_from_config(ERNIE, "e")
+    kind = model.kinds[-1]
+    assert kind.experts is not None
+    biased = replace(kind.experts, bias=True)
+    both, text, images = (
+        layer_parameters_per_rank(model, replace(kind, experts=experts), 1, ep=4).expert
+        for experts in (biased, *(replace(biased, ffn=n, of_images=0) for n in (96, 32)))
+    )
+    assert both == text + images
 
 
 def test_files_of_ernies_own_code_list_both_experts() -> None:

@@ -4,12 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.attention_kernels import sdpa_kernel
 from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.setting import Setting
+from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import HERE, VARIANTS, load_engine
-from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.load import load_cluster, load_gpu, load_kernels
+from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 
 
@@ -143,7 +149,7 @@ def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) ->
     named = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernel)
     own = replace(
         named, attention=habits.attention, uses_sdpa=habits.uses_sdpa,
-        sdpa_order=habits.sdpa_order,
+        kernel_order=habits.kernel_order,
     )  # fmt: skip
     for backward in (False, True):
         assert attention_s(own, core, backward=backward) == pytest.approx(
@@ -162,6 +168,7 @@ def test_an_unknown_framework_calls_pytorchs_attention(gpu: str, kernel: str) ->
     pytest.param("h20", "2.13.0", (256, 256), "cudnn", id="heads of 256 on Hopper"),
     pytest.param("b200", "2.13", (256, 256), "flash2", id="not on Blackwell"),
     pytest.param("b200", "2.13", (192, 128), "cudnn", id="DeepSeek's"),
+    pytest.param("b200", "2.13", (128, 192), "flash2", id="wider values"),
     pytest.param("a100-80gb-sxm", "2.13", (128, 128), "flash2", id="never first"),
     pytest.param("rtx-5090", "2.13", (128, 128), "flash2", id="sm120"),
     pytest.param("mi300x", "2.13", (128, 128), None, id="AOTriton's"),
@@ -190,10 +197,42 @@ def test_a_release_is_priced_as_its_kernel(gpu: str, release: str, as_: str, lis
     named = Device(
         load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], as_, uses_sdpa=listed
     )
-    asked = replace(named, attention="flash2", uses_sdpa=True, sdpa_order=release)
+    asked = replace(named, attention="flash2", uses_sdpa=True, kernel_order=release)
     for backward in (False, True):
         told = attention_s(asked, core, backward=backward)
         assert told == attention_s(named, core, backward=backward)
+
+
+@pytest.mark.parametrize("assembled", [False, True])
+def test_flex_attention_is_tritons_on_amd(assembled: bool) -> None:
+    """As PyTorch's own kernel without AITER's assembly, which no FlexAttention calls."""
+    core = AttentionCore(
+        name="attention", queries=4096.0, keys=2048.0, all_keys=4096.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    triton = Device(
+        load_gpu("mi300x"), load_kernels("mi300x"), Tuning(), RECIPES["bf16"], "flash2",
+        uses_sdpa=True,
+    )  # fmt: skip
+    flex = replace(triton, attention="flex", sdpa_by_assembly=assembled)
+    found = [attention_s(each, core, backward=True) for each in (triton, flex)]
+    assert found[0] == found[1]
+    by_assembly = replace(triton, sdpa_by_assembly=True)
+    assert attention_s(by_assembly, core, backward=True) < found[0]
+
+
+def test_a_step_runs_the_kernel_of_its_release() -> None:
+    """cuDNN's, which 2.13 lists first on an H200, makes a step of 16,384 tokens shorter."""
+    model = model_from_config(load_model_config("llama-3.1-8b"), "llama-3.1-8b")
+    engine, training = load_engine("generic"), Training(seq_len=16384, global_batch_size=8)
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(model.num_layers, 1))
+    seconds = []
+    for release in ("2.10", "2.13"):
+        kernels = engine.kernels.model_copy(update={"sdpa_order": release})
+        own = engine.model_copy(update={"kernels": kernels})
+        setting = Setting(model, training, load_cluster("dgx-h200"), own, Tuning())
+        seconds.append(StepModel(setting, layout).time().step_time_s)
+    assert seconds[1] < 0.97 * seconds[0]
 
 
 def test_cudnns_kernel_takes_16_bits_alone() -> None:
@@ -205,7 +244,7 @@ def test_cudnns_kernel_takes_16_bits_alone() -> None:
     first, last = (
         Device(
             load_gpu("h200"), load_kernels("h200"), Tuning(), RECIPES["fp32"], "flash2",
-            uses_sdpa=True, sdpa_order=release,
+            uses_sdpa=True, kernel_order=release,
         )
         for release in ("2.13", "")
     )  # fmt: skip
@@ -214,9 +253,6 @@ def test_cudnns_kernel_takes_16_bits_alone() -> None:
 
 def test_todays_order_is_of_engines_that_run_todays_pytorch() -> None:
     """None that is based on one of them, and trained with a kernel of its own, takes it over."""
-    asks = set()
-    for path in (*HERE.glob("*.toml"), *VARIANTS.glob("*.toml")):
-        kernels = load_engine(path.stem).kernels
-        if kernels.attention == "flash2" and kernels.uses_sdpa and kernels.sdpa_order[:1].isdigit():
-            asks.add(path.stem)
+    names = [path.stem for path in (*HERE.glob("*.toml"), *VARIANTS.glob("*.toml"))]
+    asks = {name for name in names if load_engine(name).kernels.kernel_order[:1].isdigit()}
     assert asks == {"accelerate", "accelerate-chunked-loss", "generic", "transformers"}

@@ -12,6 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from benchmarks.engine.dtensor_host import collectives_of, passes_of
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.kinds import Communication
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
@@ -42,13 +43,15 @@ def mesh() -> Iterator[DeviceMesh]:
     dist.destroy_process_group()
 
 
-def boundaries(plan: str, *, sequence_parallel: bool) -> list[Communication]:
-    """Of a layer of Llama on 8 ranks."""
-    where = site(LLAMA, 1, 8, sequence_parallel=sequence_parallel)
+def boundaries(
+    plan: str, *, sequence_parallel: bool, model: Model = LLAMA, keeps: bool = True
+) -> list[Communication]:
+    """Of the model's first kind of layer on 8 ranks; it `keeps` what it gathers, or does not."""
+    where = site(model, 1, 8, sequence_parallel=sequence_parallel)
     kernels = load_engine("torchtitan").kernels.model_copy(
-        update={"dtensor": plan, "gathers_cast": False}
+        update={"dtensor": plan, "gathers_cast": False, "saves_gathered": keeps}
     )
-    operations = layer_operations(replace(where, kernels=kernels), LLAMA.kinds[0])
+    operations = layer_operations(replace(where, kernels=kernels), model.kinds[0])
     return [op for op in operations if isinstance(op, Communication) and op.axis == "tp"]
 
 
@@ -95,6 +98,20 @@ def test_each_product_keeps_what_it_gathered() -> None:
     assert attention == feed_forward == 2 * S * LLAMA.hidden
     assert kept["sequence", True] == [3 * attention, 0, 2 * feed_forward, 0]
     assert kept["columns", False] == kept["prepared", False]
+
+
+def test_each_product_gathers_again_what_it_does_not_keep() -> None:
+    """Backward three scatter their input's gradient and gather it again; one for one of all."""
+    for plan, products in (("sequence", 3), ("prepared", 1)):
+        entry = boundaries(plan, sequence_parallel=True, keeps=False)[0]
+        counts = entry.forward_count, entry.backward_count, entry.regathers
+        assert counts == (products, 2 * products, products)
+
+
+def test_latent_attention_is_entered_once() -> None:
+    """Queries and latents that all ranks have are no products of columns."""
+    latent = model_from_config(load_model_config("deepseek-v3"), "deepseek-v3")
+    assert boundaries("sequence", sequence_parallel=True, model=latent)[0].forward_count == 1
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,12 @@ def test_gradients_wait_whole_for_the_last_micro_batch(strategy: str, sums: floa
     assert (several.sum_bytes or several.reduce_bytes) == sums
 
 
+@pytest.mark.parametrize(("strategy", "copies"), [("fsdp", False), ("fsdp2", True)])
+def test_weights_are_copied_out_of_what_fsdp2_gathers(strategy: str, copies: bool) -> None:
+    """FSDP1's are views of it."""
+    assert case(f"engine.strategy={strategy}").engine.state.unpacks_gathered is copies
+
+
 @pytest.mark.parametrize(
     "option",
     [

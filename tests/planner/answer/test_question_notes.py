@@ -139,7 +139,10 @@ def test_how_a_quantised_checkpoint_is_priced_is_said(
     ("gpt3-125m", "dgx-h200", "accelerate", True), ("gpt3-125m", "dgx-h200", "generic", True),
     ("gpt3-125m", "dgx-h200", "megatron-bridge", False),
     ("gpt3-125m", "dgx-a100", "accelerate", False),
-    ("gemma-3-4b", "dgx-h200", "generic", True), ("gemma-3-4b", "dgx-b200", "generic", False),
+    pytest.param("gpt3-125m", "dgx-h200", "hai-llm", False, id="a kernel of its own"),
+    pytest.param("gpt3-125m", "dgx-h200", "verl-fsdp", False, id="the flash-attn package"),
+    pytest.param("gemma-3-4b", "dgx-h200", "generic", True, id="heads of 256 on Hopper"),
+    pytest.param("gemma-2-9b", "dgx-b200", "generic", False, id="heads of 256 on Blackwell"),
 ])  # fmt: skip
 def test_the_release_of_pytorch_that_chooses_the_attention_is_said(
     model: str, cluster: str, engine: str, said: bool

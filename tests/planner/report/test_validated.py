@@ -67,7 +67,16 @@ def test_the_farthest_off_come_first(tmp_path: Path, predicted: Predicted) -> No
     title, _, first, second, rest, *_ = printed(tmp_path, rows, "--rows", "2")
     assert title == "Runs, farthest off first (2 of 3: --rows)"
     assert (first.split()[0], second.split()[0], rest) == ("x3", "x0.5", "")
+    assert first.endswith(" no")
+    assert second.endswith(" no")
     assert printed(tmp_path, rows, "--rows", "0")[0].strip().startswith("Error of")
+
+
+def test_a_run_out_of_memory_that_was_said_to_fit_comes_before_all(tmp_path: Path) -> None:
+    """No factor of a step time says how wrong that is."""
+    full = ROW | {"id": "full", "step_time_s": "", "oom": "1", "seq_len": "2048", "zero": "3"}
+    lines = printed(tmp_path, [ROW | {"step_time_s": "99"}, full], "--rows", "1")
+    assert lines[2].split() == ["full", "memory", "ran", "out", "fits"]
 
 
 def test_skipped_runs_are_named(tmp_path: Path) -> None:

@@ -84,6 +84,23 @@ def test_beside_a_stall_two_nodes_measured_a_tree(gathered: float, reduced: floa
     assert network.bus_bandwidth.all_reduce == pytest.approx(2**30 / left_s)
 
 
+def test_a_ring_is_no_slower_than_its_all_gather() -> None:
+    """Where a tree of two nodes was held to what is inside them: 16 / 30 of 400 GB/s are 213."""
+    usual = cluster_of(ROW).network.bus_bandwidth.all_gather
+    measured = {"world_allgather_gbs": str(usual / 1e9), "world_allreduce_gbs": "400"}
+    network = cluster_of(ROW | {"gpus": "16", "dp": "16"} | measured).network
+    assert network.bus_bandwidth.all_reduce == pytest.approx(usual)
+
+
+def test_a_stall_makes_no_ring_faster_than_usual() -> None:
+    """What its all_gathers' stalls leave of an all_reduce would be faster than H100s' network."""
+    usual = cluster_of(ROW).network.bus_bandwidth.all_reduce
+    measured = {"world_allgather_gbs": "30", "world_allreduce_gbs": "60"}
+    network = cluster_of(ROW | {"gpus": "64", "dp": "64"} | measured).network
+    assert network.stall_s > 0
+    assert network.bus_bandwidth.all_reduce == usual
+
+
 def test_a_machine_that_is_named_has_the_cards_of_its_maker() -> None:
     """Eight cards of 200 Gb/s = 25e9 bytes/s, of which 0.85 are reached: 170e9 a node."""
     cells = ROW | {"gpu": "a100-40gb-sxm", "gpus": "32", "gpus_per_node": "8"}

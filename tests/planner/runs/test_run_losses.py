@@ -76,6 +76,7 @@ def test_a_loss_in_fp32_and_a_kernel_that_is_named() -> None:
 
 @pytest.mark.parametrize(("framework", "release"), [
     ("nanoGPT (PyTorch 2.8.0, torch.compile)", "2.8.0"), ("a trainer, torch 2.13 cu130", "2.13"),
+    ("torchtitan 0.2.1 (PyTorch 2.10)", "cudnn"),
     ("megatron-lm (NGC PyTorch 25.10)", ""), ("HF transformers + accelerate (FSDP2)", ""),
 ])  # fmt: skip
 def test_a_row_keeps_the_attention_of_its_release(framework: str, release: str) -> None:

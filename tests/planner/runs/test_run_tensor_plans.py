@@ -17,7 +17,7 @@ KEMPNER = "KempnerForge (FSDP2)"
         (KEMPNER, {"sp": "1", "pp": "2"}, "columns"),
         ("PyTorch FSDP2 + DTensor (HF transformers)", {}, "columns"),
         ("PyTorch FSDP2", {}, ""),
-        ("nemo-automodel (FSDP2)", {}, ""),
+        ("nemo-automodel (FSDP2 + DTensor)", {}, ""),
         ("Megatron-LM", {}, ""),
         ("torchtitan", {"compiled": "1"}, ""),
         ("torchtitan", {"compiled": ""}, ""),

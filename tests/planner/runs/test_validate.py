@@ -314,12 +314,13 @@ def test_json_is_one_document_of_the_stated_shape(tmp_path):
 
 def test_the_share_inside_the_range_is_counted(tmp_path):
     """A run that took what is predicted is inside, one that took a hundred times as long is not:
-    half of the two.
+    half of the two. One of grade C is not counted.
     """
     predicted = next(iter(predict_rows([ROW])))
     seconds = predicted.time.step_time_s
     rows = [ROW | {"id": str(x), "step_time_s": str(seconds * x)} for x in (1, 100)]
-    found = summary(list(predict_rows(rows)), skipped=0)["inside_8_of_10"]
+    odd = rows[1] | {"id": "odd", "grade": "C"}
+    found = summary(list(predict_rows([*rows, odd])), skipped=0)["inside_8_of_10"]
     assert found == {"step_time": 0.5, "reserved": None}
 
 
