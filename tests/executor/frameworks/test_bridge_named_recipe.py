@@ -75,9 +75,23 @@ def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named
     assert any("the recipe's num_layers_in_first" in each for each in unread) is named
 
 
-@pytest.mark.parametrize("name", ["x", "llama9_config"])
+@pytest.mark.parametrize(("name", "degree"), [("llama3_8b_2gpu_config", 8), ("llama3_8b_config", 4)])
+def test_a_benchmarks_recipe_comes_before_another_of_its_name(
+    clone: Path, name: str, degree: int
+) -> None:
+    """A name that an import makes is of the package of that import."""
+    recipes = clone / "src/megatron/bridge/perf_recipes/llama.py"
+    recipes.parent.mkdir()
+    recipes.write_text(RECIPES.replace("_size = 4", "_size = 8"))
+    found = launched(clone, f"--recipe {name} -mb 1")
+    assert found.facts["tensor_parallel"].value == degree
+
+
+@pytest.mark.parametrize("name", ["x", "in_a_circle", "llama9_config"])
 def test_a_recipe_that_is_not_there_leaves_the_words(clone: Path, name: str) -> None:
     """Also where imports only hand its name on."""
+    imports = "from .a import round as in_a_circle\nfrom .b import in_a_circle as round\n"
+    (clone / "src/megatron/bridge/recipes/llama/a.py").write_text(imports)
     found = launched(clone, f"--recipe {name} -tp 2")
     assert found.facts["tensor_parallel"].value == 2
     assert "pipeline_parallel" not in found.facts
