@@ -56,6 +56,34 @@ def test_a_recipe_is_followed_under_its_words(clone: Path, name: str) -> None:
     assert not found.unread
 
 
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ("", {}),
+        ("--tp 2", {"tensor_parallel": 2, "sequence_parallel": True}),
+        (
+            "--tp=1 --pp 4",
+            {"tensor_parallel": 1, "sequence_parallel": False, "pipeline_parallel": 4},
+        ),
+        (
+            "--tp 2 model.sequence_parallel=false",
+            {"tensor_parallel": 2, "sequence_parallel": False},
+        ),
+        ("-tp 2 --seq-length 4096", {"tensor_parallel": 2, "seq_len": 4096}),
+    ],
+)
+def test_options_of_each_release(clone: Path, words: str, changed: dict[str, int | bool]) -> None:
+    """Over the recipe, which may be all that a launch states."""
+    values = {
+        name: fact.value
+        for name, fact in launched(clone, "--recipe llama3_8b_config " + words).facts.items()
+    }
+    assert "sequence_parallel" not in RECIPES
+    own = {"tensor_parallel": 4, "pipeline_parallel": 2, "seq_len": 8192}
+    names = (*own, "sequence_parallel")
+    assert {name: values[name] for name in names if name in values} == own | changed
+
+
 def test_arguments_of_a_recipe_are_named(clone: Path) -> None:
     """It is followed without any."""
     found = launched(clone, "--recipe llama3_8b_config --hf_path other/model -tp 2")
@@ -75,7 +103,9 @@ def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named
     assert any("the recipe's num_layers_in_first" in each for each in unread) is named
 
 
-@pytest.mark.parametrize(("name", "degree"), [("llama3_8b_2gpu_config", 8), ("llama3_8b_config", 4)])
+@pytest.mark.parametrize(
+    ("name", "degree"), [("llama3_8b_2gpu_config", 8), ("llama3_8b_config", 4)]
+)
 def test_a_benchmarks_recipe_comes_before_another_of_its_name(
     clone: Path, name: str, degree: int
 ) -> None:
