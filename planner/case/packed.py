@@ -2,8 +2,8 @@
 
     documents           of a step; each replica has as many, what does not divide is left out
     documents_at_once   of a replica's micro-batch, one behind the other without padding
-    tokens_at_once      or the most tokens of one: a replica's documents are dealt out to as few
-                        micro-batches as hold them
+    tokens_at_once      or the tokens that one is filled to: a replica's documents are dealt out
+                        evenly to as many as their sum fills, so some may hold more than that
     longest_document    the most tokens of a document, if there is a most
     packed_mean_length  tokens of a document, which only the data says
 

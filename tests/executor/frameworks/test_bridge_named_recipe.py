@@ -92,7 +92,15 @@ def test_arguments_of_a_recipe_are_named(clone: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("words", "named"), [("-pp 4", True), ("-pp 2", False), ("", False)])
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("-pp 4", True),
+        ("-pp 2", False),
+        ("", False),
+        ("-pp 4 model.num_layers_in_first_pipeline_stage=7", False),
+    ],
+)
 def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named: bool) -> None:
     """The program may cut the layers anew where the launch changes how many stages there are."""
     recipes = clone / "src/megatron/bridge/recipes/llama/llama3.py"
@@ -101,6 +109,17 @@ def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named
     found = launched(clone, f"--recipe llama3_8b_config -tp 1 {words}")
     unread = [str(fact.value) for fact in found.unread]
     assert any("the recipe's num_layers_in_first" in each for each in unread) is named
+
+
+@pytest.mark.parametrize(("words", "named"), [("-mb 1", True), ("-tp 2", False)])
+def test_what_a_recipe_leaves_unclear_is_named_unless_stated(
+    clone: Path, words: str, named: bool
+) -> None:
+    """At the line of the launch."""
+    recipes = clone / "src/megatron/bridge/recipes/llama/llama3.py"
+    recipes.write_text(RECIPES.replace("_size = 4", "_size = degree()"))
+    unread = launched(clone, f"--recipe llama3_8b_config {words}").unread
+    assert [fact.line for fact in unread] == [1] * named
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_gradients_wait_whole_for_the_last_micro_batch(strategy: str, sums: floa
         "engine.strategy=fsdp_turbo", "data.pad_mode=right", "model.use_remove_padding=False",
         "model.override_config.attn_implementation=eager", "optim.optimizer=AdamW8bit",
         "engine.mixed_precision.reduce_dtype=bf16", "engine.new_switch=3", "~engine.seed",
+        "model=other_model", "model.path=Qwen/Qwen3-8B-AWQ",
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_named(option: str) -> None:
@@ -83,7 +84,7 @@ def test_what_is_not_modelled_is_named(option: str) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "engine.param_offload=False", "model.lora_rank=0", 
+        "engine.param_offload=False", "model.lora_rank=0", "engine.strategy=\\'fsdp\\'",
         "data.pad_mode=no_padding", "engine.fsdp_size=8", "engine.fsdp_size=-1",
         "+model.override_config.attn_implementation=flash_attention_2", "engine=fsdp",
     ],
@@ -126,6 +127,7 @@ def test_sizes_left_to_verl_are_said() -> None:
 
 def test_no_document_is_longer_than_the_longest() -> None:
     """1,024 tokens by default; one that is longer than a micro-batch, 2 x 8,192, stops the run."""
+    assert case(mean=1024).training.packed_mean_length == 1024
     with pytest.raises(IllegalConfig, match="documents of 1,025 tokens, where the longest may"):
         case(mean=1025)
     said = "a document of more than the 16,384 tokens of a micro-batch stops the run"
