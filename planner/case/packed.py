@@ -71,7 +71,7 @@ def _micro_batches(facts: Mapping[str, Fact], share: int, mean: int) -> int:
                 f"documents of {mean:,} tokens in a micro-batch of at most {most.value:,}: it must "
                 "hold the longest", most.line,
             )  # fmt: skip
-        return min(share, math.ceil(share * mean / int(most.value)))
+        return math.ceil(share * mean / int(most.value))
     assert each is not None
     if share % each.value:
         raise IllegalConfig(
@@ -88,5 +88,5 @@ def packed_note(facts: Mapping[str, Fact], layout: Layout, training: Training) -
         yield (
             f"{share} documents of {training.packed_mean_length:,} tokens are a replica's share: "
             f"priced as {layout.num_micro_batches(training)} micro-batches of "
-            f"{training.seq_len:,} tokens; uneven documents make some of them longer"
+            f"{training.seq_len:,} tokens; some may be longer, as documents differ and are not cut"
         )

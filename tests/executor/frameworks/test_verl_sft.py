@@ -72,7 +72,6 @@ def test_gradients_wait_whole_for_the_last_micro_batch(strategy: str, sums: floa
         "engine.strategy=fsdp_turbo", "data.pad_mode=right", "model.use_remove_padding=False",
         "model.override_config.attn_implementation=eager", "optim.optimizer=AdamW8bit",
         "engine.mixed_precision.reduce_dtype=bf16", "engine.new_switch=3", "~engine.seed",
-        "model=other_model", "model.path=Qwen/Qwen3-8B-AWQ",
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_named(option: str) -> None:
@@ -168,6 +167,39 @@ def test_other_engines_are_refused_with_what_goes_into_a_plan() -> None:
     ]
     counted = refusal("sft_trainer", "engine=megatron data.use_dynamic_bsz=False")
     assert counted[-1] == "micro_batch_size: data.micro_batch_size_per_gpu=4"
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("model=other_model", "another kind of model's options"),
+        ("model.path=Qwen/Qwen3-8B-AWQ", "its name says quantised weights"),
+    ],
+)
+def test_another_model_than_its_name_says_is_named(option: str, why: str) -> None:
+    """Where a price of the named model would look as good."""
+    assert any(why in str(fact.value) for fact in reading(option).unread)
+
+
+def test_a_refusal_says_what_its_own_launch_states() -> None:
+    """Of two launches the one that is not read, though the other comes last."""
+    start = "torchrun -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B engine="
+    with pytest.raises(UnreadableConfig, match="engine: engine=megatron") as refused:
+        read_config(f"{start}megatron\n{start}fsdp\n", "run.sh")
+    assert refused.value.line == 1
+
+
+def test_the_last_launch_of_the_trainer_before_is_said() -> None:
+    """Examples of a series end with the one that runs."""
+    start = "torchrun -m verl.trainer.fsdp_sft_trainer data.train_batch_size="
+    with pytest.raises(UnreadableConfig, match=r"global_batch_size: data\.train_batch_size=8"):
+        read_config(f"{start}4\n{start}8\necho done\n", "run.sh")
+
+
+def test_flags_left_to_the_environment_are_said() -> None:
+    """They may be any."""
+    said = "flags of $MORE_ARGS are left to the environment"
+    assert any(said in note for note in reading("$MORE_ARGS").notes)
 
 
 def test_a_program_around_it_is_refused() -> None:
