@@ -17,7 +17,7 @@ from rich.table import Table
 from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.preflight import RANKS_PER_CORE, CannotRun, sbatch_options
-from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
+from meshplan.executor.launch.probe import Found, find_hardware
 from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
@@ -73,7 +73,7 @@ def profile(
     try:
         starter = Starter(launcher=Launcher(launcher), slurm=sbatch_options(slurm, launcher))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
-    except (RankFailed, SlurmFailed, NoTorch) as error:
+    except (RankFailed, SlurmFailed) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except Interrupted as error:

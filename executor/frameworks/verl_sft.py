@@ -43,7 +43,7 @@ from meshplan.executor.frameworks.shell.launches import (
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
-from meshplan.executor.frameworks.verl_sft_keys import MODULE, plan_fields
+from meshplan.executor.frameworks.verl_sft_keys import MODULE, fields_of
 from meshplan.planner.case.reading import (
     Fact,
     NothingToRead,
@@ -93,9 +93,10 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     stated, unread = _stated(words[at + 1 :])
     values = _Options(needed(stated, start, _SAID_BY), script.waits)
     if other := _another(values.get("engine"), words[at - 1]):
+        fields = fields_of([str(word.value) for word in words])
         raise UnreadableConfig(
             f"verl's SFT trainer {other}: not read (of its engines FSDP's is, without a program "
-            f"around it; check a plan of the same layout; {plan_fields(text, path)})",
+            f"around it; check a plan of the same layout; {fields})",
             words[at].line,
         )
     reading = _reading(values, path)

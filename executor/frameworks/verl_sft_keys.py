@@ -12,7 +12,7 @@ defaults changed between releases and are not said. Source: verl-project/verl@06
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import UnreadableConfig
@@ -45,28 +45,27 @@ _COUNTED = (("micro_batch_size", "data.micro_batch_size_per_gpu"),)
 
 
 def plan_fields(text: str, path: str) -> str:
-    """What the script's options say of a plan; nothing where it cannot be followed."""
-    module, stated = _started(text, path)
-    known = _with_defaults(stated) if module == MODULE else stated
-    packed = module == MODULE and stated.get("data.use_dynamic_bsz", "True").lower() != "false"
+    """What the script's last command of a trainer says of a plan; nothing where it cannot be
+    followed.
+    """
+    try:
+        commands = read_script(text, path=path).commands
+    except UnreadableConfig:
+        return ""
+    said = (fields_of([str(word.value) for word in words]) for words in reversed(commands))
+    return next(filter(None, said), "")
+
+
+def fields_of(words: Sequence[str]) -> str:
+    """What one command says; nothing where it starts neither trainer."""
+    if MODULE not in words and BEFORE not in words:
+        return ""
+    stated = {each[1]: each[2] for each in map(_OPTION.fullmatch, words) if each}
+    known = _with_defaults(stated) if MODULE in words else stated
+    packed = MODULE in words and stated.get("data.use_dynamic_bsz", "True").lower() != "false"
     fields = _FIELDS + (_PACKED if packed else _COUNTED)
     return "; ".join(f"{ours}: {key}={known[key]}" for ours, key in fields if key in known)
 
 
 def _with_defaults(stated: Mapping[str, str]) -> dict[str, str]:
     return {key: f"{value} by default" for key, value in _DEFAULTS.items()} | dict(stated)
-
-
-def _started(text: str, path: str) -> tuple[str, dict[str, str]]:
-    """The trainer that the script's last such command starts, and its options by key."""
-    try:
-        commands = read_script(text, path=path).commands
-    except UnreadableConfig:
-        return "", {}
-    for command in reversed(commands):
-        words = [str(word.value) for word in command]
-        started = [module for module in (MODULE, BEFORE) if module in words]
-        if started:
-            found = map(_OPTION.fullmatch, words)
-            return started[0], {each[1]: each[2] for each in found if each}
-    return "", {}

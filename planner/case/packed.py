@@ -2,8 +2,8 @@
 
     documents           of a step; each replica has as many, what does not divide is left out
     documents_at_once   of a replica's micro-batch, one behind the other without padding
-    tokens_at_once      or the most tokens of one: a replica's documents are dealt out to as few
-                        micro-batches as hold them
+    tokens_at_once      or the tokens that one is filled to: a replica's documents are dealt out
+                        evenly to as many as their sum fills, so some may hold more than that
     longest_document    the most tokens of a document, if there is a most
     packed_mean_length  tokens of a document, which only the data says
 
@@ -71,7 +71,7 @@ def _micro_batches(facts: Mapping[str, Fact], share: int, mean: int) -> int:
                 f"documents of {mean:,} tokens in a micro-batch of at most {most.value:,}: it must "
                 "hold the longest", most.line,
             )  # fmt: skip
-        return min(share, math.ceil(share * mean / int(most.value)))
+        return math.ceil(share * mean / int(most.value))
     assert each is not None
     if share % each.value:
         raise IllegalConfig(
@@ -88,5 +88,5 @@ def packed_note(facts: Mapping[str, Fact], layout: Layout, training: Training) -
         yield (
             f"{share} documents of {training.packed_mean_length:,} tokens are a replica's share: "
             f"priced as {layout.num_micro_batches(training)} micro-batches of "
-            f"{training.seq_len:,} tokens; uneven documents make some of them longer"
+            f"{training.seq_len:,} tokens; some may be longer, as documents differ and are not cut"
         )

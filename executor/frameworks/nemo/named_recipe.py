@@ -3,7 +3,8 @@
     torchrun scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config model.x=2
 
 The program is found as the script names it; the recipe is the function of that name in the clone's
-`src/megatron/bridge/recipes`, or in `perf_recipes` beside it, or one that an import there calls so.
+`src/megatron/bridge/perf_recipes`, or else in `recipes` beside it, or one that an import of the
+same package calls so: both packages have a `llama3_70b_peft_8gpu_h100_bf16_config`, not the same.
 Words win over what it says. Source: NVIDIA-NeMo/Megatron-Bridge@067f987d
 `scripts/training/recipe_runner.py` (load_recipe, sync_model_dataset_sequence_length).
 """
@@ -22,7 +23,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact
 
 RUNNER = "run_recipe.py"
-_PACKAGES = ("src/megatron/bridge/recipes", "src/megatron/bridge/perf_recipes")
+_PACKAGES = ("src/megatron/bridge/perf_recipes", "src/megatron/bridge/recipes")
 _HANDED_ON = ("peft_scheme", "hf_path", "packed_sequence")
 """Options that the program hands to the recipe, which is followed without arguments."""
 
@@ -48,7 +49,12 @@ def named_recipe(
 
 def _definition(roots: Sequence[Path], name: str) -> tuple[Path, str] | None:
     """The file that defines the recipe, and its name there."""
-    texts = {file: text_of(file) for root in roots for file in _files(root)}
+    packages = (sorted((root / package).rglob("*.py")) for root in roots for package in _PACKAGES)
+    return next(filter(None, (_defined(package, name) for package in packages)), None)
+
+
+def _defined(package: Sequence[Path], name: str) -> tuple[Path, str] | None:
+    texts = {file: text_of(file) for file in package}
     seen: set[str] = set()
     while name.isidentifier() and name not in seen:
         seen.add(name)
@@ -59,11 +65,6 @@ def _definition(roots: Sequence[Path], name: str) -> tuple[Path, str] | None:
         found = filter(None, map(imported.search, texts.values()))
         name = next((each[1] for each in found if each[1] != name), "")
     return None
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for package in _PACKAGES:
-        yield from sorted((root / package).rglob("*.py"))
 
 
 def _at(run: Run, line: int, said: str) -> Run:

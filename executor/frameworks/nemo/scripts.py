@@ -53,6 +53,7 @@ _OPTIONS = {
     },
 }  # fmt: skip
 """Options of `run_recipe.py`, and the override that each is."""
+_SHORT = re.compile(r"--(?:tp|pp|cp|vp|ep|etp)")
 
 
 def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
@@ -94,20 +95,36 @@ def _loose_sizes(words: Iterable[Fact]) -> Iterator[Fact]:
 
 
 def _is_override(word: str) -> bool:
-    return _OVERRIDE.match(word) is not None or word.partition("=")[0] in _OPTIONS
+    """Or the program that takes them: a launch may leave all to its recipe."""
+    option = word.partition("=")[0]
+    return _OVERRIDE.match(word) is not None or option in _OPTIONS or word.endswith(RUNNER)
 
 
 def _by_option(words: list[Fact]) -> dict[str, Fact]:
-    """The overrides that options of `run_recipe.py` state."""
+    """The overrides that options of `run_recipe.py` state. `--tp`, of a release before, sets
+    sequence parallelism too (NVIDIA-NeMo/Megatron-Bridge@07a69e80
+    `scripts/training/recipe_runner.py`, apply_launcher_overrides).
+    """
     texts = [str(word.value) for word in words]
     at = next((at for at, text in enumerate(texts) if text.endswith(RUNNER)), len(texts))
     found: dict[str, Fact] = {}
     for word, after in zip_longest(words[at:], words[at + 1 :]):
         option, _, value = str(word.value).partition("=")
-        stated = word if value else after
-        if option in _OPTIONS and stated is not None:
-            found |= override(f"{_OPTIONS[option]}={value or stated.value}", word.line)
+        field, stated = _OPTIONS.get(_as_now(option)), word if value else after
+        if field is None or stated is None:
+            continue
+        value = value or str(stated.value)
+        found |= override(f"{field}={value}", word.line)
+        if option == "--tp" and value.isdecimal():
+            found |= override(f"model.sequence_parallel={int(value) > 1}", word.line)
     return found
+
+
+def _as_now(option: str) -> str:
+    """As the newest release writes it; one before wrote `--tp`, and words with dashes between."""
+    if _SHORT.fullmatch(option):
+        return option[1:]
+    return f"--{option[2:].replace('-', '_')}" if option.startswith("--") else option
 
 
 def _run(

@@ -56,6 +56,34 @@ def test_a_recipe_is_followed_under_its_words(clone: Path, name: str) -> None:
     assert not found.unread
 
 
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ("", {}),
+        ("--tp 2", {"tensor_parallel": 2, "sequence_parallel": True}),
+        (
+            "--tp=1 --pp 4",
+            {"tensor_parallel": 1, "sequence_parallel": False, "pipeline_parallel": 4},
+        ),
+        (
+            "--tp 2 model.sequence_parallel=false",
+            {"tensor_parallel": 2, "sequence_parallel": False},
+        ),
+        ("-tp 2 --seq-length 4096", {"tensor_parallel": 2, "seq_len": 4096}),
+    ],
+)
+def test_options_of_each_release(clone: Path, words: str, changed: dict[str, int | bool]) -> None:
+    """Over the recipe, which may be all that a launch states."""
+    values = {
+        name: fact.value
+        for name, fact in launched(clone, "--recipe llama3_8b_config " + words).facts.items()
+    }
+    assert "sequence_parallel" not in RECIPES
+    own = {"tensor_parallel": 4, "pipeline_parallel": 2, "seq_len": 8192}
+    names = (*own, "sequence_parallel")
+    assert {name: values[name] for name in names if name in values} == own | changed
+
+
 def test_arguments_of_a_recipe_are_named(clone: Path) -> None:
     """It is followed without any."""
     found = launched(clone, "--recipe llama3_8b_config --hf_path other/model -tp 2")
@@ -64,7 +92,15 @@ def test_arguments_of_a_recipe_are_named(clone: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("words", "named"), [("-pp 4", True), ("-pp 2", False), ("", False)])
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("-pp 4", True),
+        ("-pp 2", False),
+        ("", False),
+        ("-pp 4 model.num_layers_in_first_pipeline_stage=7", False),
+    ],
+)
 def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named: bool) -> None:
     """The program may cut the layers anew where the launch changes how many stages there are."""
     recipes = clone / "src/megatron/bridge/recipes/llama/llama3.py"
@@ -75,9 +111,36 @@ def test_a_recipes_own_stages_under_other_degrees(clone: Path, words: str, named
     assert any("the recipe's num_layers_in_first" in each for each in unread) is named
 
 
-@pytest.mark.parametrize("name", ["x", "llama9_config"])
+@pytest.mark.parametrize(("words", "named"), [("-mb 1", True), ("-tp 2", False)])
+def test_what_a_recipe_leaves_unclear_is_named_unless_stated(
+    clone: Path, words: str, named: bool
+) -> None:
+    """At the line of the launch."""
+    recipes = clone / "src/megatron/bridge/recipes/llama/llama3.py"
+    recipes.write_text(RECIPES.replace("_size = 4", "_size = degree()"))
+    unread = launched(clone, f"--recipe llama3_8b_config {words}").unread
+    assert [fact.line for fact in unread] == [1] * named
+
+
+@pytest.mark.parametrize(
+    ("name", "degree"), [("llama3_8b_2gpu_config", 8), ("llama3_8b_config", 4)]
+)
+def test_a_benchmarks_recipe_comes_before_another_of_its_name(
+    clone: Path, name: str, degree: int
+) -> None:
+    """A name that an import makes is of the package of that import."""
+    recipes = clone / "src/megatron/bridge/perf_recipes/llama.py"
+    recipes.parent.mkdir()
+    recipes.write_text(RECIPES.replace("_size = 4", "_size = 8"))
+    found = launched(clone, f"--recipe {name} -mb 1")
+    assert found.facts["tensor_parallel"].value == degree
+
+
+@pytest.mark.parametrize("name", ["x", "in_a_circle", "llama9_config"])
 def test_a_recipe_that_is_not_there_leaves_the_words(clone: Path, name: str) -> None:
     """Also where imports only hand its name on."""
+    imports = "from .a import round as in_a_circle\nfrom .b import in_a_circle as round\n"
+    (clone / "src/megatron/bridge/recipes/llama/a.py").write_text(imports)
     found = launched(clone, f"--recipe {name} -tp 2")
     assert found.facts["tensor_parallel"].value == 2
     assert "pipeline_parallel" not in found.facts

@@ -66,6 +66,14 @@ def test_arguments_behind_a_line_without_a_backslash_are_named(end: str, noted: 
     assert (reading.recompute.mode == "none") == bool(noted)
 
 
+def test_several_such_lines_have_one_note() -> None:
+    """The first line tells where the command ends, each time that the command runs."""
+    flags = FLAGS.replace(" --deepspeed --deepspeed_config ds.json", "")
+    lines = f"torchrun --nproc_per_node 8 {flags}\n --swiglu\n --sequence-parallel\n"
+    notes = read(f"for seed in 1 2; do\n{lines}done\n").notes
+    assert [note[:20] for note in notes if "is no argument" in note] == ["line 3: --swiglu is "]
+
+
 def test_two_names_of_one_argument_of_a_recipe_with_two_values_are_named() -> None:
     """Which of them its function takes is not known; the same value twice says one thing."""
     recipe = "recipe:\n  _target_: a.llama3_8b_pretrain_config\n  context_parallelism: {}\n"

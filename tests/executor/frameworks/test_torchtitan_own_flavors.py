@@ -14,12 +14,12 @@ TOML = '[job]\n[model]\nname = "llama3"\nflavor = "1B"\n[training]\nseq_len = 40
 SIZES = "dim=2048, n_layers=16, n_heads=32, n_kv_heads=8, multiple_of=1024"
 
 
-def unread(tmp_path: Path, init: str, module: str = "llama3") -> list[str]:
+def unread(tmp_path: Path, init: str, place: str = "models/llama3", toml: str = TOML) -> list[str]:
     """What is named of a TOML two folders below the copy's own."""
-    folder = tmp_path / "torchtitan" / "models" / module
+    folder = tmp_path / "torchtitan" / place
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(init)
-    return [str(fact.value) for fact in read_config(TOML, str(tmp_path / "a" / "b.toml")).unread]
+    return [str(fact.value) for fact in read_config(toml, str(tmp_path / "a" / "b.toml")).unread]
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,20 @@ def unread(tmp_path: Path, init: str, module: str = "llama3") -> list[str]:
         # 8 x 2048 / 3 = 5461, x 1.5 = 8191, up to a multiple of 1024: 8192; x 1.3 = 7099: 7168
         (SIZES + ", ffn_dim_multiplier=1.5", []),
         (SIZES + ", ffn_dim_multiplier=1.3", ["hidden_dim 7168, llama-3.2-1b has 8192"]),
+        # 8191 x 1.25 / 1.5 = 6826: up to a multiple of 256
+        (SIZES.replace("1024", "0") + ", ffn_dim_multiplier=1.25", ["hidden_dim 6912"]),
         (SIZES.replace("16", "18") + ", ffn_dim_multiplier=1.5", ["n_layers 18"]),
         (SIZES.replace("n_kv_heads=8, ", "ffn_dim_multiplier=1.5, "), ["n_kv_heads 32"]),
         ("n_layers=LAYERS, dim=2048", []),
         ("dim=1e400, n_layers=True, n_heads=-1", []),
     ],
 )
-@pytest.mark.parametrize("module", ["llama3", "llama"])
+@pytest.mark.parametrize("place", ["models/llama3", "models/llama", "experiments/llama3"])
 def test_a_flavor_of_other_sizes_is_named(
-    tmp_path: Path, sizes: str, named: list[str], module: str
+    tmp_path: Path, sizes: str, named: list[str], place: str
 ) -> None:
-    """In the folder of later releases, and of the first ones."""
-    said = unread(tmp_path, f'llama3_configs = {{"1B": Args({sizes})}}\n', module)
+    """In the folder of later releases, of the first ones, and of experiments."""
+    said = unread(tmp_path, f'llama3_configs = {{"1B": Args({sizes})}}\n', place)
     assert len(said) == len(named)
     assert all(words in each for words, each in zip(named, said, strict=True))
 
@@ -50,3 +52,11 @@ def test_a_flavor_of_other_sizes_is_named(
 def test_a_copy_that_says_nothing_of_the_flavor_names_nothing(tmp_path: Path, init: str) -> None:
     """Another module's flavors are not this one's, and what is no Python is not read."""
     assert unread(tmp_path, init) == []
+
+
+def test_only_llamas_feed_forward_follows_from_its_width(tmp_path: Path) -> None:
+    """Others state theirs, which 8/3 of the width is not."""
+    sizes = "dim=4096, n_layers=36, n_heads=32, n_kv_heads=8, hidden_dim=12288"
+    toml = TOML.replace("llama3", "qwen3").replace("1B", "8B")
+    init = f'qwen3_configs = {{"8B": Args({sizes})}}\n'
+    assert unread(tmp_path, init, "models/qwen3", toml) == []

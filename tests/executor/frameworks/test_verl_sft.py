@@ -89,7 +89,7 @@ def test_what_is_not_modelled_is_named(option: str) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "engine.param_offload=False", "model.lora_rank=0", 
+        "engine.param_offload=False", "model.lora_rank=0", "engine.strategy=\\'fsdp\\'",
         "data.pad_mode=no_padding", "engine.fsdp_size=8", "engine.fsdp_size=-1",
         "+model.override_config.attn_implementation=flash_attention_2", "engine=fsdp",
     ],
@@ -132,6 +132,7 @@ def test_sizes_left_to_verl_are_said() -> None:
 
 def test_no_document_is_longer_than_the_longest() -> None:
     """1,024 tokens by default; one that is longer than a micro-batch, 2 x 8,192, stops the run."""
+    assert case(mean=1024).training.packed_mean_length == 1024
     with pytest.raises(IllegalConfig, match="documents of 1,025 tokens, where the longest may"):
         case(mean=1025)
     said = "a document of more than the 16,384 tokens of a micro-batch stops the run"
@@ -172,6 +173,39 @@ def test_other_engines_are_refused_with_what_goes_into_a_plan() -> None:
     ]
     counted = refusal("sft_trainer", "engine=megatron data.use_dynamic_bsz=False")
     assert counted[-1] == "micro_batch_size: data.micro_batch_size_per_gpu=4"
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("model=other_model", "another kind of model's options"),
+        ("model.path=Qwen/Qwen3-8B-AWQ", "its name says quantised weights"),
+    ],
+)
+def test_another_model_than_its_name_says_is_named(option: str, why: str) -> None:
+    """Where a price of the named model would look as good."""
+    assert any(why in str(fact.value) for fact in reading(option).unread)
+
+
+def test_a_refusal_says_what_its_own_launch_states() -> None:
+    """Of two launches the one that is not read, though the other comes last."""
+    start = "torchrun -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B engine="
+    with pytest.raises(UnreadableConfig, match="engine: engine=megatron") as refused:
+        read_config(f"{start}megatron\n{start}fsdp\n", "run.sh")
+    assert refused.value.line == 1
+
+
+def test_the_last_launch_of_the_trainer_before_is_said() -> None:
+    """Examples of a series end with the one that runs."""
+    start = "torchrun -m verl.trainer.fsdp_sft_trainer data.train_batch_size="
+    with pytest.raises(UnreadableConfig, match=r"global_batch_size: data\.train_batch_size=8"):
+        read_config(f"{start}4\n{start}8\necho done\n", "run.sh")
+
+
+def test_flags_left_to_the_environment_are_said() -> None:
+    """They may be any."""
+    said = "flags of $MORE_ARGS are left to the environment"
+    assert any(said in note for note in reading("$MORE_ARGS").notes)
 
 
 def test_a_program_around_it_is_refused() -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from meshplan.costmodels.training import MOST_SEQ_LEN
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.packed import as_sequences, check_options, packed_note
@@ -27,6 +28,7 @@ def made(dp: int = 8, cp: int = 1, **facts: int) -> tuple[int, int]:
         pytest.param({"tokens_at_once": 8192}, (6400, 1), id="32 x 200 = 6,400: one holds them"),
         pytest.param({"tokens_at_once": 2000}, (1600, 4), id="6,400 / 2,000: four, of 1,600"),
         pytest.param({"tokens_at_once": 200}, (200, 32), id="a document each"),
+        pytest.param({"tokens_at_once": 300}, (292, 22), id="22 x 300 hold 6,400 together"),
         pytest.param({"documents_at_once": 4}, (800, 8), id="4 x 200, 32 / 4 times"),
         pytest.param({"tokens_at_once": 8192, "documents": 263}, (6400, 1), id="7 are left out"),
         pytest.param({"documents_at_once": 1, "cp": 8}, (208, 32), id="200 to a multiple of 16"),
@@ -43,7 +45,10 @@ def test_documents_make_micro_batches(facts: dict[str, int], sizes: tuple[int, i
         ({"documents": 7, "documents_at_once": 1}, "7 documents a step are fewer than 8 replicas"),
         ({"documents_at_once": 5}, "32 documents are not a multiple of the 5"),
         ({"tokens_at_once": 150}, "documents of 200 tokens in a micro-batch of at most 150"),
-        ({"documents_at_once": 32, "packed_mean_length": 2**24}, "tokens; at most"),
+        (
+            {"documents_at_once": 32, "packed_mean_length": MOST_SEQ_LEN // 32 + 1},
+            "tokens; at most",
+        ),
     ],
 )
 def test_what_makes_none_is_illegal(facts: dict[str, int], rule: str) -> None:

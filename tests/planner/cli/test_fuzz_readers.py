@@ -10,7 +10,8 @@ import random
 import resource
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,17 @@ def timed(read: Callable[[], None]) -> None:
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES
 
 
+@contextmanager
+def refused_in_a_line(*kinds: type[Exception]) -> Iterator[None]:
+    """What is inside is done, or ends in one printable line."""
+    refused = ""
+    try:
+        yield
+    except kinds as error:
+        refused = str(error)
+    assert refused.isprintable()
+
+
 def _plans() -> list[str]:
     plan = plan_of(
         "llama-3.2-1b",
@@ -167,10 +179,8 @@ def test_damaged_settings(tmp_path_factory: pytest.TempPathFactory, text: str) -
     (folder / FILE).write_text(text, encoding="utf-8")
 
     def read() -> None:
-        try:
+        with refused_in_a_line(UnreadableSettings):
             settings_near(folder / "config.sh")
-        except UnreadableSettings:
-            return
 
     timed(read)
 
@@ -183,10 +193,8 @@ def test_a_damaged_config_json(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
     def read() -> None:
-        try:
+        with refused_in_a_line(UnknownModel, UnsupportedModel):
             model_from_config(load_model_config(path), "model")
-        except (UnknownModel, UnsupportedModel):
-            return
 
     timed(read)
 
@@ -207,10 +215,8 @@ def test_a_damaged_profile(tmp_path: Path, profile: str, data: st.DataObject) ->
     path.write_text(data.draw(damaged([profile])), encoding="utf-8")
 
     def read() -> None:
-        try:
+        with refused_in_a_line(UnknownProfile):
             load_cluster(path)
-        except UnknownProfile:
-            return
 
     timed(read)
 
@@ -273,13 +279,9 @@ def test_a_damaged_export(tmp_path: Path, name: str, data: st.DataObject) -> Non
     path.write_text(data.draw(damaged([EXPORTS[name] * 2, EXPORTS[name]])), encoding="utf-8")
 
     def read() -> None:
-        refused = ""
-        try:
+        with refused_in_a_line(UnreadableLog):
             found = read_log(path, Batch(sequences=8, tokens_per_gpu=1024.0, gpus=8))
             assert steady(found.log, name).step_time_s > 0
-        except UnreadableLog as error:
-            refused = str(error)
-        assert refused.isprintable()
 
     timed(read)
 
@@ -292,10 +294,8 @@ def test_a_damaged_file_of_learnt_constants(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
     def read() -> None:
-        try:
+        with refused_in_a_line(UnreadableLearned):
             read_learned(path)
-        except UnreadableLearned:
-            return
 
     timed(read)
 
@@ -315,14 +315,11 @@ def test_damaged_runs(tmp_path_factory: pytest.TempPathFactory, text: str) -> No
     path.write_text(text, encoding="utf-8")
 
     def read() -> None:
-        try:
+        rows: list[dict[str, str]] = []
+        with refused_in_a_line(ValueError):
             rows = list(read_runs(path))
-        except ValueError:
-            return
         for row in rows[:200]:
-            try:
+            with refused_in_a_line(SkippedRow):
                 run_of(row)
-            except SkippedRow:
-                continue
 
     timed(read)

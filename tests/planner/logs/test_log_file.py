@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshplan.planner.logs import log_file
-from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning
+from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning, finished
 from meshplan.planner.logs.read import Batch, read_log
 
 BATCH = Batch(sequences=16, tokens_per_gpu=1024, gpus=4)
@@ -104,3 +104,18 @@ def test_a_log_that_is_cut_has_no_step_that_the_whole_one_has_not(
     assert [step.step for step in read_log(log, BATCH).log.steps] == [1, 2, 3]
     log.write_text(lines[0])  # one line that was copied
     assert [step.step for step in read_log(log, BATCH).log.steps] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("step 1\nstep 2", "step 1\n"),
+        ("1it\r2it\r3", "1it\r2it\r"),
+        ('{"step": 1}\n{"step": 2}', '{"step": 1}\n{"step": 2}'),
+        ("[[1.0, 1, 2.0]]", "[[1.0, 1, 2.0]]"),
+        ("step 1", ""),
+    ],
+)
+def test_a_line_ends_with_its_mark_or_as_json_does(text: str, whole: str) -> None:
+    """Progress bars end theirs with a carriage return; editors leave the last mark out of JSON."""
+    assert finished(text) == whole

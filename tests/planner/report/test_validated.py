@@ -6,6 +6,7 @@ import pytest
 from rows import ROW
 from typer.testing import CliRunner
 
+from meshplan.costmodels.units import GIB, format_bytes
 from meshplan.planner.cli.main import app
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
@@ -31,7 +32,7 @@ def predicted() -> Predicted:
 
 def test_each_number_of_a_run_has_a_line(tmp_path: Path, predicted: Predicted) -> None:
     """A run that took twice what is predicted is off by -50 % and outside; a run that reserved what
-    is predicted is inside; one out of memory has a verdict; one without numbers, the prediction.
+    is predicted is inside; those out of memory have a verdict; one without numbers, the prediction.
     """
     seconds, gib = predicted.time.step_time_s, predicted.reserved_gib
     slow = {"id": "slow", "step_time_s": str(2 * seconds)}
@@ -42,16 +43,19 @@ def test_each_number_of_a_run_has_a_line(tmp_path: Path, predicted: Predicted) -
             ROW | {"id": "asked", "step_time_s": ""},
             ROW | held,
             ROW | {"id": "full", "step_time_s": "", "oom": "1", "micro_batch": "16"},
+            ROW | {"id": "fitted", "step_time_s": "", "oom": "1", "recompute": "full"},
             ROW | slow,
         ],
     )
-    of_run = {line.split()[0]: line for line in lines[2:6]}
+    of_run = {line.split()[0]: line for line in lines[2:7]}
     assert of_run["slow"].split()[1:3] == ["step", "time"]
     assert " -50.0% " in of_run["slow"]
     assert of_run["slow"].endswith(" no")
     assert " +0.0% " in of_run["held"]
     assert of_run["held"].endswith(" yes")
     assert of_run["full"].split() == ["full", "memory", "ran", "out", "does", "not", "fit"]
+    assert of_run["fitted"].split() == ["fitted", "memory", "ran", "out", "fits"]
+    assert of_run["held"].split()[2:4] == format_bytes(gib * GIB).split()
     assert " n/a " in of_run["asked"]
     assert f" {seconds:.2f} s " in of_run["asked"]
 
