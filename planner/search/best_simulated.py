@@ -75,7 +75,8 @@ def best_simulated(
     open_s, beyond_s = _settled(run, question, proof, deadline)
     deadline = proof.tally.deadline  # Ctrl-C ends what would follow
     carried = CarriedCuts(proof)
-    every_cut = Later(lambda: FreeCutBounds(proof).settled())
+    proved = proof.copied()  # runners-up, found before or meanwhile, change nothing of its answer
+    every_cut = Later(lambda: FreeCutBounds(proved).settled())
     give_back_freed()
     tell_proved = partial(_proved, run, proof, open_s, every_cut)
     _find_other_kinds(run, proof, carried, tell_proved, k, deadline)

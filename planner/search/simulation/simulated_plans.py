@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -59,6 +61,12 @@ class SimulatedPlans:
         if self.setting.has_several_kinds:
             every = np.arange(len(self.kept))
             self.least = LeastOfKinds(self.prices, self.space.layouts, self.setting, every)
+
+    def copied(self) -> Self:
+        """The same with best plans of its own: neither knows what the other finds from now on."""
+        same = copy(self)
+        same.best = dict(self.best)
+        return same
 
     @property
     def best_s(self) -> float:

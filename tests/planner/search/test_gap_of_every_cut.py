@@ -16,6 +16,7 @@ from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.free_cuts import MORE, WIDE, FreeCutBounds
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import Pins, parse_pins
 
@@ -99,6 +100,29 @@ def test_only_what_leaves_the_gap_wide_is_shaken(
         closed.append(result.bound_s >= result.solutions[0].step_time_s * SETTLED * WIDE)
         assert bool(shaken) != closed[-1]
     assert any(closed) != loose
+
+
+def test_what_runners_up_find_changes_no_bound_of_every_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked for when they are found, or a second processor has it from before them: a faster
+    plan among them is not known to it on either way.
+    """
+    proved_s, limits_s = list[float](), list[float]()
+
+    def faster(proof: Simulated, k: int, deadline: float | None) -> None:
+        proved_s.append(proof.best_s)
+        proof.best = {kind: x._replace(step_s=x.step_s / 2) for kind, x in proof.best.items()}
+
+    def bound_s(bounds: FreeCutBounds) -> float:
+        limits_s.append(bounds.limit_s)
+        return math.inf
+
+    monkeypatch.setattr(Simulated, "find_runners_up", faster)
+    monkeypatch.setattr(FreeCutBounds, "bound_s", bound_s)
+    found = solve(small_question(2, 8), 3)
+    assert limits_s == [step_s * SETTLED for step_s in proved_s]
+    assert found.solutions[0].step_time_s == proved_s[0] / 2
 
 
 @pytest.mark.parametrize(("seed", "recompute"), [(21, "selective"), (193, "full")])
