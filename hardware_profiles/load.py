@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU, detect_cpu, local_cluster, num_cores
+from meshplan.hardware_profiles.names import near_names
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
 from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 from meshplan.hardware_profiles.toml_io import read_toml, write_toml
@@ -70,7 +70,7 @@ def _resolve(name: str, known: tuple[str, ...], aliases: dict[str, str], what: s
 def unknown(name: str, known: Iterable[str], what: str) -> UnknownProfile:
     """The error for a `name` that is no `what`, with the closest of the `known` ones."""
     known = tuple(known)
-    close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    close = near_names(name, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
     return UnknownProfile(f"no {what} called {name!r}; {hint} (`meshplan profiles` lists all)")
 

@@ -14,8 +14,8 @@ from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.case.plan_file import said
-from meshplan.planner.case.predict import fits_probability, step_model_of
+from meshplan.planner.case.plan_file import StageMemory, said
+from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
 from meshplan.planner.search.footprint import FEWER, LARGER, NEAREST, Explanation, fitting_layout
@@ -87,16 +87,20 @@ def _tried(question: Question, found: int) -> str:
 def bound_line(fewest: FewestGpus) -> str:
     """What fills the fullest rank, and what would free most of it."""
     rank, memory = fullest(fewest.prediction)
-    category = largest_category(memory)
-    size = format_bytes(getattr(memory, category))
-    part = f"{NOUNS.get(category, category)}, {size}"
     alone = len(fewest.prediction.memory) == 1
-    line = f"{'' if alone else f'pipeline rank {rank} is the fullest; '}its largest part is {part}"
+    line = f"{'' if alone else f'pipeline rank {rank} is the fullest; '}{largest_part(memory)}"
     freed = sorted(fewest.savings, key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
         told = "; ".join(f"{text} {format_bytes(size)}" for text, size in freed)
         line += f". What would free most: {told}"
     return line
+
+
+def largest_part(memory: StageMemory) -> str:
+    """What fills most of a rank, in words."""
+    category = largest_category(memory)
+    size = format_bytes(getattr(memory, category))
+    return f"its largest part is {NOUNS.get(category, category)}, {size}"
 
 
 class Fuller(NamedTuple):
@@ -158,7 +162,9 @@ def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
         most = f"the rule that excludes most of them: {_largest_rule(why)}"
         yield _no_divisor_line(question) or most
         return
-    yield miss_line(why.nearest, question.cluster.gpu)
+    stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
+    part = largest_part(max(stages, key=lambda stage: stage.needed))
+    yield f"{miss_line(why.nearest, question.cluster.gpu)}; {part}"
     layout, rules = why.nearest.layout, question.engine.legality
     degrees = layout.pipeline_parallel, layout.virtual_stages
     several = layout.virtual_stages > 1 and rules.uneven_stages == "free"

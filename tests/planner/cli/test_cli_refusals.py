@@ -17,14 +17,16 @@ def test_a_smaller_number_that_fits_is_named() -> None:
 
 
 def test_nothing_fits() -> None:
-    """Where nothing fits: exit code 3, the nearest miss, what it lacks, and what would do. Of 79.2
-    GiB a rank may fill all but the headroom.
+    """Where nothing fits: exit code 3, the nearest miss, what it lacks and what fills it, and what
+    would do. Of 79.2 GiB a rank may fill all but the headroom.
     """
     result = run("plan", "llama-3.1-405b", "--gpus", "8", "--cluster", "dgx-h100",
                  "--global-batch", "64", "--headroom", "6.8GiB")  # fmt: skip
     assert result.exit_code == 3
     assert result.stdout == ""
     assert "more than the 72.4 GiB of each GPU that a plan may fill" in result.stderr
+    states = f"{405.85e9 / 8 * 12 / 2**30:.1f} GiB"  # fp32 weights and two moments, over tp8
+    assert f"its largest part is optimizer states, {states}" in result.stderr
     assert "the next larger size in whole nodes on which one fits:" in result.stderr
 
 
