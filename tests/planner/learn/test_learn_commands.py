@@ -73,6 +73,16 @@ def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
     assert _called("check", str(plan))[0] == 0
 
 
+def test_a_run_outside_the_range_that_it_taught_is_named(logs: list[str]) -> None:
+    """One run a fifth slower than predicted and one twice as fast: no constant helps both."""
+    fast = Path(logs[1])
+    _megatron(fast, 0.5 * model_of(PLANS[1]).time().step_time_s)
+    code, out, _ = _called("learn", *logs)
+    said = " ".join(out.split())
+    assert (code, "outside it, though learnt from: " in said) == (0, True)
+    assert "measured at -" in said.partition("outside it, though learnt from:")[2]
+
+
 def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> None:
     """Four times the GPUs: the wider of the learnt and the usual interval, and why."""
     source = LogSource(read=tools().read, given=Settings())

@@ -12,11 +12,19 @@ def test_a_file_without_ids_is_refused(tmp_path):
     """A CSV that is no table of runs gets one line, not a traceback."""
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="no column 'id'"):
+    with pytest.raises(ValueError, match="no column 'id' among 'a, b'"):
         list(read_runs(path))
     refusal = CliRunner().invoke(app, ["validate", str(path)])
     assert refusal.exit_code == 2
     assert refusal.stderr.count("other.csv") == 1
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_what_parts_the_cells(tmp_path, sign):
+    """A spreadsheet may write semicolons or tabs, and commas in a name then part nothing."""
+    path = tmp_path / "own.csv"
+    path.write_text(f"id{sign}model\na{sign}{'b' if sign == ',' else 'b,c'}\n")
+    assert list(read_runs(path)) == [{"id": "a", "model": "b" if sign == "," else "b,c"}]
 
 
 def test_a_suite_of_a_file_that_names_none(tmp_path):
