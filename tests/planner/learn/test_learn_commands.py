@@ -124,6 +124,10 @@ def test_whose_config_is_not_clear(logs: list[str]) -> None:
         log.with_name(f"plan_{name}.yaml").write_text(log.with_name("plan.yaml").read_text())
     said = "(beside it: plan.yaml, plan_a.yaml, plan_b.yaml, plan_c.yaml, plan_d.yaml, plan_e.yaml"
     assert f"{said} and 2 more); name it with --config" in _called("diagnose", logs[0])[2]
+    folder = str(log.parent)
+    assert _called("diagnose", folder)[2] == f"error: {folder}: not a file; name the log itself\n"
+    log.write_text("\n")
+    assert _called("diagnose", logs[0])[2] == f"error: {log}: empty\n"
 
 
 def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:
