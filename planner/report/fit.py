@@ -1,5 +1,6 @@
 """Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -33,10 +34,14 @@ LESS_FREE = "less memory left free"
 """What a deadline may leave out beside `Explanation.ended`."""
 MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
+EXPERT_AXES = ("expert_parallel", "expert_tensor_parallel")
 GPU_AXES = (
-    "data_parallel", "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel",
-    "expert_tensor_parallel",
-)  # fmt: skip
+    "data_parallel",
+    "tensor_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+    *EXPERT_AXES,
+)
 """The degrees that divide the number of GPUs."""
 BATCH_AXES = ("data_parallel", "micro_batch_size")
 """What divides the sequences of a step."""
@@ -160,7 +165,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
 def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
     if why.nearest is None:
         most = f"the rule that excludes most of them: {_largest_rule(why)}"
-        yield _no_divisor_line(question) or most
+        yield _no_divisor_line(question) or _too_many_line(question) or most
         return
     stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
     part = largest_part(max(stages, key=lambda stage: stage.needed))
@@ -238,6 +243,21 @@ def _no_divisor_line(question: Question) -> str:
         if pin and not any(map(pin.allows, divisors(size))):
             return f"pinned: {axis} {pin.text}, by no value of which {what} can be divided"
     return ""
+
+
+def _too_many_line(question: Question) -> str:
+    """The pinned degrees that ask for more GPUs than there are, or for experts where the model has
+    none; "" where neither is.
+    """
+    pins = {axis: question.pins.axes[axis] for axis in GPU_AXES if axis in question.pins.axes}
+    least = {axis: min(low for low, _ in pin.ranges) for axis, pin in pins.items()}
+    for axis in EXPERT_AXES:
+        if least.pop(axis, 1) > 1 and not question.model.is_moe:
+            return f"pinned: {axis} {pins[axis].text}, but the model has no routed experts"
+    needed = math.prod(least.values())
+    product = " x ".join(f"{axis} {pins[axis].text}" for axis in least)
+    few = f"{product} = {needed:,} GPUs or more, but there are {question.gpus:,}"
+    return f"pinned: {few}" * (needed > question.gpus)
 
 
 def _largest_rule(why: Explanation) -> str:
