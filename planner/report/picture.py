@@ -31,7 +31,7 @@ def plain_ticks(axis: Any, text: Callable[[float], str]) -> None:
     """Label a logarithmic axis by `text` of each value, where matplotlib has room for a label."""
     from matplotlib.ticker import LogFormatter
 
-    class Plain(LogFormatter):  # type: ignore[misc]
+    class Plain(LogFormatter):
         """Labels what its parent labels, but not by powers of ten."""
 
         def __call__(self, value: float, position: int | None = None) -> str:

@@ -74,3 +74,13 @@ def test_a_file_of_which_no_row_can_be_priced_is_no_clean_score(tmp_path):
     told = " ".join(scored.stdout.split())
     assert "without a shape (layers, hidden, ...), model 'our-7b' is no model" in told
     assert "own.csv: no run could be priced" in scored.stderr
+
+
+def test_own_runs_without_suite_and_grade_are_scored_without_blanks(tmp_path):
+    """Their suite is called so, and no mean over graded suites is announced."""
+    own = tmp_path / "own.csv"
+    row = {**OWN, "model": "qwen3-8b"}
+    own.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    told = CliRunner().invoke(app, ["validate", str(own)]).stdout
+    assert "none named" in told
+    assert "suites' medians" not in told
