@@ -52,6 +52,7 @@ def places(row: int, down: float | None, up: float | None) -> tuple[float, float
 
 
 def _bar(axes: Any, row: float, moved: float | None, text: str, colour: str) -> None:
+    """The bar of one end, slimmer where it shares its row."""
     if moved is None:
         text, moved = f"{text}: nothing fits", 0.0
     width = 100 * moved
