@@ -124,6 +124,16 @@ def test_a_bad_settings_file_is_one_line(tmp_path: Path) -> None:
     assert finding.text.endswith("(got '4k')")
 
 
+def test_a_path_is_not_folded_where_the_rest_has_room(tmp_path: Path) -> None:
+    """Of 80 columns a path of 17 characters is whole, to be copied; one of 60 is folded."""
+    given = Settings(model="llama-3.1-8b", seq_len=8192, gpus=8, cluster="dgx-h100")
+    text = '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}'
+    finding = check_text(tmp_path / "ds.json", text, given)
+    for name, whole in (("megatron/train.sh", True), ("a" * 60, False)):
+        lines = as_table([replace(finding, path=name)], width=80).splitlines()
+        assert any(line.startswith(f"{name} ") for line in lines) == whole
+
+
 def test_where_nothing_is_piped_no_pipeline_rank_is_named(tmp_path: Path) -> None:
     """Sixteen sequences at once are too many for each of eight GPUs alike."""
     given = Settings(model="llama-3.1-8b", seq_len=8192, gpus=8, cluster="dgx-h100")
